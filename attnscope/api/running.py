@@ -54,9 +54,12 @@ def opened(
 def _live(
     model: Any, tokenizer: object, values: dict[str, Any], others: "Mapping[str, LiveModel]"
 ) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
-    from attnscope.engines.transformers.opening import LiveModel, is_pretrained
+    from attnscope.engines.transformers.opening import LiveModel, is_pretrained, pretrained_inside
 
     if not is_pretrained(model):
+        if (inner := pretrained_inside(model)) is not None:
+            hint = f"pass the model in it: model.{inner}"
+            raise UsageError(f"a {type(model).__name__} is not a model of transformers", where="model", hint=hint)
         hint = "pass a folder, the name of a bundled sample, or a transformers model"
         raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
     from attnscope.engines.transformers.live import check_live

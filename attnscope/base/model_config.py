@@ -57,6 +57,7 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
@@ -140,7 +141,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_kv_heads: Size
     d_head: Size
     d_value: Size
-    d_mlp: Annotated[int, msgspec.Meta(ge=0)] = 0
+    d_mlp: Count = 0
     max_positions: Size | None = None
     mask: str = "causal"
     windows: tuple[Size | None, ...] = ()
@@ -153,12 +154,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     out_projection: bool = True
     cross_attention: bool = False
     positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
-    position_offset: Annotated[int, msgspec.Meta(ge=0)] = 0
-    padding_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    position_offset: Count = 0
+    padding_id: Count | None = None
     rope: Rope = Rope()
     rope_local: Rope | None = None
     rope_layers: tuple[bool, ...] = ()
-    n_segments: Annotated[int, msgspec.Meta(ge=0)] = 0
+    n_segments: Count = 0
     embedding_norm: bool = False
     embedding_scale: float | None = None
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
@@ -173,8 +174,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
     glu_plus_one: bool = False
     mlp_bias: bool = False
-    n_experts: Annotated[int, msgspec.Meta(ge=0)] = 0
-    experts_per_token: Annotated[int, msgspec.Meta(ge=0)] = 0
+    n_experts: Count = 0
+    experts_per_token: Count = 0
     router_bias: bool = False
     head: OutputHead | None = None
 

@@ -54,8 +54,10 @@ def is_cache_entry(path: Path) -> bool:
     return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
 
 
-def find_snapshot(path: Path, *, weights: bool) -> Path:
-    """Return the folder of the snapshot that a repository's branch `main` is at; its name is the commit.
+def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
+    """Return the folder of the snapshot that a repository's branch `main` is at, or of its only one; and which it is.
+
+    The folder's name is the commit. The second value tells whether the branch is at it.
 
     Args:
         path: Folder of the repository in the cache.
@@ -84,7 +86,7 @@ def find_snapshot(path: Path, *, weights: bool) -> Path:
         raise AttnscopeError(found, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
     snapshot = path / _SNAPSHOTS / commit
     _require_files(snapshot, hint, interrupted=_interrupted(path), weights=weights)
-    return snapshot
+    return snapshot, commit == main
 
 
 def _interrupted(path: Path) -> bool:

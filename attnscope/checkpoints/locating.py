@@ -84,10 +84,14 @@ def locate(name: str, option: str | None = None) -> Located:
 
 
 def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
-    found = find_snapshot(folder, weights=weights)
-    note = f"revision {found.name[:12]} of {name} in the Hugging Face cache"
-    inner = _folder(found, weights=weights)
-    return Located(inner.path, inner.weights, inner.notes, (note, *inner.details))
+    snapshot, is_main = find_snapshot(folder, weights=weights)
+    revision = f"revision {snapshot.name[:12]} of {name} in the Hugging Face cache"
+    inner = _folder(snapshot, weights=weights)
+    if is_main:
+        return Located(inner.path, inner.weights, inner.notes, (revision, *inner.details))
+    return Located(
+        inner.path, inner.weights, (f"{revision}, which is not that of its branch main", *inner.notes), inner.details
+    )
 
 
 def _folder(path: Path, *, weights: bool) -> Located:

@@ -3,16 +3,15 @@
 Everything that can be refused without torch is refused here, before torch is imported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.base.files.reading import as_object, parse_json, read_file
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.folder import Folder
+from attnscope.checkpoints.generation_rules import GenerationRules
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
 from attnscope.findings.predictions import PredictionKind
@@ -20,7 +19,6 @@ from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_mask
 
 DEFAULT_MODEL = "riverbank"
-_CAP = 1 << 20  # largest size of a generation_config.json, in bytes
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class ModelSource:
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
-        ends: Ids after which a text that the model continues ends.
+        generation: How the checkpoint wants texts continued.
     """
 
     name: str
@@ -80,7 +78,7 @@ class ModelSource:
     tokenizer_files: dict[str, int] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()
     predicts: PredictionKind | None = None
-    ends: frozenset[int] = frozenset()
+    generation: GenerationRules = field(default_factory=GenerationRules)
 
     @property
     def needs_context(self) -> bool:
@@ -97,23 +95,6 @@ class ModelSource:
         """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
         tensors = self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
         return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
-
-
-def end_ids(raw: Mapping[str, Any], folder: Path | None) -> frozenset[int]:
-    """Return the ids after which generation ends: those of generation_config.json, else of config.json.
-
-    Args:
-        raw: The config.json.
-        folder: Where a generation_config.json may be; None for nowhere.
-
-    Raises:
-        AttnscopeError: That file cannot be read.
-    """
-    path = None if folder is None or not folder.is_dir() else folder / "generation_config.json"
-    told = as_object(parse_json(read_file(path, cap=_CAP), str(path)), str(path)) if path and path.is_file() else raw
-    named = told.get("eos_token_id", raw.get("eos_token_id"))
-    listed = named if isinstance(named, list) else [named]
-    return frozenset(one for one in listed if isinstance(one, int))
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:

@@ -11,10 +11,12 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, Exit
 from attnscope.base.system.escape import escape_control
+from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.signals import end_on_signals
 from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
+_NOT_MAPPED = "failed to map segment from shared object"  # how the dynamic linker says that there is no address space
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     signals = end_on_signals() if argv is None else nullcontext()
     forbid_network()
-    with checked_stdout(), one_line_warnings(), signals:
+    with small_product_caches(), checked_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
@@ -99,6 +101,8 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     """Return the error in our own words, or None for a bug."""
     if isinstance(error, AttnscopeError):
         return error
+    if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
+        return AttnscopeError("out of address space to load libraries", hint="raise the limit: ulimit -v unlimited")
     refused = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
     if isinstance(error, MemoryError) or refused:
         hint = "select fewer layers or heads, a shorter text or a smaller --dtype"

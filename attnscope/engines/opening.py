@@ -16,9 +16,10 @@ from attnscope.checkpoints.families import OWN, check_counts, open_config
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.folder import Folder, open_weights
+from attnscope.checkpoints.generation_rules import read_rules
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
@@ -98,7 +99,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         family=family.name,
         config=config,
         predicts=_predicts(config),
-        ends=end_ids(described.raw, folder.path),
+        generation=read_rules(described.raw, folder.path),
         weights=trained,
         fingerprint=folder.fingerprint,
         tokenizer=MissingTokenizer(),

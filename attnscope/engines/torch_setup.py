@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.threads import count_threads
 
 if TYPE_CHECKING:
@@ -52,13 +53,14 @@ def default_settings() -> Iterator[None]:
 
     Tensors are made in the default type, and autocast would round products that reports show as float32.
     """
-    if "torch" not in sys.modules:  # nobody has set anything
-        yield
-        return
-    import torch
-
-    dtype = torch.get_default_dtype()
     with ExitStack() as stack:
+        stack.enter_context(small_product_caches())
+        if "torch" not in sys.modules:  # nobody has set anything
+            yield
+            return
+        import torch
+
+        dtype = torch.get_default_dtype()
         for kind in ("cpu", "cuda", "mps"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.model.layers import Attention
-from attnscope.model.module_hooks import first_argument, listening
+from attnscope.model.module_hooks import first_argument, in_this_thread, listening
 from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Tile
@@ -122,16 +122,18 @@ class HeadCapture:
         """Capture what the model computes while it runs."""
         layer, c = self._modules, self._config
         handles = [
-            module.register_forward_pre_hook(hook, with_kwargs=True)
+            module.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True)
             for module, hook in ((layer.embedded, self._embedded), *((block, self._stream) for block in layer.blocks))
         ]
         for name, module, norm, pick, heads, rows, head in (
             ("q", layer.q, layer.q_norm, layer.queries, c.n_heads, self.query, self.head),
             ("k", layer.k, layer.k_norm, layer.keys, c.n_kv_heads, slice(None), self.group),
         ):
-            handles.append(module.register_forward_hook(self._projected(name, pick, heads, rows, head)))
+            projected = in_this_thread(self._projected(name, pick, heads, rows, head))
+            handles.append(module.register_forward_hook(projected))
             if norm is not None:
-                handles.append(norm.register_forward_hook(self._normed(name, heads, rows, head)))
+                normed = in_this_thread(self._normed(name, heads, rows, head))
+                handles.append(norm.register_forward_hook(normed))
         return listening(handles)
 
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,12 +1,29 @@
-"""Listen to the modules of a model while it runs."""
+"""Listen to the modules of a model while it runs, or let them compute something else."""
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+
+
+def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return a hook or a `forward` for this thread alone: the owner of a live model may run it in another one.
+
+    Args:
+        function: What this thread calls.
+        elsewhere: What other threads call; None for a hook, which does nothing there.
+    """
+    owner = get_ident()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        chosen = function if get_ident() == owner else elsewhere
+        return None if chosen is None else chosen(*args, **kwargs)
+
+    return call
 
 
 @contextmanager
@@ -23,3 +40,16 @@ def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     """Return the name and value of the first argument of a module, which is its input."""
     name = next(iter(inspect.signature(module.forward).parameters))
     return name, args[0] if args else kwargs.get(name)
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module compute something else in this thread; afterwards it is as it was."""
+    before = vars(module).get("forward")  # only where its owner gave it one
+    module.forward = in_this_thread(forward, module.forward)
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before

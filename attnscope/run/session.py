@@ -167,7 +167,7 @@ def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[in
 
         spelling = source.tokenizer.spelled, source.tokenizer.made_token
         tokens = text_plan.tokens[:kept]
-        found[text_plan.number] = continue_text(logits, tokens, run.generate, source.ends, spelling, device)
+        found[text_plan.number] = continue_text(logits, tokens, run.generate, source.generation, spelling, device)
     return found
 
 
@@ -420,7 +420,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         weights=source.weights,
         n_layers=source.config.n_layers,
         n_heads=source.config.n_heads,
-        notes=list(source.notes),
+        notes=[*source.notes, *(source.generation.notes if run.generate else ())],
         details=list(source.details),
         adapter=None if run.adapter is None else as_unicode(run.adapter),
         part=source.part,

@@ -96,6 +96,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     ("changes", "said"),
     [
         ({"num_hidden_layers": 10**399}, "num_hidden_layers is 1000000000000000000000000000000000000000000000000"),
+        ({"intermediate_size": 10**310}, "intermediate_size is 1000000000000000000000000000000000000000000000000000"),
         ({"rms_norm_eps": 10**399}, "rms_norm_eps is 1000000000000000000000000000000000000000000000000000000000000"),
         ({"hidden_act": "\ud800"}, "contains half of a surrogate pair (U+D800), which is not valid text"),
         ({"attention_bias": "\udcff"}, "contains half of a surrogate pair (U+DCFF), which is not valid text"),

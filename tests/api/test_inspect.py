@@ -1,6 +1,8 @@
 """Whatever is asked from Python is what the command line gives for the same: one RunConfig, one Report."""
 
+import importlib
 import json
+import os
 import random
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import attnscope
+import attnscope.model
 from attnscope.cli import main
 
 TEXT = "The bank by the river was eroded"
@@ -194,6 +197,20 @@ def test_the_other_engine_and_a_text_that_is_cut(capfdbinary):
     report = attnscope.inspect(text, engine="transformers", truncate=True, head=2, layer=1, key=slice(3))
     assert len(report.tokens) == 128
     assert report.to_json() == typed(capfdbinary, "run", text, *words)
+
+
+def test_the_environment_of_the_process_is_as_it_was(monkeypatch):
+    """Programs that the caller starts later inherit none of our settings for torch; meanwhile they hold."""
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        monkeypatch.delenv(name, raising=False)
+    before, meanwhile = dict(os.environ), dict[str, str]()
+    importlib.reload(attnscope.model)
+    attnscope.inspect("A bank", progress=lambda *_: meanwhile.update(os.environ))
+    assert dict(os.environ) == before
+    assert meanwhile.items() - before.items() == {
+        ("LRU_CACHE_CAPACITY", "1"),
+        ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32"),
+    }
 
 
 def test_progress_is_told():

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import threading
+from functools import partial
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers as hf
@@ -147,6 +150,46 @@ def test_the_model_is_as_it_was_after_an_error(breaks):
     assert state(model) == before
 
 
+def test_texts_beside_each_other_are_rotated_each_by_its_own_length():
+    """LongRoPE: transformers takes the factors of the longest text of a batch for all of its texts."""
+    torch.manual_seed(3)
+    rope = {"rope_type": "longrope", "rope_theta": 5000.0, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+    config = hf.Phi3Config(**SIZES, num_key_value_heads=2, original_max_position_embeddings=16, rope_parameters=rope)
+    model, given = raise_weights(hf.Phi3ForCausalLM(config)), {"tokenizer": tokenizer(), "layer": "all", "head": "all"}
+    before = state(model)["forward"]
+    texts = TEXT, f"{TEXT} was old and {TEXT}"
+    together = attnscope.inspect(texts, model=model, **given).texts
+    assert state(model)["forward"] == before
+    assert len(together[0].tokens) <= 16 < len(together[1].tokens)
+    for text, beside in zip(texts, together, strict=True):
+        np.testing.assert_allclose(beside.weights, attnscope.inspect(text, model=model, **given).weights, atol=1e-5)
+
+
+def test_the_model_runs_in_another_thread_meanwhile():
+    model, words = made("qwen2, sdpa").eval(), tokenizer()
+    ids = words(TEXT, return_tensors="pt")
+    with torch.inference_mode():
+        expected = model(**ids).logits
+    found: list[torch.Tensor] = []
+
+    def forward() -> None:
+        with torch.inference_mode():
+            found.append(model(**ids).logits)
+
+    def progress(*_: object) -> None:
+        other = threading.Thread(target=forward)
+        other.start()
+        other.join()
+
+    given = {"model": model, "tokenizer": words, "layer": 1, "head": 0}
+    calls = partial(attnscope.inspect, TEXT, **given, predict=True), partial(attnscope.explain, TEXT, **given, query=3)
+    for call in calls:
+        assert call(progress=progress).to_json() == call().to_json()
+    assert len(found) > 2
+    for logits in found:
+        torch.testing.assert_close(logits, expected)
+
+
 def test_an_open_model_is_borrowed_for_each_call_only():
     model = made("bert").train()
     before = state(model)
@@ -236,12 +279,25 @@ def test_an_output_projection_with_something_added_is_not_mistaken_for_its_weigh
         (lambda m: m, {"tokenizer": None}, "tokenizer: there is no tokenizer for LlamaForCausalLM; pass tokenizer="),
         (lambda m: m, {"tokenizer": "nowhere.json"}, "nowhere.json: "),
         (lambda m: nn.Linear(2, 2), {}, "model: a Linear is not a model; pass a folder"),
+        (nn.Sequential, {}, "model: a Sequential is not a model of transformers; pass the model in it: model.0"),
+        (lambda m: peft.get_peft_model(m, peft.LoraConfig(target_modules=["q_proj"])), {},
+         "model: a PeftModel is not a model of transformers; pass the model in it: model.base_model.model"),
+        (lambda m: torch.ao.quantization.quantize_dynamic(m, {nn.Linear}), {}, "model: the model is quantised"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:(.is_gradient_checkpointing.|torch.ao.quantization|torch.quantize_per_tensor)")
 def test_live_models_that_cannot_be_run_are_refused(change, given, said):
     with pytest.raises(attnscope.AttnscopeError) as caught:
         attnscope.inspect(TEXT, model=change(made("llama")), **{"tokenizer": tokenizer(), **given})
     assert said in str(caught.value)
+
+
+def test_a_config_without_an_end_token():
+    config = hf.MobileBertConfig(**SIZES, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32)
+    del config.eos_token_id
+    model = hf.MobileBertModel(config)
+    assert not hasattr(model.config, "eos_token_id")
+    assert len(attnscope.inspect(TEXT, model=model, tokenizer=tokenizer(), layer=0).tokens) == 12
 
 
 def test_a_model_in_a_smaller_type_runs_in_it():

@@ -1,7 +1,6 @@
 """Repositories in the Hugging Face cache: which snapshot is opened, and what is said where none can be."""
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -83,8 +82,15 @@ def test_of_two_snapshots_main_is_opened(cache: Path) -> None:
     (folder / "refs" / "main").write_text("c" * 40)
     with pytest.raises(AttnscopeError, match="has 2 snapshots"):
         locate("org/name")
-    shutil.rmtree(folder / "snapshots" / SECOND)
-    assert locate("org/name").path.name == FIRST  # the only one
+
+
+@pytest.mark.parametrize("main", [SECOND, None])
+def test_the_only_snapshot_is_opened_with_a_note_if_main_is_at_another_one(cache: Path, main: str | None) -> None:
+    repository(cache, "org/name", FIRST, main)
+    found = locate("org/name")
+    assert (found.path.name, found.details) == (FIRST, ())
+    revision = f"revision {FIRST[:12]} of org/name in the Hugging Face cache"
+    assert found.notes == (f"{revision}, which is not that of its branch main",)
 
 
 @pytest.mark.parametrize("blob", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -45,6 +45,11 @@ def test_done(attnscope):
     [
         ("refuse", 1, "attnscope: error: a\\u202eb/config.json: unknown\\x1b[2J key; remove it"),
         (
+            "no-addresses",
+            1,
+            "attnscope: error: out of address space to load libraries; raise the limit: ulimit -v unlimited",
+        ),
+        (
             "no-memory",
             1,
             "attnscope: error: out of memory; select fewer layers or heads, a shorter text or a smaller --dtype",

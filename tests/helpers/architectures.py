@@ -59,6 +59,7 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "cohere": _GQA,
     "granite": {**_GQA, "attention_multiplier": 0.3},
     "deepseek_v3": {**_SIZES, **_LATENT},
+    "llama4_text": {**_WIDE, "intermediate_size_mlp": 40, "num_local_experts": 2, "attention_chunk_size": 4},
 }  # fmt: skip
 TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
 SPARSE: dict[str, dict[str, Any]] = {

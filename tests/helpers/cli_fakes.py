@@ -57,6 +57,10 @@ def _no_memory(run, progress):
     raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: 44 bytes")
 
 
+def _no_addresses(run, progress):
+    raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+
 def _warn(run, progress):
     import warnings
 
@@ -140,6 +144,7 @@ KINDS = {
     "bug": _bug,
     "panic": _panic,
     "no-memory": _no_memory,
+    "no-addresses": _no_addresses,
     "warn": _warn,
     "sleep": _sleep,
     "deaf": _deaf,

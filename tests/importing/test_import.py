@@ -59,6 +59,32 @@ def test_the_same_model_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sorted(os.listdir(tmp_path)) == ["old one", "old one-safetensors"]
 
 
+@pytest.mark.parametrize("name", ["LICENSE", "tokenizer.json"])
+def test_files_that_links_name_elsewhere_are_not_copied(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new, private = tmp_path / "old", tmp_path / "new", tmp_path / "private"
+    pickled(old)
+    private.write_text("{}")
+    (old / name).unlink(missing_ok=True)
+    (old / name).symlink_to(private)
+    error = refused(["import", str(old), str(new)], capsys)
+    assert f"{old}/{name}: is a link to {private}, outside of the folder; remove the link" in error
+    assert not new.exists()
+
+
+def test_links_within_the_hugging_face_cache_are_copied(tmp_path: Path) -> None:
+    repository = tmp_path / "models--org--name"
+    snapshot, blobs = repository / "snapshots" / ("a" * 40), repository / "blobs"
+    pickled(snapshot)
+    blobs.mkdir()
+    (snapshot / "config.json").rename(blobs / "1234")
+    (snapshot / "config.json").symlink_to(Path("..", "..", "blobs", "1234"))
+    assert main(["import", str(snapshot), str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "config.json").read_bytes() == (blobs / "1234").read_bytes()
+    assert not (tmp_path / "new" / "config.json").is_symlink()
+
+
 def test_shards(tmp_path: Path) -> None:
     model = pickled(tmp_path / "old", "llama")
     (tmp_path / "old" / "pytorch_model.bin").unlink()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.generation_rules import GenerationRules, parse_rules, read_rules
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.opening import open_source
 from attnscope.engines.protocol import Engine, EngineSettings
@@ -29,7 +31,7 @@ from attnscope.run.session import inspect
 from tests.analysis.test_predictions import SAMPLE
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.requests import requested
-from tests.helpers.tiny_models import LONGROPE, Row, raise_weights
+from tests.helpers.tiny_models import _GQA, LONGROPE, Row, raise_weights
 from tests.parity.test_logits import CPU, SETTINGS, WITH_HEAD, open_native
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35]
@@ -45,9 +47,9 @@ def _tokens(ids: Sequence[int]) -> list[Token]:
     return [Token(number, "x", "x") for number in ids]
 
 
-def _continued(engine: Engine, ends: frozenset[int]) -> list[int]:
+def _continued(engine: Engine, rules: GenerationRules) -> list[int]:
     spelling = (lambda i: ("x", "x")), (lambda i: Token(i, "x", "x", made=True))
-    found = continue_text(engine.continuation().logits, _tokens(PROMPT), NEW, ends, spelling, CPU)
+    found = continue_text(engine.continuation().logits, _tokens(PROMPT), NEW, rules, spelling, CPU)
     assert [one.tokens[0].id for one in found.generated] == [token.id for token in found.tokens[len(PROMPT) :]]
     assert [one.position + 1 for one in found.generated] == list(range(len(PROMPT), len(found.tokens)))
     return [token.id for token in found.tokens]
@@ -56,13 +58,80 @@ def _continued(engine: Engine, ends: frozenset[int]) -> list[int]:
 @pytest.mark.parametrize("row", CAUSAL, ids=lambda row: row.name)
 def test_a_continuation_is_that_of_transformers(row: Row, tmp_path: Path) -> None:
     model = row.save(tmp_path)
-    for ends in (frozenset[int](), frozenset({2})):
+    for ends in ((), (2,)):
         model.generation_config.eos_token_id = list(ends) or None
         with torch.inference_mode():
             expected = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW)[0].tolist()
-        assert _continued(open_native(tmp_path), ends) == expected
+        assert _continued(open_native(tmp_path), GenerationRules(ends)) == expected
     loaded = load_model(open_checkpoint(tmp_path), torch.float32)
-    assert _continued(TransformersEngine(loaded, SETTINGS), ends) == expected
+    assert _continued(TransformersEngine(loaded, SETTINGS), GenerationRules(ends)) == expected
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "repetition": {"repetition_penalty": 1.7},
+    "encouraged repetition": {"repetition_penalty": 0.3},
+    "n-grams": {"no_repeat_ngram_size": 2, "repetition_penalty": 0.3},
+    "single": {"no_repeat_ngram_size": 1},
+    "suppressed": {"suppress_tokens": list(range(5, 40, 3)), "begin_suppress_tokens": list(range(4, 60, 2))},
+    "later end": {"eos_token_id": [*range(0, 60, 2)], "min_new_tokens": 4, "begin_suppress_tokens": [7]},
+    "longer": {"eos_token_id": 2, "min_length": 12, "repetition_penalty": 1.2},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_continuation_under_a_generation_config_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    model = Row(f"llama {name}", hf.LlamaForCausalLM, {**_GQA, "eos_token_id": None}).save(tmp_path)
+
+    def generate(**settings: Any) -> list[int]:
+        with torch.inference_mode():
+            made = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW, **settings)
+        ids: list[int] = made[0].tolist()
+        return ids
+
+    plain = generate()
+    settings = RULES[name]
+    if name == "suppressed":  # also what the model would say otherwise: single tokens, pairs, and pairs that go on
+        settings = {**settings, "bad_words_ids": [[plain[7]], plain[8:10], [PROMPT[-1], plain[9]]]}
+    model.generation_config = hf.GenerationConfig(**settings)
+    expected = generate()
+    assert expected != plain
+    model.generation_config.save_pretrained(tmp_path)
+    assert _continued(open_native(tmp_path), read_rules({}, tmp_path)) == expected
+    assert _continued(open_native(tmp_path), parse_rules(model.generation_config.to_dict())) == expected
+
+
+def test_rules_that_are_not_applied_are_named() -> None:
+    rules = parse_rules({"num_beams": 4, "forced_eos_token_id": 2, "guidance_scale": 1.0, "repetition_penalty": "1.1"})
+    assert rules == GenerationRules(not_applied=("num_beams", "forced_eos_token_id", "repetition_penalty"))
+    keys = "num_beams, forced_eos_token_id, repetition_penalty"
+    config = "of the model's generation config, which generate() obeys"
+    assert rules.notes == (f"generated tokens: without {keys} {config}",)
+    assert (
+        parse_rules(hf.GenerationConfig().to_dict())
+        == parse_rules({"temperature": 0.6, "top_k": 50})
+        == GenerationRules()
+    )
+
+
+def test_a_config_that_forbids_every_token_is_an_error() -> None:
+    spelling = (lambda i: ("x", "x")), (lambda i: Token(i, "x", "x", made=True))
+    forbidden = GenerationRules(suppress_tokens=(0, 1))
+    with pytest.raises(AttnscopeError, match="the model's generation config forbids every next token"):
+        continue_text(lambda _: torch.ones(2), _tokens([1]), 1, forbidden, spelling, CPU)
+    (made,) = continue_text(lambda _: torch.ones(3), _tokens([1]), 1, forbidden, spelling, CPU).generated
+    assert [(token.id, token.probability) for token in made.tokens] == [(2, 1.0)]
+
+
+def test_a_run_says_which_rules_generated_its_tokens(tmp_path: Path) -> None:
+    Row("llama", hf.LlamaForCausalLM, _GQA).save(tmp_path)
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.5, "num_beams": 4}')
+    applied = "generated tokens and their probabilities: with repetition_penalty of the model's generation config"
+    left_out = "generated tokens: without num_beams of the model's generation config, which generate() obeys"
+    for engine in ("native", "transformers"):
+        report = attnscope.inspect("the bank", model=tmp_path, engine=engine, generate=2)
+        assert report.provenance.notes == [applied, left_out]
+    assert attnscope.inspect("the bank", model=tmp_path).provenance.notes == []
 
 
 @pytest.mark.parametrize("start", [11, 12])

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import attnscope
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.engines.native import NativeEngine
@@ -18,6 +21,7 @@ from attnscope.model.batch import Batch, make_batch
 from attnscope.model.checkpoint import load_stack
 from attnscope.request.masks.terms import Own
 from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
+from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import _GQA, _SIZES, TABLE, Row
 
 CPU = torch.device("cpu")
@@ -84,6 +88,7 @@ OTHERS = (
     Row("cohere", hf.CohereForCausalLM, {**_GQA, "logit_scale": 0.3}),
     Row("granite", hf.GraniteForCausalLM, {**_GQA, "logits_scaling": 3.0}),
     Row("albert", hf.AlbertForMaskedLM, {**_SIZES, "embedding_size": 16}),
+    Row("llama4", hf.Llama4ForCausalLM, {**_GQA, "head_dim": 8, "intermediate_size_mlp": 40, "num_local_experts": 2}),
 )
 
 
@@ -93,3 +98,34 @@ def test_logits_of_architectures_that_only_transformers_runs(row: Row, tmp_path:
     loaded = load_model(open_checkpoint(tmp_path), torch.float32)
     for ours, theirs in zip(_logits(TransformersEngine(loaded, SETTINGS)), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", [hf.LlamaModel, hf.GPT2Model, hf.BertModel], ids=lambda kind: kind.__name__)
+def test_engines_agree_whether_a_base_model_predicts(
+    kind: type[hf.PreTrainedModel], tied: bool, tmp_path: Path
+) -> None:
+    sizes = {
+        hf.GPT2Model: {"vocab_size": 60, "n_embd": 24, "n_layer": 2, "n_head": 4},
+        hf.LlamaModel: _GQA,
+        hf.BertModel: _SIZES,
+    }[kind]
+    ids = {"bos_token_id": 1, "eos_token_id": 2}
+    Row("base", kind, {**sizes, **ids, "tie_word_embeddings": tied}).save(tmp_path)
+    write_tokenizer(tmp_path)
+    native, theirs = (
+        attnscope.inspect("the bank", model=tmp_path, engine=engine) for engine in ("native", "transformers")
+    )
+    assert native.provenance.notes == theirs.provenance.notes
+    assert bool(native.predictions) == (tied and kind is not hf.BertModel)
+    for ours, expected in zip(native.predictions, theirs.predictions, strict=True):
+        assert [token.logit for token in ours.tokens] == pytest.approx([token.logit for token in expected.tokens], 1e-4)
+
+
+def test_a_missing_layer_beside_a_head_is_not_made_up(tmp_path: Path) -> None:
+    OTHERS[-1].save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.self_attn.q_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(AttnscopeError, match=r"'model.layers.1.self_attn.q_proj.weight' is missing"):
+        load_model(open_checkpoint(tmp_path), torch.float32)

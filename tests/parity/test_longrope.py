@@ -9,12 +9,18 @@ import transformers as hf
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling, check_sizes
+from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.engines.transformers.engine import TransformersEngine
+from attnscope.engines.transformers.loading import load_model
+from attnscope.findings.tokens import Token
+from attnscope.model.batch import make_batch
 from attnscope.model.positions import rotary_frequencies
 from tests.helpers import native_stages, reference_stages
 from tests.helpers.reference_stages import STAGES
 from tests.helpers.stage_differences import TOLERANCE, differences
 from tests.helpers.tiny_models import LONGROPE, VOCAB, Row
 from tests.helpers.token_batches import batch
+from tests.parity.test_logits import CPU, SETTINGS
 
 _ORIGINAL = 12
 _SIZES = {
@@ -50,6 +56,19 @@ def test_texts_beside_each_other_are_rotated_each_by_its_own_length(tmp_path: Pa
             kept = getattr(layer, stage)[1, :, :5]
             kept = kept if stage == "output" else kept[..., :5]
             torch.testing.assert_close(kept, getattr(one, stage)[0], rtol=0, atol=TOLERANCE)
+
+
+def test_the_transformers_engine_rotates_texts_beside_each_other_by_their_own_lengths(tmp_path: Path) -> None:
+    _open(tmp_path)
+    engine = TransformersEngine(load_model(open_checkpoint(tmp_path), torch.float32), SETTINGS)
+    b = batch([20, 5, _ORIGINAL + 1, _ORIGINAL], vocabulary=VOCAB, padding=0, segments=0)
+    texts = [[Token(int(number), "x", "x") for number in ids[:n]] for ids, n in zip(b.ids, b.lengths, strict=True)]
+    together = engine.forward(make_batch(texts, None, CPU), {}, final=True)
+    assert together is not None
+    for hidden, text in zip(together, texts, strict=True):
+        alone = engine.forward(make_batch([text], None, CPU), {}, final=True)
+        assert alone is not None
+        torch.testing.assert_close(hidden[: len(text)], alone[0], rtol=0, atol=TOLERANCE)
 
 
 def test_short_and_long_texts_differ() -> None:

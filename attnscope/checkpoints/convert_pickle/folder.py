@@ -20,6 +20,7 @@ from attnscope.base.system.shutdown import at_signal, unbroken
 from attnscope.checkpoints.adapter import ADAPTER_WEIGHTS
 from attnscope.checkpoints.folder import INDEX, MAX_INDEX, SINGLE, find_pickles
 from attnscope.checkpoints.headers import read_header
+from attnscope.checkpoints.hub_cache import is_cache_entry
 
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _ADAPTER = "adapter_model.bin"
@@ -65,6 +66,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
     """
     files = _plan(source)
     _check_target(target)
+    beside = _files_beside(source)
     part = target.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
     with at_signal(lambda: shutil.rmtree(part)):
         try:
@@ -76,7 +78,8 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
                 read_header(part / new)
             if len(files) > 1:
                 _write_index(part / INDEX, sizes)
-            copied = _copy_beside(source, part)
+            for path in beside:
+                shutil.copyfile(path, part / path.name)
             os.rename(part, target)
         except OSError as e:
             raise AttnscopeError(f"cannot be written ({e.strerror or e})", where=target) from e
@@ -84,7 +87,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
             with suppress(OSError):
                 shutil.rmtree(part)
     every = [size for table in sizes.values() for size in table.values()]
-    return Imported(len(every), sum(every), copied)
+    return Imported(len(every), sum(every), tuple(path.name for path in beside))
 
 
 def _plan(source: Path) -> dict[str, str]:
@@ -184,13 +187,22 @@ def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
     path.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": table}, indent=2))
 
 
-def _copy_beside(source: Path, target: Path) -> tuple[str, ...]:
-    """Copy config, tokenizer and licence; never code or other pickles."""
-    copied = []
+def _files_beside(source: Path) -> list[Path]:
+    """Return config, tokenizer and licence, which are copied; never code or other pickles.
+
+    Raises:
+        AttnscopeError: One is a link to a file elsewhere, which may be private; links of a snapshot in the Hugging Face
+            cache to its repository's blobs are followed.
+    """
+    folder = source.resolve()
+    inside = next((parent for parent in folder.parents if is_cache_entry(parent)), folder)
+    files = []
     for path in sorted(source.iterdir()):
         wanted = path.suffix.lower() in _BESIDE or path.name.upper().startswith("LICENSE")
         if not wanted or path.name == _PICKLE_INDEX or not path.is_file() or path.stat().st_size > _LARGEST_BESIDE:
             continue
-        shutil.copyfile(path, target / path.name)
-        copied.append(path.name)
-    return tuple(copied)
+        if not path.resolve().is_relative_to(inside):
+            found = f"is a link to {path.resolve()}, outside of the folder"
+            raise AttnscopeError(found, where=path, hint="remove the link, or put the file in its place")
+        files.append(path)
+    return files

@@ -19,6 +19,7 @@ from attnscope.engines.transformers.layer_modules import layer_modules
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import value_and_output
+from attnscope.engines.transformers.rotations import rotated_by_length, rotation_limits
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
@@ -26,7 +27,7 @@ from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
-from attnscope.model.module_hooks import listening
+from attnscope.model.module_hooks import in_this_thread, listening
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
@@ -193,7 +194,8 @@ class TransformersEngine:
             inputs["token_type_ids"] = batch.tokens.ids[1]
         if "use_cache" in takes:
             inputs["use_cache"] = False
-        return model(**inputs, **more)
+        with rotated_by_length(model, batch.tokens.lengths):
+            return model(**inputs, **more)
 
     def continuation(self) -> "TransformersContinuation":
         """Start a text that grows."""
@@ -217,8 +219,9 @@ class TransformersEngine:
             return _required(hooks.attend(inputs)), inputs.spec.mask
 
         runner = BlockRerunner(self.loaded.model, attend_for, last, observe)
+        after = in_this_thread(runner.after_block)
         blocks = find_blocks(self.loaded.model, self.modules.values())
-        with listening([block.register_forward_hook(runner.after_block, with_kwargs=True) for block in blocks]):
+        with listening([block.register_forward_hook(after, with_kwargs=True) for block in blocks]):
             self._run(AttentionCapture(self.loaded.model, runner.on_attention), batch)
         if missed := set(range(last + 1)) - runner.handed:
             raise cannot_rerun(min(missed))
@@ -297,7 +300,7 @@ class TransformersContinuation:
         """Return the logits of the next token."""
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
         longer = tokens.ids[0].shape[1]
-        if any(self._seen <= limit < longer for limit in _rotation_limits(self._loaded.model.config)):
+        if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
             self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         with torch.inference_mode(), capturing(session):
@@ -305,13 +308,6 @@ class TransformersContinuation:
         self._cache, self._seen = made.past_key_values, tokens.ids[0].shape[1]
         logits: Tensor = made.logits[0, -1].float()
         return logits
-
-
-def _rotation_limits(config: Any) -> set[int]:
-    """Return the lengths of text beyond which all tokens are rotated otherwise (LongRoPE)."""
-    table = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    tables = [table, *(one for one in table.values() if isinstance(one, dict))]  # of each type of layer
-    return {one["original_max_position_embeddings"] for one in tables if one.get("rope_type") == "longrope"}
 
 
 def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:

@@ -1,12 +1,14 @@
 """Receive calls of the attention interface of `transformers` and compute them with `attend`."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -202,6 +204,8 @@ def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     return AttnscopeError(f"layer {layer} passes {what} to its attention", where="--engine transformers", hint=hint)
 
 
+# The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.
+OWN_ATTENTION: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
 
 
@@ -226,9 +230,22 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, eager_mask)
 
 
+def _own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return the attention that a module of a borrowed model has otherwise; the masks of eager attention suit it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    files = (vars(sys.modules[kind.__module__]) for kind in type(module).__mro__)
+    eager = next((names["eager_attention_forward"] for names in files if "eager_attention_forward" in names), None)
+    own: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get(OWN_ATTENTION[module], eager)
+    return own
+
+
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """Compute attention in place of transformers' own, (B, Q, H, Ev)."""
-    output = _active.get().run_attention(module, query, key, value, attention_mask, more)
+    session = _active.get(None)
+    if session is None:  # the owner of a borrowed model runs it in another thread
+        return _own_attention(module)(module, query, key, value, attention_mask, **more)
+    output = session.run_attention(module, query, key, value, attention_mask, more)
     return output.transpose(1, 2).contiguous(), None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.engines.transformers.interface import NAME, register
+from attnscope.engines.transformers.interface import NAME, OWN_ATTENTION, register
 from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
@@ -23,7 +23,7 @@ def check_live(model: Any) -> tuple[str, str]:
     Raises:
         UsageError: attnscope cannot run it.
     """
-    if getattr(model, "is_quantized", False):
+    if getattr(model, "is_quantized", False) or any(map(_is_quantised, model.modules())):
         raise UsageError("the model is quantised", where="model", hint="use one with floating-point weights")
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1:
@@ -37,9 +37,16 @@ def check_live(model: Any) -> tuple[str, str]:
     return dtype, str(device)
 
 
+def _is_quantised(module: torch.nn.Module) -> bool:
+    """Tell whether a module is one of torch's own with integer weights (torch.ao), which are no parameters."""
+    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
+
+
 @contextmanager
 def borrowed(model: Any) -> Iterator[None]:
     """Run a model's attention through attnscope meanwhile, without dropout; afterwards the model is as it was.
+
+    In other threads the model computes its own attention meanwhile, also without dropout.
 
     Args:
         model: A model of transformers.
@@ -48,6 +55,10 @@ def borrowed(model: Any) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     hooks = [(module, set(module._forward_hooks), _CAPTURES in vars(module)) for module in model.modules()]
     configs = [(config, getattr(config, _IMPLEMENTATION)) for config in _configs(model)]
+    for module in model.modules():
+        own = getattr(getattr(module, "config", None), _IMPLEMENTATION, NAME)
+        if own != NAME:
+            OWN_ATTENTION[module] = own
     try:
         model.eval()
         for config, _ in configs:

@@ -15,7 +15,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
-from attnscope.engines.transformers.output_head import head_class, head_kind
+from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
 from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
@@ -93,11 +93,13 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
     missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
+    base = base_of(model)
     outside: set[str] = set()  # missing tensors of the head; with any, the model has no head
     if predicting is not None:
-        outside = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
+        prefix = next(name for name, module in model.named_modules() if module is base)
+        outside = {name for name in missing if not name.startswith(f"{prefix}.")}
     notes = _check_loaded(info, missing - outside, folder)
-    found = inspect_model(model.base_model, folder.path, notes)
+    found = inspect_model(base, folder.path, notes)
     return found if predicting is None or outside else replace(found, predicting=model)
 
 

@@ -17,8 +17,9 @@ from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.folder import Folder
+from attnscope.checkpoints.generation_rules import parse_rules, read_rules
 from attnscope.checkpoints.locating import locate
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
@@ -71,7 +72,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             details=(*located.details, *folder.details),
             trained_masks=masks,
             ignored_keys=ignored,
-            ends=end_ids(folder.config, folder.path),
+            generation=read_rules(folder.config, folder.path),
         )
     )
 
@@ -97,6 +98,12 @@ def is_pretrained(model: Any) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
+def pretrained_inside(wrapper: Any) -> str | None:
+    """Return the name of the first model of transformers inside a module (of peft, torch.compile); None without one."""
+    named = wrapper.named_modules() if hasattr(wrapper, "named_modules") else ()
+    return next((name for name, module in named if is_pretrained(module)), None)
+
+
 def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     """Open a model that is in memory.
 
@@ -106,16 +113,16 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     """
     from attnscope.engines.transformers.live import fingerprint_live
     from attnscope.engines.transformers.loading import inspect_model
-    from attnscope.engines.transformers.output_head import is_predicting
+    from attnscope.engines.transformers.output_head import base_of, is_predicting
 
-    body = live.model.base_model
+    body = base_of(live.model)
     tokenizer, digest = _live_tokenizer(live)
     loaded = inspect_model(body, live.name)
     if body is not live.model and is_predicting(live.model):
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
-    told = getattr(live.model, "generation_config", None) or live.model.config
-    return replace(source, ends=end_ids({"eos_token_id": told.eos_token_id}, None))
+    told = getattr(live.model, "generation_config", None) or live.model.config.get_text_config()
+    return replace(source, generation=parse_rules(told.to_dict()))
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:

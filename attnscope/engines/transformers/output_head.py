@@ -1,7 +1,6 @@
 """The output head of a `transformers` model: which class has one, and what it makes of hidden states."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -9,14 +8,22 @@ from torch import Tensor
 
 from attnscope.engines.transformers.model_class import ModelClass
 from attnscope.findings.predictions import PredictionKind
+from attnscope.model.module_hooks import replaced_forward
 
 
 def head_class(plain: ModelClass) -> Any:
-    """Return the class that config.json names, if it predicts tokens; of a GGUF file, which names none, the first."""
+    """Return the class that config.json names, if it predicts tokens; of a GGUF file, which names none, the first.
+
+    A base model of a family of decoders has one if its head is its embedding, as in the native engine.
+    """
+    import transformers
+
     config = plain.config
     named = config.architectures if isinstance(config.architectures, list) else []
+    decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
+    tied = decoder and plain.model.__name__ in named and getattr(config, "tie_word_embeddings", False)
     for kind in _predicting(config):
-        if not named or kind.__name__ in named:
+        if not named or tied or kind.__name__ in named:
             return kind
     return None
 
@@ -24,6 +31,17 @@ def head_class(plain: ModelClass) -> Any:
 def is_predicting(model: Any) -> bool:
     """Tell whether a model that is in memory predicts tokens."""
     return type(model) in _predicting(model.config)
+
+
+def base_of(model: Any) -> Any:
+    """Return the model without heads for tasks: the base model, or the only model inside one that predicts tokens.
+
+    Llama4ForCausalLM and MllamaForCausalLM name a base model that they do not have; `base_model` is then the whole.
+    """
+    from transformers import PreTrainedModel
+
+    inside = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return inside[0] if model.base_model is model and is_predicting(model) and len(inside) == 1 else model.base_model
 
 
 def head_kind(model: Any) -> PredictionKind:
@@ -68,21 +86,8 @@ def _bases(model: Any) -> list[Any]:
     """Return the base model and the models inside it: the `forward` of OPT calls its base model's decoder directly."""
     from transformers import PreTrainedModel
 
-    base = model.base_model
+    base = base_of(model)
     return [part for part in base.modules() if part is base or isinstance(part, PreTrainedModel)]
-
-
-@contextmanager
-def _replaced_forward(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute something else; afterwards it is as it was, with a `forward` of its own if it had one."""
-    before = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        del module.forward
-        if before is not None:
-            module.forward = before
 
 
 def apply_head(model: Any, hidden: Tensor) -> Tensor:
@@ -97,7 +102,7 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
     """
     with ExitStack() as stack:
         for part in _bases(model):
-            stack.enter_context(_replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
+            stack.enter_context(replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
         with torch.inference_mode():
             made = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
     logits: Tensor = made.prediction_logits if "prediction_logits" in made else made.logits
