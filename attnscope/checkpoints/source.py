@@ -54,6 +54,7 @@ class ModelSource:
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
         ends: Ids after which a text that the model continues ends.
+        begin: Id of the token that its config names as the begin of a text; None if it names none.
     """
 
     name: str
@@ -81,6 +82,7 @@ class ModelSource:
     ignored_keys: tuple[str, ...] = ()
     predicts: PredictionKind | None = None
     ends: frozenset[int] = frozenset()
+    begin: int | None = None
 
     @property
     def needs_context(self) -> bool:
@@ -114,6 +116,12 @@ def end_ids(raw: Mapping[str, Any], folder: Path | None) -> frozenset[int]:
     named = told.get("eos_token_id", raw.get("eos_token_id"))
     listed = named if isinstance(named, list) else [named]
     return frozenset(one for one in listed if isinstance(one, int))
+
+
+def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
+    """Return the id of the token that a config names as the begin of a text; None if it names none that exists."""
+    named = config.get("bos_token_id")
+    return named if type(named) is int and 0 <= named < vocab_size else None
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:

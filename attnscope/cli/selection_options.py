@@ -16,7 +16,7 @@ STAGES = "scores,masked,weights"
 NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
 AUTO_HEAD = (
     "auto picks the head with the most weight from --query on --key; without --key, the one whose weights depend most "
-    "on content, not on distance, special tokens or the first."
+    "on content, not on distance, special tokens, the first, or a token that all rows attend to."
 )
 
 

@@ -18,7 +18,7 @@ from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, end_ids, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
@@ -99,6 +99,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         config=config,
         predicts=_predicts(config),
         ends=end_ids(described.raw, folder.path),
+        begin=begin_id(described.raw, config.vocab_size),
         weights=trained,
         fingerprint=folder.fingerprint,
         tokenizer=MissingTokenizer(),

@@ -18,7 +18,7 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.locating import locate
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, end_ids, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, end_ids, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
@@ -72,6 +72,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             trained_masks=masks,
             ignored_keys=ignored,
             ends=end_ids(folder.config, folder.path),
+            begin=begin_id(folder.config, loaded.vocab_size),
         )
     )
 
@@ -115,7 +116,8 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
     told = getattr(live.model, "generation_config", None) or live.model.config
-    return replace(source, ends=end_ids({"eos_token_id": told.eos_token_id}, None))
+    begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
+    return replace(source, ends=end_ids({"eos_token_id": told.eos_token_id}, None), begin=begin)
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
