@@ -94,6 +94,7 @@ def _add_text(found: _Texts, weights: Array) -> None:
     found.add("local", (weights * ((apart >= 2) & (apart <= NEAR)))[:, :, 2:].sum((2, 3)))
     for row in rows:
         found.add("uniform", np.minimum(weights[:, :, row, : row + 1], 1 / (row + 1)).sum(-1))
+    found.add("content", _beyond_means(weights))
     for offset in range(size - 1):
         same = weights.diagonal(-offset, 2, 3)[..., max(1, 2 - offset) :]  # rows from 2 on, keys from 1 on
         found.offsets.setdefault(min(offset, FURTHEST + 1), []).append(same)
@@ -103,15 +104,23 @@ def _by_offset(found: _Texts) -> dict[str, Array]:
     groups = {offset: np.concatenate(group, -1) for offset, group in found.offsets.items()}
     every = np.concatenate(list(groups.values()), -1)
     within = sum(((group - group.mean(-1, keepdims=True)) ** 2).sum(-1) for group in groups.values())
-    beyond = sum(
-        ((group - (group.sum(-1, keepdims=True) - group) / group.shape[-1]) ** 2).sum(-1)
-        for offset, group in groups.items()
-        if offset
-    )
-    return {
-        "positional": 1 - within / ((every - every.mean(-1, keepdims=True)) ** 2).sum(-1),
-        "content": np.sqrt(beyond / found.rows),
-    }
+    return {"positional": 1 - within / ((every - every.mean(-1, keepdims=True)) ** 2).sum(-1)}
+
+
+def _beyond_means(weights: Array) -> Array:
+    """Weights of 1/16 or more on other words, beyond the means of their offset and of their key, (L, H)."""
+    size = weights.shape[-1]
+    offset = np.arange(size)[:, None] - np.arange(size)
+    pairs = np.tril(np.ones((size, size), dtype=bool), -1)
+    pairs[:2], pairs[:, 0] = False, False
+    weights = weights * pairs
+    by_offset, count = np.zeros_like(weights), np.ones((size, size))
+    for place in np.unique(np.minimum(offset[pairs], FURTHEST + 1)):
+        here = pairs & (np.minimum(offset, FURTHEST + 1) == place)
+        by_offset[:, :, here], count[here] = weights[:, :, here].sum(-1, keepdims=True), here.sum()
+    of_key, n_key = weights.sum(2, keepdims=True), np.maximum(pairs.sum(0), 1)
+    predicted = np.maximum((by_offset - weights) / count, (of_key - weights) / n_key)
+    return np.asarray((np.maximum(weights - predicted, 0.0) * (weights >= 1 / 16)).sum((2, 3)))
 
 
 def _copies(weights: Array, rows: range, keys: range, shift: int) -> Array:

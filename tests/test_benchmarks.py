@@ -45,6 +45,11 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         del sys.modules[name]
 
 
+def test_auto_picks_no_sink(run_here: RunHere) -> None:
+    code, printed, _ = run_here("choice.py", "riverbank", "minilm", "--texts", "4")
+    assert code == 0 and printed.count(" 0 of 4 sinks") == 2
+
+
 def test_attention_has_the_numbers_of_its_peer_and_prints_ratios(run_here: RunHere) -> None:
     code, printed, said = run_here("attention.py", "--sizes", "40,300", "--runs", "1")
     assert not said  # other numbers raise an error; a missed limit, sure at these sizes, does not

@@ -160,7 +160,8 @@ class ModelInspectArguments(_Masking, total=False):
             for none.
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
         head: Heads, in the same form; `auto` takes the one with the most weight from `query` on `key`; without `key`,
-            the one whose weights depend most on content, not on distance, special tokens or the first.
+            the one whose weights depend most on content, not on distance, special tokens, the first, or a
+            token that all rows attend to.
         query: Rows: positions, slices, and words or phrases of the text; None for all.
         key: Columns, in the same form.
         stages: Stages whose matrices to keep.

@@ -201,6 +201,7 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
         "max_position_embeddings": metadata.whole("context_length"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in metadata.tensors,
+        "bos_token_id": metadata.values.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": metadata.values.get("tokenizer.ggml.eos_token_id"),
     }
 

@@ -52,6 +52,7 @@ class ModelSource:
         ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
         generation: How the checkpoint wants texts continued.
+        begin: Id of the token that its config names as the begin of a text; None if it names none.
     """
 
     name: str
@@ -79,6 +80,7 @@ class ModelSource:
     ignored_keys: tuple[str, ...] = ()
     predicts: PredictionKind | None = None
     generation: GenerationRules = field(default_factory=GenerationRules)
+    begin: int | None = None
 
     @property
     def needs_context(self) -> bool:
@@ -95,6 +97,12 @@ class ModelSource:
         """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
         tensors = self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
         return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
+
+
+def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
+    """Return the id of the token that a config names as the begin of a text; None if it names none that exists."""
+    named = config.get("bos_token_id")
+    return named if type(named) is int and 0 <= named < vocab_size else None
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:

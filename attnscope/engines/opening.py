@@ -19,7 +19,7 @@ from attnscope.checkpoints.folder import Folder, open_weights
 from attnscope.checkpoints.generation_rules import read_rules
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import find_config
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
@@ -100,6 +100,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         config=config,
         predicts=_predicts(config),
         generation=read_rules(described.raw, folder.path),
+        begin=begin_id(described.raw, config.vocab_size),
         weights=trained,
         fingerprint=folder.fingerprint,
         tokenizer=MissingTokenizer(),

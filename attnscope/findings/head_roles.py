@@ -70,7 +70,7 @@ def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, sour
 def _positional(sums: Sums) -> Array:
     """Return the share of the variance of weights that the mean weight of their offset explains (R²)."""
     n, total = sums["offset_cells"], sums["offset_sums"]  # (…, 1, 1, offsets), (…, layers, heads, offsets)
-    squares = sums["offset_squares"].sum(-1)
+    squares = sums["squares"]
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(n > 0, total**2 / n, 0.0).sum(-1)
         mean = total.sum(-1) ** 2 / n.sum(-1)
@@ -79,29 +79,7 @@ def _positional(sums: Sums) -> Array:
     return np.where(squares - mean > 1e-6 * squares, np.clip(found, 0.0, 1.0), 0.0 * mean)
 
 
-def content_weight(rows: Sums, every: Sums) -> Array:
-    """Return the root mean square of the weight that rows give to other words beyond what their offset predicts.
-
-    √(Σ (α − predicted)² / rows) over words that are neither special, nor the first token, nor the row itself. The
-    prediction for a weight is the mean weight of all other pairs of its offset and of one that is 0, so that an offset
-    which occurs once predicts nothing. A head that gives all of its weight to one word, at distances that differ from
-    row to row, has about 1.
-
-    Args:
-        rows: `offset_sums`, `offset_squares`, `offset_cells` and `rows` of the rows that are measured.
-        every: `offset_sums` and `offset_cells` of all rows, which the prediction is made of.
-    """
-    n, total = every["offset_cells"], every["offset_sums"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        one, mean = np.where(n > 0, 1 + 1 / n, 1.0), np.where(n > 0, total / n, 0.0)
-        parts = one**2 * rows["offset_squares"] - 2 * one * mean * rows["offset_sums"] + mean**2 * rows["offset_cells"]
-        middle = (parts.shape[-1] - 2) // 2 if parts.shape[-1] > 1 else None  # the rows themselves
-        others = parts.sum(-1) - (0.0 if middle is None else parts[..., middle])
-        found: Array = np.sqrt(np.maximum(others, 0.0) / rows["rows"])
-    return found
-
-
-_OFFSETS = ("offset_sums", "offset_squares", "offset_cells")
+_OFFSETS = ("offset_sums", "squares", "offset_cells")
 HEAD_ROLES = (
     _on_text("previous", "P", "#4477aa", "previous token", "the token before it", "Clark et al., 2019"),
     _on_text("next", "N", "#66ccee", "next token", "the token after it", "Clark et al., 2019"),
@@ -156,8 +134,8 @@ HEAD_ROLES = (
     ),
     HeadRole(
         "content", "C", "#ee7733", "content",
-        "Weight on other words that their offset does not predict (root mean square over words).",
-        "docs/heads.md", "texts", (*_OFFSETS, "rows"), lambda sums: content_weight(sums, sums), clear=0.3,
+        "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
+        "docs/heads.md", "texts", ("content", "rows"), _share("content", "rows"), clear=0.25,
         rank=_CAUSES,
     ),
     HeadRole(

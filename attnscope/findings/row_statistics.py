@@ -153,7 +153,7 @@ def _on_others(rows: WholeRows) -> Array:
 ROW_STATISTICS = (
     RowStatistic(
         "entropy",
-        "−Σ α log₂ α, in bits.",
+        "−Σ α log₂ α, in bits; of a mean, the mean over its heads, not the entropy of the mean weights.",
         lambda row: row.entropy(),
         _entropy,
         phrase="entropy {:.2f} bits",

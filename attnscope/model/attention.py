@@ -263,7 +263,7 @@ def _tile(
         q1=block.q1,
         k0=block.k0,
         k1=block.k1,
-        all_visible_range=part.all_visible_range,
+        all_visible_range=part.all_visible_range if empty is None else (block.k0, block.k0),
         scores=scores if needs_scores else None,
         scaled=scaled if needs_scores else None,
         masked=masked.to("meta") if in_place else masked,

@@ -92,7 +92,7 @@ def number(name: str, group: str, low: int, help: str, high: int | None = None, 
 _NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
 _AUTO_HEAD = (
     "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
-    "on content, not on distance, special tokens or the first."
+    "on content, not on distance, special tokens, the first, or a token that all rows attend to."
 )
 _DATA_ONLY = "Print data only: no header, hints or notes, and no progress on standard error."
 _TABLE_OR_JSON = Literal["table", "json"]

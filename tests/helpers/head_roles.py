@@ -159,14 +159,30 @@ def _positional(texts: Sequence[Seen]) -> Array:
 def _content(texts: Sequence[Seen]) -> Array:
     every = []
     for layer in range(len(texts[0].weights)):
-        squares = 0.0
-        for offset, group in _by_offset(texts, layer).items():
-            if offset:
-                weights = np.stack(group)  # (pairs, H)
-                predicted = (weights.sum(0) - weights) / len(weights)  # of all others, and of one that is 0
-                squares = squares + ((weights - predicted) ** 2).sum(0)
-        every.append(np.sqrt(squares / sum(len(rows(seen)) for seen in texts)))
+        beyond = sum(_beyond_means(seen, layer) for seen in texts)
+        every.append(beyond / sum(len(rows(seen)) for seen in texts))
     return np.stack(every)
+
+
+def _beyond_means(seen: Seen, layer: int) -> Array:
+    """Σ of how far weights of 1/16 or more on other words exceed means of offset and key, (H,)."""
+    pairs = {
+        (i, j): seen.weights[layer, :, i, j]
+        for i in rows(seen)
+        for j in range(1, len(seen.ids))
+        if i != j and seen.allowed[layer, i, j] and not seen.special[j]
+    }
+
+    def far(i: int, j: int) -> int:
+        return j - i if abs(j - i) <= FURTHEST else FURTHEST + 1
+
+    total = np.zeros(seen.weights.shape[1])
+    for (i, j), weight in pairs.items():
+        same_offset = [w for (a, b), w in pairs.items() if far(a, b) == far(i, j) and (a, b) != (i, j)]
+        same_key = [w for (a, b), w in pairs.items() if b == j and a != i]
+        predicted = np.maximum(*(sum(others, 0.0 * weight) / (len(others) + 1) for others in (same_offset, same_key)))
+        total += np.where(weight >= 1 / 16, np.maximum(weight - predicted, 0.0), 0.0)
+    return total
 
 
 def _earlier(seen: Seen, i: int) -> int | None:

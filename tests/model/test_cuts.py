@@ -1,5 +1,7 @@
 """Cuts in `attend` against whole matrices in float64, in tiles of any size, with and without recorders."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,9 +12,10 @@ from attnscope.model.attention import attend
 from attnscope.model.cuts import BatchCuts, EdgeCut, HeadCut, LayerCut, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.positions import alibi
-from attnscope.model.recorders import MatrixRecorder
-from attnscope.request.masks.terms import Causal
+from attnscope.model.recorders import MatrixRecorder, RowRecorder
+from attnscope.request.masks.terms import Bidirectional, Causal
 from tests.helpers.attention_cases import Case, cases
+from tests.helpers.key_tokens import key_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -94,3 +97,18 @@ def test_a_query_without_a_key_left_has_no_output(sinks: Tensor | None) -> None:
     assert (cut[0, 1, [0, 2]] == 0).all()
     torch.testing.assert_close(cut[0, 0], plain[0, 0])
     torch.testing.assert_close(cut[0, 1, [1, 3]], plain[0, 1, [1, 3]])
+
+
+def test_the_entropy_of_a_row_is_that_of_the_keys_that_are_left() -> None:
+    """Also where every key of the tile would be visible without the cut."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, 2, 4, 3, generator=generator) for _ in range(3))
+    inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.6, Bidirectional()))
+    matrices = MatrixRecorder(["weights"], range(2), range(4), range(4))
+    real = torch.ones(1, 4, dtype=torch.bool)
+    rows = RowRecorder(range(2), range(4), key_tokens(~real, real), ["entropy"])
+    attend(inputs, [matrices, rows], cuts=BatchCuts({0: LayerCut(edges=(EdgeCut([0, 1], [0, 2], [1, 3]),))}))
+    weights = matrices.compute()["weights"].double()
+    assert (weights == 0).sum() == 8
+    expected = -torch.special.xlogy(weights, weights).sum(-1) / math.log(2)
+    torch.testing.assert_close(rows.recorded["entropy"].double(), expected, atol=1e-5, rtol=0)

@@ -325,3 +325,13 @@ def test_content_is_neither_special_nor_padding_nor_first() -> None:
     real = torch.tensor([[True, True, True, True, False]])
     assert key_tokens(special, real).content().tolist() == [[False, True, True, False, False]]
     assert key_tokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]
+
+
+def test_the_entropy_of_one_key_is_not_minus_zero() -> None:
+    q, k, v = (torch.ones(1, 1, 3, 2) for _ in range(3))
+    inputs = AttentionInputs(0, q, k, v, AttentionSpec(1.0, Causal()))
+    real = torch.ones(1, 3, dtype=torch.bool)
+    rows = RowRecorder(range(1), range(3), key_tokens(~real, real), ["entropy"])
+    top = TopRecorder(1, "weight", range(1), range(3), real)
+    attend(inputs, [rows, top], need_output=False)
+    assert [f"{bits:.2f}" for bits in rows.recorded["entropy"][0, 0].tolist()] == ["0.00", "1.00", "1.58"]

@@ -41,20 +41,25 @@ def test_a_real_bert_reads_bank_from_river(minilm):
 BY_CONTENT = "chosen automatically: its weights depend most on content (score {:.2f})"
 
 
-def beyond_distance(weights, words):
-    """√(Σ (α − what all other pairs as far apart, and one of weight 0, have on average)² / rows), on other words."""
+def beyond_means(weights, words):
+    """Σ max(0, α − prediction) / rows over weights of at least 1/16 on other words.
+
+    The prediction is the larger of two means, over all other pairs as far apart, or of the same key, and one of 0.
+    """
     rows, found = [i for i, word in enumerate(words) if word], 0.0
-    for i in rows:
-        for j in rows:
-            others = [weights[k, k + j - i] for k in rows if k != i and 0 < k + j - i < len(words) and words[k + j - i]]
-            found += (weights[i, j] - sum(others) / (len(others) + 1)) ** 2 if j and j != i else 0.0
-    return np.sqrt(found / len(rows))
+    pairs = {(i, j): weights[i, j] for i in rows for j in rows if j and i != j}
+    for (i, j), weight in pairs.items():
+        as_far = [w for (k, m), w in pairs.items() if m - k == j - i and (k, m) != (i, j)]
+        of_key = [w for (k, m), w in pairs.items() if m == j and k != i]
+        predicted = max(sum(others) / (len(others) + 1) for others in (as_far, of_key))
+        found += max(0, weight - predicted) if weight >= 1 / 16 else 0.0
+    return found / len(rows)
 
 
 def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     every = heads(run(model=str(minilm), layer="all", head="all"))
     words = [not token.special for token in run(model=str(minilm)).texts[0].tokens]
-    mass = {at: float(beyond_distance(head.stages["weights"].astype(float), words)) for at, head in every.items()}
+    mass = {at: float(beyond_means(head.stages["weights"].astype(float), words)) for at, head in every.items()}
     best = max(mass, key=lambda at: mass[at])
     assert best != (0, 2), "which looks at the token before, whatever that is"
     (chosen,) = run(model=str(minilm)).texts[0].heads

@@ -334,10 +334,10 @@ class _Ranking:
 
 
 def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:
-    """What heads are ranked by: the weight on the keys that were named, or what the offset does not explain."""
+    """What heads are ranked by: the weight on the keys that were named, or what neither offset nor key explains."""
     queries, keys = (_named(typed, texts) for typed in (call.query, call.auto_key or call.key))
     words = [[i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts]
-    measure = _on_keys if keys is not None else _beyond_offset
+    measure = _on_keys if keys is not None else _beyond_means
     found = [
         measure([one[n] for one in by_text], texts, queries or words, keys or words) for n in range(len(by_text[0]))
     ]
@@ -371,26 +371,35 @@ def _on_keys(layers: list[Attention], texts: list[Text], rows: list[list[int]], 
     return Number(sum(p.value for p in parts) / count, sum(p.slack for p in parts) / count + 4 * U)
 
 
-def _beyond_offset(layers: list[Attention], texts: list[Text], rows: list[list[int]], words: list[list[int]]) -> Number:
-    """Root mean square of what rows give to other words beyond the mean of all other pairs of the offset and of 0."""
-    pairs: dict[int, list[tuple[bool, bool, Any, Any]]] = {}
+def _beyond_means(layers: list[Attention], texts: list[Text], rows: list[list[int]], words: list[list[int]]) -> Number:
+    """Mean over rows of how far weights on other words exceed what both their offset and their key have on average.
+
+    Each of these means is over all other pairs and one of 0; weights below 1/16 count nothing.
+    """
+    total = slacks = np.zeros(len(layers[0].raw))
     for one, text, some, every in zip(layers, texts, rows, words, strict=True):
         weights = one.number("weights")
-        for i in sorted({*some, *every}):
-            for j in range(1, text.n):
-                if one.used[i, j] and i != j and not text.special[j]:
-                    pair = (i in some, i in every, weights.value[:, i, j], weights.slack[:, i, j])
-                    pairs.setdefault(j - i, []).append(pair)
-    squares = slacks = np.zeros(len(layers[0].raw))
-    for group in pairs.values():
-        profile = [value for _, counts, value, _ in group if counts]
-        for mine, _, value, slack in group:
-            if mine:
-                predicted = (sum(profile) - value) / len(profile) if profile else 0.0
-                squares = squares + (value - predicted) ** 2
-                slacks = slacks + 4 * slack**2
+        counted = np.zeros(one.used.shape, dtype=bool)
+        counted[sorted({*some, *every})] = True
+        counted &= one.used & ~np.array(text.special)[None]
+        counted[:, 0] = False
+        np.fill_diagonal(counted, False)
+        value = np.where(counted, np.nan_to_num(weights.value), 0.0)  # (H, Q, K)
+        offset = np.arange(text.n) - np.arange(text.n)[:, None]
+        by_offset, n_offset = np.zeros_like(value), np.ones(offset.shape)
+        for apart in range(1 - text.n, text.n):
+            here = counted & (offset == apart)
+            by_offset[:, here] = value[:, here].sum(-1, keepdims=True)
+            n_offset[here] = here.sum()
+        n_key = np.maximum(counted.sum(0), 1)
+        predicted = np.maximum((by_offset - value) / n_offset, (value.sum(1, keepdims=True) - value) / n_key)
+        beyond = np.maximum(value - predicted, 0.0)[:, some]
+        least, slack = value[:, some] - 1 / 16, weights.slack[:, some]
+        total = total + np.where(least >= 0, beyond, 0.0).sum((1, 2))
+        off = np.where(least >= -slack, 2 * slack, 0.0) + np.where(np.abs(least) <= slack + 1e-6, beyond, 0.0)
+        slacks = slacks + off.sum((1, 2))
     count = sum(map(len, rows))
-    return Number(np.sqrt(squares / count), np.sqrt(slacks / count) + 2e-3)  # a root of sums in float32
+    return Number(total / count, slacks / count + 1e-5)
 
 
 def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]", of: int = 2) -> int:

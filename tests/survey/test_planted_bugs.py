@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnscope.findings import head_roles
-from attnscope.model.recorders import KeyTokens, UniformRecorder
+from attnscope.model.recorders import KeyTokens, UniformRecorder, patterns
 from attnscope.request.run_config import TextInput
 from attnscope.studies.heads import measure
 from attnscope.studies.heads import run as survey_run
@@ -115,16 +115,19 @@ def mean_of_offsets(sums: Mapping[str, Any]) -> np.ndarray:
     n, total = sums["offset_cells"], sums["offset_sums"]
     means = np.where(n > 0, total / np.where(n > 0, n, 1), 0.0)
     middle = means.sum(-1) / (n > 0).sum(-1)
-    every = sums["offset_squares"].sum(-1) - n.sum(-1) * middle**2
+    every = sums["squares"] - n.sum(-1) * middle**2
     return np.asarray((n * (means - middle[..., None]) ** 2).sum(-1) / every)
 
 
-def predicted_by_itself(sums: Mapping[str, Any]) -> np.ndarray:
-    """`content` beyond the mean of an offset that the weight itself is part of."""
-    n, total = sums["offset_cells"], sums["offset_sums"]
-    parts = sums["offset_squares"] - total**2 / np.where(n > 0, n, 1)
-    middle = (parts.shape[-1] - 2) // 2
-    return np.asarray(np.sqrt((parts.sum(-1) - parts[..., middle]) / sums["rows"]))
+def predicted_by_itself() -> Plant:
+    """`content` beyond means that the weight itself is part of."""
+    return patterns, "_above_mean", lambda weights, total, count: weights - total / count
+
+
+def predicted_by_offset_only() -> Plant:
+    """A token that every row attends to counts as content."""
+    right = torch.minimum
+    return patterns.torch, "minimum", lambda a, b, out=None: b.clone() if out is None else right(a, b, out=out)
 
 
 def error_of_other_n() -> Plant:
@@ -220,7 +223,8 @@ PLANTS: dict[str, tuple[str, Callable[[], Plant], str]] = {
     "special tokens are words": ("bert", special_tokens_are_words, "content"),
     "uniform over hidden keys": ("gpt_oss", hidden_keys_are_uniform, "uniform"),
     "positional, mean of means": ("bert", computed_otherwise("positional", mean_of_offsets), "positional"),
-    "content, predicted by itself": ("gpt_oss", computed_otherwise("content", predicted_by_itself), "content"),
+    "content, predicted by itself": ("gpt_oss", predicted_by_itself, "content"),
+    "content, predicted by its offset only": ("bert", predicted_by_offset_only, "content"),
     "copying, the sign": ("bert", negative_copying, "copying"),
     "copying, sizes": ("bert", size_of_eigenvalues, "copying"),
     "copying, groups": ("gpt_oss", heads_share_in_turns, "copying"),

@@ -5,18 +5,19 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.checkpoints.gguf import open_gguf
 from attnscope.checkpoints.source import tokenize
 from attnscope.cli import main
 from attnscope.findings.head_roles import ROLES, jackknife
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.recorders import OffsetRecorder, TargetRecorder, UniformRecorder
+from attnscope.model.recorders import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.request.masks.terms import Bidirectional, Causal
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 from attnscope.studies.heads.measure import ProbePass, Sums
 from attnscope.studies.heads.probes import draw_probes, special_frame
-from tests.helpers import architectures
+from tests.helpers import architectures, gguf_files
 from tests.helpers import head_roles as reference
 from tests.helpers.requests import requested
 
@@ -56,6 +57,30 @@ def test_probes_of_a_real_vocabulary(minilm):
             rows, keys = probe.targets["second-order"]
             assert list(rows) == list(range(33, 49)) and list(keys) == list(range(2, 18))
     assert len(depths) > 2
+
+
+def test_a_model_gets_the_same_probes_however_it_is_opened(tmp_path):
+    """As a folder, as a GGUF file, by transformers, and as a live model: its begin token is that of its config."""
+    file, folder = tmp_path / "m.gguf", tmp_path / "folder"
+    model = gguf_files.write(file, "llama", "F32", {"tokenizer.ggml.bos_token_id": 1})
+    model.save_pretrained(folder)
+    written = open_gguf(file).tokenizer
+    assert written is not None
+    (folder / "tokenizer.json").write_bytes(written)
+    asked = {"text": ["ab abc A B C", "C B A"], "draws": 2}
+    first, *others = (
+        attnscope.heads(**asked, **given)
+        for given in (
+            {"model": folder},
+            {"model": file},
+            {"model": folder, "engine": "transformers"},
+            {"model": model, "tokenizer": folder / "tokenizer.json"},
+        )
+    )
+    assert first.probes.before == ["A"]
+    for other in others:
+        assert other.probes.before == first.probes.before
+        np.testing.assert_allclose(other.values, first.values, atol=1e-4)
 
 
 def test_a_text_without_words_decides_nothing(minilm):
@@ -133,15 +158,17 @@ def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
     inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.5, mask))
     counted, words = (torch.rand(2, 13, generator=generator) < 0.7 for _ in range(2))
     targets = torch.randint(-1, 13, (2, 13, 2), generator=generator)
-    offsets = OffsetRecorder(range(3), counted, words, reach=reach)
+    measured = counted & (torch.rand(2, 13, generator=generator) < 0.7)
+    pairs = WordRecorder(range(3), counted, words, reach=reach, measured=measured)
     uniform, on_targets = UniformRecorder(range(3), counted), TargetRecorder(range(3), range(13), targets)
     most = TargetRecorder(range(3), [2, 5, 6, 12], targets[:, [2, 5, 6, 12]], strongest=True)
-    attend(inputs, [offsets, uniform, on_targets, most], need_output=False, tile_elements=tile)
+    attend(inputs, [pairs, uniform, on_targets, most], need_output=False, tile_elements=tile)
     scores = (q @ k.mT * 0.5).double()
     allowed = torch.ones(13, 13, dtype=torch.bool).tril(0 if isinstance(mask, Causal) else 13)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).numpy()
     width = 1 if reach is None else 2 * min(reach, 12) + 2
-    sums, squares, cells = np.zeros((2, 3, width)), np.zeros((2, 3, width)), np.zeros((2, width))
+    sums, squares, cells = np.zeros((2, 3, width)), np.zeros((2, 3)), np.zeros((2, width))
+    of_place: dict[tuple[int, str, int], list[tuple[int, int]]] = {}
     shared, total, hits = np.zeros((2, 3)), np.zeros((2, 3, 2)), np.zeros((2, 3, 2))
     for text in range(2):
         for i in range(13):
@@ -157,12 +184,24 @@ def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
                 if words[text, j] and allowed[i, j]:
                     at = -1 if reach is None or abs(j - i) > reach else j - i + min(reach, 12)
                     sums[text, :, at] += row[:, j]
-                    squares[text, :, at] += row[:, j] ** 2
+                    squares[text] += row[:, j] ** 2
                     cells[text, at] += 1
+                    if reach is None or i != j:
+                        for kind, number in (("key", j), ("offset", at))[: 1 if reach is None else 2]:
+                            of_place.setdefault((text, kind, number), []).append((i, j))
+    excess = np.full((2, 3, 13, 13), np.inf)
+    for text, kind, number in of_place:
+        group = of_place[text, kind, number]
+        for i, j in group:
+            others = sum(weights[text, :, a, b] for a, b in group if (a, b) != (i, j))
+            above = np.maximum(weights[text, :, i, j] - others / len(group), 0.0)
+            excess[text, :, i, j] = np.minimum(excess[text, :, i, j], above)
+    excess = np.where(np.isfinite(excess), excess, 0.0) * (weights >= 1 / 16) * measured.numpy()[:, None, :, None]
     for ours, theirs in (
-        (offsets.sums, sums),
-        (offsets.squares, squares),
-        (offsets.cells, cells),
+        (pairs.sums, sums),
+        (pairs.squares, squares),
+        (pairs.cells, cells),
+        (pairs.excess, excess.sum((2, 3))),
         (uniform.shared, shared),
         (uniform.rows_seen, counted.sum(1, keepdim=True).expand(-1, 3).double().numpy()),
         (on_targets.sums, total),

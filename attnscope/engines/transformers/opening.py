@@ -19,7 +19,7 @@ from attnscope.checkpoints.families.config_reader import drop_keys, ignored_note
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import parse_rules, read_rules
 from attnscope.checkpoints.locating import locate
-from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, training_facts
+from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
@@ -73,6 +73,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             trained_masks=masks,
             ignored_keys=ignored,
             generation=read_rules(folder.config, folder.path),
+            begin=begin_id(folder.config, loaded.vocab_size),
         )
     )
 
@@ -122,7 +123,8 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
     told = getattr(live.model, "generation_config", None) or live.model.config.get_text_config()
-    return replace(source, generation=parse_rules(told.to_dict()))
+    begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
+    return replace(source, generation=parse_rules(told.to_dict()), begin=begin)
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:

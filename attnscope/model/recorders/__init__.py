@@ -7,7 +7,7 @@ fully masked row, weights, contributions and output are NaN, since they have no 
 from attnscope.model.recorders.base import KeyTokens, RecordedTokens
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.packed import PackedMatrices
-from attnscope.model.recorders.patterns import OffsetRecorder, TargetRecorder, UniformRecorder
+from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.sums import (
     SUM_RECORDERS,
@@ -24,7 +24,6 @@ __all__ = [
     "KeyTokens",
     "MatrixRecorder",
     "MeanOutputRecorder",
-    "OffsetRecorder",
     "PackedMatrices",
     "PooledRecorder",
     "RecordedTokens",
@@ -33,5 +32,6 @@ __all__ = [
     "TargetRecorder",
     "TopRecorder",
     "UniformRecorder",
+    "WordRecorder",
     "strongest",
 ]

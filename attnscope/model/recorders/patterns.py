@@ -15,6 +15,7 @@ from attnscope.model.tile import Tile
 from attnscope.model.workers import Deferred
 
 FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
+LEAST = 1 / 16  # smallest weight that is compared with what predicts it; a row has 16 of them at most
 
 
 class TargetRecorder(BaseRecorder):
@@ -55,73 +56,151 @@ class TargetRecorder(BaseRecorder):
         return partial(_add, self.sums, part, overlap)
 
 
-class OffsetRecorder(BaseRecorder):
-    """Weights on words by offset, key minus query: sums, sums of squares and how many there are.
+class WordRecorder(BaseRecorder):
+    """Weights on words: sums by offset (key minus query), and what neither offset nor key predicts of each.
+
+    The prediction is the larger of two means, that of the pair's offset and that of its key. Each is taken over all
+    other pairs of a row that counts and a word, and one pair of weight 0; a token and itself are no pair of the key.
 
     Args:
         heads: Query heads.
         counted: Rows that count, (B, Q), bool.
         words: Keys that count, (B, K), bool.
-        reach: Offsets that are kept apart, at most so far each way; None to keep none apart.
+        reach: Offsets that are kept apart, at most so far each way; None where keys are another text than queries, so
+            that nothing is predicted by an offset.
+        measured: Rows among `counted` whose weights are compared with predictions, (B, Q), bool; None for all of these.
 
     Attributes:
         reach: Offsets −reach … reach are at 0 … 2·reach of the last axis, everything further away follows at the end.
         sums: Σ α, (B, heads, offsets).
-        squares: Σ α², likewise.
+        squares: Σ α², (B, heads).
         cells: Pairs of a row and a key that the mask allows, (B, offsets).
+        excess: Σ max(0, α − prediction) over weights on other words that are at least LEAST, (B, heads); known once all
+            rows have been seen.
     """
 
     needs_masked = True  # which keys are allowed
 
-    def __init__(self, heads: Sequence[int], counted: Tensor, words: Tensor, *, reach: int | None = FURTHEST) -> None:
+    def __init__(
+        self,
+        heads: Sequence[int],
+        counted: Tensor,
+        words: Tensor,
+        *,
+        reach: int | None = FURTHEST,
+        measured: Tensor | None = None,
+    ) -> None:
         super().__init__(heads, range(counted.shape[1]))
         self._counted, self._words = counted, words
+        self._measured = counted if measured is None else measured
         self.reach = None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
         width = 1 if self.reach is None else 2 * self.reach + 2
-        shape = (len(counted), len(self.heads), width)
-        self.sums = _zeros(shape, counted.device)
-        self.squares = torch.zeros_like(self.sums)
+        texts, keys = words.shape
+        self.sums = _zeros((texts, len(self.heads), width), counted.device)
+        self.squares, self.excess = torch.zeros_like(self.sums[..., 0]), torch.zeros_like(self.sums[..., 0])
         self.cells = torch.zeros_like(self.sums[:, 0])
+        self._key_sums = _zeros((texts, len(self.heads), keys), counted.device)
+        self._key_cells = torch.zeros_like(self._key_sums[:, 0])
+        self._kept: list[tuple[Tensor, Tensor]] = []  # weights of at least LEAST, and their places in (B, heads, Q, K)
+        self._unseen = len(self.heads) * len(self.rows)
 
     def update(self, tile: Tile) -> Deferred | None:
-        """Add every offset up."""
+        """Add every offset and every key up, and keep the largest weights."""
         overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1:
+        if overlap is None:
             return None
+        if tile.k0 == tile.k1:
+            return partial(self._add, None, None, None, slice(0), overlap)
         counted, words = self._counted[:, overlap.rows], self._words[:, tile.k0 : tile.k1]
         counts = (counted[:, :, None] & words[:, None])[:, None]  # (B, 1, r, k)
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
-        sums, squares = self._by_offset(torch.mul(weights, counts, out=buffer), tile)
+        sums = self._sum(torch.mul(weights, counts, out=buffer), tile)
+        kept = self._largest(buffer, overlap, tile)
         cells = None
         if 0 in overlap.here:  # the mask is the same for every head
             allowed = (tile.masked[:, :1] > -torch.inf) & counts
-            cells = self._by_offset(allowed.float(), tile)[0][:, 0]
-        return partial(self._add, sums, squares, cells, overlap)
+            cells = self._sum(allowed.float(), tile)
+        return partial(self._add, sums, cells, kept, slice(tile.k0, tile.k1), overlap)
 
-    def _by_offset(self, values: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
-        """Sum values (B, h, r, k), and their squares, by offset: (B, h, offsets) each."""
-        total = values.sum((2, 3)), torch.linalg.vector_norm(values, dim=(2, 3)).square_()  # (B, h) each
+    def _sum(self, values: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum values (B, h, r, k) by offset, by key, and their squares: (B, h, offsets), (B, h, k), (B, h).
+
+        Values of tokens on themselves become 0.
+        """
+        squares = torch.linalg.vector_norm(values, dim=(2, 3)).square_()
         if self.reach is None:
-            return total[0][..., None], total[1][..., None]
+            by_key = values.sum(2)
+            return by_key.sum(-1, keepdim=True), by_key, squares
         before = min(self.reach, max(0, tile.q1 - 1 - tile.k0))
         ahead = min(self.reach, max(0, tile.k1 - 1 - tile.q0))
         band = diagonal_band(values, (tile.q0, tile.q1, tile.k0, tile.k1), before, ahead, tile.workspace)
-        everything = before == tile.q1 - 1 - tile.k0 and ahead == tile.k1 - 1 - tile.q0
-        found = []
-        for whole, near in zip(total, (band.sum(2), torch.linalg.vector_norm(band, dim=2).square_()), strict=True):
-            part = whole.new_zeros(*whole.shape, 2 * self.reach + 2)
-            part[..., self.reach - before : self.reach + 1 + ahead] = near
-            if not everything:
-                part[..., -1] = (whole - near.sum(-1)).clamp_min_(0.0)
-            found.append(part)
-        return found[0], found[1]
+        near = band.sum(2)
+        on_self = values.diagonal(tile.q0 - tile.k0, 2, 3)
+        of_self = on_self.sum(-1)
+        on_self.zero_()
+        by_key = values.sum(2)
+        by_offset = near.new_zeros(*near.shape[:2], 2 * self.reach + 2)
+        by_offset[..., self.reach - before : self.reach + 1 + ahead] = near
+        if before < tile.q1 - 1 - tile.k0 or ahead < tile.k1 - 1 - tile.q0:
+            by_offset[..., -1] = (by_key.sum(-1) + of_self - near.sum(-1)).clamp_min_(0.0)
+        return by_offset, by_key, squares
 
-    def _add(self, sums: Tensor, squares: Tensor, cells: Tensor | None, overlap: Overlap) -> None:
-        _add(self.sums, sums, overlap)
-        _add(self.squares, squares, overlap)
+    def _largest(self, values: Tensor, overlap: Overlap, tile: Tile) -> tuple[Tensor, Tensor]:
+        """Return weights of at least LEAST, and their places in (B, heads, Q, K), in order."""
+        flat = values.flatten()
+        index = (flat >= LEAST).nonzero()[:, 0]
+        row, key = index // values.shape[3], index % values.shape[3] + tile.k0
+        head, row = row // values.shape[2], row % values.shape[2] + overlap.rows.start
+        text, head = head // values.shape[1], head % values.shape[1]
+        head = torch.tensor(overlap.here, device=head.device)[head]
+        measured = self._measured[text, row]
+        place = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
+        return flat[index][measured], place[measured]
+
+    def _add(
+        self,
+        sums: tuple[Tensor, Tensor, Tensor] | None,
+        cells: tuple[Tensor, Tensor, Tensor] | None,
+        kept: tuple[Tensor, Tensor] | None,
+        keys: slice,
+        overlap: Overlap,
+    ) -> None:
+        if sums is not None and kept is not None:
+            by_offset, by_key, squares = sums
+            self.sums[:, overlap.index] += by_offset
+            self._key_sums[:, overlap.index, keys] += by_key
+            self.squares[:, overlap.index] += squares
+            self._kept.append(kept)
         if cells is not None:
-            self.cells += cells
+            self.cells += cells[0][:, 0]
+            self._key_cells[:, keys] += cells[1][:, 0]
+        self._unseen -= len(overlap.here) * (overlap.rows.stop - overlap.rows.start)
+        if not self._unseen:
+            self._compare()
+
+    def _compare(self) -> None:
+        """Compare the weights that were kept with their predictions, and forget them."""
+        if not self._kept:
+            return
+        kept, place = (torch.cat(some) for some in zip(*self._kept, strict=True))
+        self._kept.clear()
+        weights = kept.to(self.sums.dtype)
+        n_keys, n_rows, n_heads = self._words.shape[1], len(self.rows), len(self.heads)
+        key, unit = place % n_keys, place // (n_keys * n_rows)  # unit: text and head
+        text = unit // n_heads
+        above = _above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
+        if self.reach is not None:
+            offset = key - place // n_keys % n_rows
+            at = torch.where(offset.abs() > self.reach, self.sums.shape[2] - 1, offset + self.reach)
+            of_offset = _above_mean(weights, self.sums.flatten(0, 1)[unit, at], self.cells[text, at])
+            above = torch.minimum(above, of_offset)
+        self.excess.view(-1).index_add_(0, unit, above.clamp_min_(0.0))
+
+
+def _above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
+    """Return α minus the mean of the others of its group, given their sum and number with α, and of one that is 0."""
+    return weights - (total - weights) / count
 
 
 class UniformRecorder(BaseRecorder):

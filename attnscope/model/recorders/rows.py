@@ -134,7 +134,8 @@ class _TileRows:
                 lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
         whole = top_weight.log_() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
-        return whole[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2)).clamp_min_(0.0)
+        bits = whole[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
+        return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
     def on_first(self) -> Tensor:
         """Return the weight on the first key."""

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.findings.head_roles import content_weight
 from attnscope.model.batch import Batch
-from attnscope.model.recorders import ColumnRecorder, OffsetRecorder
+from attnscope.model.recorders import ColumnRecorder, WordRecorder
 from attnscope.model.recorders.patterns import FURTHEST
 from attnscope.model.tile import Recorder
 from attnscope.model.trace import HeadSelection
@@ -60,7 +58,7 @@ class RankingRecorders:
         self._named = queries is not None
         self._keys = None if keys is None else _at(keys, sources.real)
         self._columns: list[ColumnRecorder] = []
-        self._offsets: list[tuple[OffsetRecorder, OffsetRecorder]] = []
+        self._words: list[WordRecorder] = []
         self.recorders: dict[int, list[Recorder]] = {}
         reach = FURTHEST if sources.same else None
         for layer in range(sizes[0]):
@@ -68,10 +66,9 @@ class RankingRecorders:
                 self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
                 self.recorders[layer] = [self._columns[-1]]
                 continue
-            every = OffsetRecorder(heads, words, sources.content(), reach=reach)
-            some = every if queries is None else OffsetRecorder(heads, self._rows, sources.content(), reach=reach)
-            self._offsets.append((some, every))
-            self.recorders[layer] = [every] if some is every else [every, some]
+            counted = words | self._rows
+            self._words.append(WordRecorder(heads, counted, sources.content(), reach=reach, measured=self._rows))
+            self.recorders[layer] = [self._words[-1]]
 
     def compute(self) -> HeadRanking:
         """Return the ranking, after the model has run."""
@@ -83,23 +80,12 @@ class RankingRecorders:
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
-        found = []
-        for some, every in self._offsets:
-            rows, all_rows = (
-                {
-                    "offset_sums": one.sums.cpu().double().sum(0).numpy(),
-                    "offset_squares": one.squares.cpu().double().sum(0).numpy(),
-                    "offset_cells": one.cells.cpu().double().sum(0).numpy(),
-                    "rows": np.array(float(count)),
-                }
-                for one in (some, every)
-            )
-            found.append(content_weight(rows, all_rows))
+        values = torch.stack([one.excess.cpu().double().sum(0) for one in self._words]) / count.cpu()
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         said = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
         none = f"the first, as {where}no weights depend on content"
-        return HeadRanking(said, mean, none, torch.from_numpy(np.nan_to_num(np.stack(found))))
+        return HeadRanking(said, mean, none, values)
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:

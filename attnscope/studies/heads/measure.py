@@ -10,7 +10,7 @@ from torch import Tensor
 from attnscope.engines.protocol import Engine
 from attnscope.findings.head_roles import NEAR
 from attnscope.model.batch import Batch
-from attnscope.model.recorders import ColumnRecorder, OffsetRecorder, TargetRecorder, UniformRecorder
+from attnscope.model.recorders import ColumnRecorder, TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.patterns import FURTHEST
 from attnscope.model.tile import Recorder
 from attnscope.studies.heads.probes import Probe
@@ -33,19 +33,19 @@ class Sums:
 
     Attributes:
         arrays: Name to (blocks, layers, heads, …), float64. Of texts: `rows` that count, the weight that these give in
-            sum (`previous`, `next`, `self`, `local`, `first`, `special`, `punctuation`), `uniform`, and `offset_sums`,
-            `offset_squares` and `offset_cells` of words by offset; see OffsetRecorder. Of random tokens: `duplicate`
-            and `induction` over `copies` rows, `retrieval` over `copied` ones, `second-order` over `thirds`. Of
-            weights: `copying`.
+            sum (`previous`, `next`, `self`, `local`, `first`, `special`, `punctuation`), `uniform`, and of words
+            `offset_sums` and `offset_cells` by offset, `squares` and `content`; see WordRecorder. Of random tokens:
+            `duplicate` and `induction` over `copies` rows, `retrieval` over `copied` ones, `second-order` over
+            `thirds`. Of weights: `copying`.
     """
 
     def __init__(self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int) -> None:
         self._reach = max(0, min(FURTHEST, longest - 1))
         texts, draws = (min(BLOCKS, n) for n in (n_texts, n_draws))
-        names = ("rows", "previous", "next", "self", "local", "first", "special", "punctuation", "uniform")
-        self.arrays: dict[str, Array] = {name: np.zeros((texts, *shape)) for name in names}
+        shares = ("previous", "next", "self", "local", "first", "special", "punctuation", "uniform", "content")
+        self.arrays: dict[str, Array] = {name: np.zeros((texts, *shape)) for name in ("rows", *shares, "squares")}
         width = 2 * self._reach + 2
-        self.arrays |= {name: np.zeros((texts, *shape, width)) for name in ("offset_sums", "offset_squares")}
+        self.arrays["offset_sums"] = np.zeros((texts, *shape, width))
         self.arrays["offset_cells"] = np.zeros((texts, shape[0], 1, width))
         if draws:
             drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
@@ -56,14 +56,10 @@ class Sums:
         total = self.arrays[name][:, layer]
         np.add.at(total, np.array(sequences) % len(total), found.cpu().double().numpy())
 
-    def add_offsets(self, layer: int, texts: Sequence[int], recorder: OffsetRecorder) -> None:
+    def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
         """Add what was found by offset; a short text has fewer of them."""
         reach, width = recorder.reach or 0, self.arrays["offset_sums"].shape[-1]
-        for name, found in (
-            ("offset_sums", recorder.sums),
-            ("offset_squares", recorder.squares),
-            ("offset_cells", recorder.cells[:, None]),
-        ):
+        for name, found in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
             wide = found.new_zeros(*found.shape[:-1], width)
             wide[..., self._reach - reach : self._reach + reach + 1] = found[..., :-1]
             wide[..., -1] = found[..., -1]
@@ -89,7 +85,7 @@ class TextPass:
             (
                 ColumnRecorder(heads, range(longest), counted, batch.sources),
                 TargetRecorder(heads, range(longest), targets),
-                OffsetRecorder(heads, counted, words),
+                WordRecorder(heads, counted, words),
                 UniformRecorder(heads, counted),
             )
             for _ in range(sizes[0])
@@ -103,16 +99,16 @@ class TextPass:
         special[:, 0] = False
         marks = kinds["punctuation"].cpu().clone()
         marks[:, 0] = False  # the first token is counted as that
-        for layer, (columns, targets, offsets, uniform) in enumerate(self._of_layers):
+        for layer, (columns, targets, on_words, uniform) in enumerate(self._of_layers):
             mass, rows = columns.compute().cpu().double(), uniform.rows_seen.cpu().double()  # (B, H, K), (B, H)
-            found = {"rows": rows, "uniform": uniform.shared}
+            found = {"rows": rows, "uniform": uniform.shared, "squares": on_words.squares, "content": on_words.excess}
             found["first"] = mass[..., 0] + (rows - mass.sum(-1)).clamp_min(0.0)  # the rest: a sink's
             found["special"], found["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
             found |= dict(zip(("previous", "next", "self"), targets.sums.unbind(-1), strict=False))
             found["local"] = targets.sums[..., 3:].sum(-1)
             for name, values in found.items():
                 sums.add(name, layer, self._texts, values)
-            sums.add_offsets(layer, self._texts, offsets)
+            sums.add_offsets(layer, self._texts, on_words)
 
 
 def counted_rows(batch: Batch) -> Tensor:

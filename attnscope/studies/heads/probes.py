@@ -55,8 +55,8 @@ class RandomProbes:
 def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
     """Return the special tokens in front of and behind random tokens: those that a text has there.
 
-    If the tokenizer puts no special token before a text, but config.json names a `bos_token_id`, that token is used,
-    since many heads attend to it by default.
+    If the tokenizer puts no special token before a text, but the model's config names the token of its begin, that one
+    is used, since many heads attend to it by default.
 
     Args:
         source: The model.
@@ -66,15 +66,8 @@ def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[To
     first = added.index(False) if False in added else 0
     last = len(tokens) - (added[::-1].index(False) if False in added else 0)
     before, after = list(tokens[:first]), list(tokens[last:])
-    tokenizer, named = source.tokenizer, {} if source.folder is None else source.folder.config
-    start = named.get("bos_token_id")
-    if (
-        not before
-        and isinstance(tokenizer, FileTokenizer)
-        and type(start) is int
-        and 0 <= start < source.config.vocab_size
-    ):
-        before = [tokenizer.special_token(start)]
+    if not before and source.begin is not None and isinstance(source.tokenizer, FileTokenizer):
+        before = [source.tokenizer.special_token(source.begin)]
     return before, after
 
 
