@@ -67,22 +67,22 @@ class ToleranceOptions:
     """When a difference is too large.
 
     Attributes:
-        tolerance: Largest difference of any cell of any stage that is tolerated.
+        tolerance: Largest difference that is tolerated: of any weight, and of a cell of another stage as a share of
+            the largest value of its layer.
         relative: The same as a share of the first side's value; both together add up, as in NumPy.
     """
 
     tolerance: Annotated[
         float | None,
         tolerance_option(
-            "Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every "
-            "stage instead of tables (--format prints both)."
+            "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by more than X times "
+            "the largest value of its layer; all layers and heads unless selected. Print a one-line verdict and the "
+            "worst cell of every stage instead of tables (--format prints both)."
         ),
     ] = None
     relative: Annotated[
         float | None,
-        tolerance_option(
-            "Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.", "--relative", "R"
-        ),
+        tolerance_option("Allow R·|first| on top, as in numpy.testing.assert_allclose.", "--relative", "R"),
     ] = None
 
 
@@ -217,6 +217,7 @@ def _run(
     axis, values = _axis(given)
     window = PRINTED if is_table(show) else None
     selection = groups["selection"][1]
+    selected = [name for name in ("layer", "head") if getattr(selection, name) is not None]
     runs: list[tuple[str, RunConfig]] = []
     texts: dict[TextOptions, tuple[TextInput, ...]] = {}  # standard input can be read only once
     for value in values:
@@ -230,7 +231,7 @@ def _run(
         runs.append((value, side_of(axis, run)))
 
     with progress(quiet=show.quiet) as on_progress:
-        return compare_runs(axis, runs, selection.key, on_progress, tolerance)
+        return compare_runs(axis, runs, selection.key, on_progress, tolerance, selected=selected)
 
 
 def _axis(given: dict[str, Any]) -> tuple[str, list[str]]:
