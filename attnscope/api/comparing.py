@@ -122,7 +122,8 @@ def compare_sides(
         runs.append((value, run))
     key = runs[0][1].key
     whole = [(value, side_of(axis, run)) for value, run in runs]
-    return CompareResult(compare_runs(axis, whole, key, session.progress, _verdict(options), session))
+    selected = [name for name in ("layer", "head") if options.get(name) is not None]
+    return CompareResult(compare_runs(axis, whole, key, session.progress, _verdict(options), session, selected))
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:

@@ -303,8 +303,12 @@ class ModelCompareArguments(_Masking, total=False):
     One of the arguments is a list with an entry for each side; several layers or texts of one side are a tuple.
 
     Attributes:
-        tolerance: Largest allowed difference of a cell; with it, or with `relative`, the result has a verdict.
-        relative: Largest allowed difference as a share of the first side's value.
+        layer: Layers. Without them or `head`, models, configs, adapters, dtypes and engines, and all that a tolerance
+            judges, are compared in all layers and heads; masks and texts in one head, chosen as by `inspect`.
+        head: Heads, likewise.
+        tolerance: Largest allowed difference of a weight; of a cell of another stage, as a share of the largest value
+            that the stage has in this layer of the first side. With it, or with `relative`, the result has a verdict.
+        relative: Allowed on top, as a share of the first side's value.
     """
 
     mask: Mask | list[Mask]

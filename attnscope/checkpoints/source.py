@@ -3,7 +3,7 @@
 Everything that can be refused without torch is refused here, before torch is imported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any

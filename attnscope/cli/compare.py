@@ -105,6 +105,7 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
     window = PRINTED if is_table(given) else None
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
+    selected = [name for name in ("layer", "head") if name in several]
     for value in values:
         side: Any = SimpleNamespace(**vars(given), **{})
         for name, option in _COMPARED.items():
@@ -118,7 +119,7 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
         runs.append((_spelled(axis, value), side_of(axis, run)))
 
     with progress(quiet=given.quiet) as on_progress:
-        return compare_runs(axis, runs, given.key, on_progress, tolerance)
+        return compare_runs(axis, runs, given.key, on_progress, tolerance, selected=selected)
 
 
 def _spelled(axis: str, value: Any) -> str:

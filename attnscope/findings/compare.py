@@ -5,6 +5,7 @@ import msgspec
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.run import Report
 
+MODELS = ("model", "config", "adapter", "dtype", "engine")  # axes along which every head may change
 COMPARE_SCHEMA = "attnscope.compare/1"
 
 
@@ -136,7 +137,9 @@ class StageVerdict(msgspec.Struct, frozen=True):
         text: Number of its text.
         first: Its layer and head in the first side.
         second: Its layer and head in the second side.
-        cell: The cell with the largest |second − first| − relative·|first|.
+        cell: The cell with the largest (|second − first| − relative·|first|) / scale.
+        scale: 1 for weights and maps; for other stages, the largest magnitude that the stage has in the first side in
+            the layer of this cell, or 1 if that is larger.
     """
 
     stage: str
@@ -147,10 +150,13 @@ class StageVerdict(msgspec.Struct, frozen=True):
     first: str
     second: str
     cell: Cell
+    scale: float = 1.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether every cell of every stage stays within a tolerance: |second − first| ≤ absolute + relative·|first|.
+    """Whether every cell stays within a tolerance: |second − first| ≤ absolute·scale + relative·|first|.
+
+    The scale is 1 for weights, and what StageVerdict.scale says for other stages, in every layer.
 
     Attributes:
         absolute: `--tolerance`.
@@ -158,6 +164,10 @@ class Verdict(msgspec.Struct, frozen=True):
         passed: Every cell stays within, and everything could be compared.
         stages: One entry per stage that both sides have.
         unmatched: Descriptions of what could not be compared; if there are any, the comparison fails at any tolerance.
+        heads: Number of heads of the first side that were compared; a mean over heads or layers counts as one.
+        of_heads: Number of heads of the first side's model, over all layers.
+        first_layer: First layer (of the first side) in which a cell differs by more; None if none does, or if layers
+            are averaged.
     """
 
     absolute: float
@@ -165,6 +175,9 @@ class Verdict(msgspec.Struct, frozen=True):
     passed: bool
     stages: list[StageVerdict]
     unmatched: list[str]
+    heads: int = 0
+    of_heads: int = 0
+    first_layer: int | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -177,8 +190,8 @@ class Comparison(msgspec.Struct, frozen=True):
         changes: One entry per side after the first.
         notes: Remarks for the reader, such as what was left out, and how to see it.
         verdict: Verdict under `--tolerance` and `--relative`; None without them.
-        named: Which of `query` and `key` the user selected: screens show all of what is selected, and of long texts
-            otherwise the rows and columns where most weight moves.
+        named: Which of `query`, `key`, `layer` and `head` the user selected: screens show all of what is selected, and
+            otherwise, of long texts, the rows and columns where most weight moves, and of all heads, the head.
         schema: Name and version of this format.
     """
 

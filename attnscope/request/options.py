@@ -431,10 +431,11 @@ COMPARE = (
     *_compared(THE_MACHINE, "dtype", "engine"),
     _tolerance(
         "tolerance",
-        "Fail (exit code 1) if any cell differs by more; print a one-line verdict and the worst cell of every stage "
-        "instead of tables ({format} prints both).",
+        "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by more than X times the "
+        "largest value of its layer; all layers and heads unless selected. Print a one-line verdict and the worst cell "
+        "of every stage instead of tables ({format} prints both).",
     ),
-    _tolerance("relative", "Allow |second − first| ≤ X + R·|first|, as in numpy.testing.assert_allclose.", "R"),
+    _tolerance("relative", "Allow R·|first| on top, as in numpy.testing.assert_allclose.", "R"),
 )
 EXPLAIN = (
     *TEXTS,

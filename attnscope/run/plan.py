@@ -34,6 +34,7 @@ from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 if TYPE_CHECKING:
     import numpy as np
 
+_COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
 _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
 
 
@@ -55,6 +56,7 @@ class RunPlan:
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
         predicted: Places of every text where the model predicts; empty where it does not.
         memory: Limit that stops the run if it uses too much memory; None before it is known.
+        sides: Runs like this one whose findings are kept at the same time, to be compared.
     """
 
     run: RunConfig
@@ -70,6 +72,7 @@ class RunPlan:
     stream_reason: str = ""
     predicted: Sequence[PredictedPlaces] = ()
     memory: MemoryLimit | None = None
+    sides: int = 1
 
     @property
     def auto(self) -> bool:
@@ -87,13 +90,16 @@ class RunPlan:
         return self.source.config
 
 
-def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None) -> RunPlan:
+def make_plan(
+    run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None, *, sides: int = 1
+) -> RunPlan:
     """Plan what the user asked, checked against the model and the texts.
 
     Args:
         run: What the user asked.
         source: The model.
         continued: By a text's number, its tokens with those that the model continued it by.
+        sides: Runs like this one whose findings are kept at the same time, to be compared.
 
     Raises:
         UsageError: A layer, head, position or word is not there.
@@ -113,7 +119,18 @@ def make_plan(run: RunConfig, source: ModelSource, continued: Mapping[int, list[
     if run.generate and continued is None:  # the pass that continues texts, one after the other
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
+    if sides > 1:
+        plan = replace(plan, sides=sides)
+        more["other sides"] = (sides - 1) * _side_bytes(plan)
     return fit_to_memory(plan, more, hint=hint)
+
+
+def _side_bytes(plan: RunPlan) -> int:
+    """Estimate the bytes of another side of a comparison: what it keeps, and its differences from the first."""
+    demand = memory_demand(plan)
+    matrices = demand.cells // max(1, len(plan.stages))  # cells of one stage
+    one_head = matrices // demand.units
+    return required_memory(plan)["kept"] + 4 * matrices + _COMPARING * one_head
 
 
 def plan_texts(
@@ -267,7 +284,8 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     narrowed = {text_plan.narrowed for text_plan in text_plans}
     few = PRINTED if compared else FEW if narrowed == {"columns"} else width
     drawn = min(width, few * len(plan.stages)) + 2 * run.top  # a contributor has two numbers
-    drawn *= layers * heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
+    drawn_heads = layers * heads if plan.sides == 1 else min(layers * heads, FEW)  # those that moved most
+    drawn *= drawn_heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
     if "mean" in (plan.layers.word, plan.heads.word):
         width += 4 * longest  # mean contributions over every key
     cells = layers * heads * rows * width

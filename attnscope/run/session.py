@@ -110,13 +110,16 @@ def _model_key(run: RunConfig) -> tuple[object, ...]:
     return *opened, run.ignore_key, run.trust_config
 
 
-def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+def inspect(
+    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None, *, sides: int = 1
+) -> Report:
     """Do what `attnscope run` does, without printing.
 
     Args:
         run: What the user asked.
         progress: Function that receives the current step, how much of it is done, and its total.
         session: Models that are open already.
+        sides: Reports that are kept at the same time; see make_plan.
 
     Raises:
         AttnscopeError: The model, the texts or the memory do not allow it.
@@ -126,7 +129,7 @@ def inspect(run: RunConfig, progress: ProgressCallback | None = None, session: S
     source = session.source(run)
     continued = None if not run.generate else _continue(run, source, session)
     grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
-    plan = make_plan(run, source, grown)
+    plan = make_plan(run, source, grown, sides=sides)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     trace = attend(plan, batch, engine, session.progress)

@@ -53,11 +53,13 @@ class OneLine(msgspec.Struct, frozen=True):
         text: The text.
         after: What follows it.
         end: Its end says more than its start, as of a path.
+        lead: What stands in front of the text, and says less: it is shortened first, at its start.
     """
 
     text: Spans
     after: Spans
     end: bool = False
+    lead: Spans = ()
 
 
 class Facts(msgspec.Struct, frozen=True):

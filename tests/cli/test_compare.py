@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
 
 TEXT = "The bank by the river"
@@ -106,11 +109,79 @@ def test_both_engines_say_the_same(capsys):
     sides = ["--engine", "native", "--engine", "transformers"]
     code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "5e-5")
     assert (code, err) == (0, "")
-    assert out.startswith("verdict  passed: 300 cells of 4 heads agree within 5e-5\nscores   ")
-    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--tolerance", "5e-5", "--format", "table")
+    within = "within 5e-5 (weights: as they are; scores, masked: 5e-5 of their layer's largest value)"
+    assert f"verdict passed: 1,200 cells of 16 of 16 heads agree {within} scores " in " ".join(out.split())
+    one = ["--layer", "1", "--head", "2"]
+    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, *one, "--tolerance", "5e-5", "--format", "table")
     assert (code, err) == (0, "")
     assert "compare  engine: native → transformers" in out
-    assert "verdict  passed: 75 cells of 1 head agree within 5e-5" in out
+    assert "verdict  passed: 75 cells of 1 of 16 heads agree within 5e-5" in out
+
+
+def changed_copy(path, *, factor=1.5, layers=(2, 3), name="attention.self.query.weight"):
+    """The bundled model with some tensors multiplied."""
+    shutil.copytree(samples_folder("sample_weights") / "riverbank", path)
+    tensors = load_file(path / "model.safetensors")
+    chosen = [key for key in tensors if name in key and any(f"layer.{layer}." in key for layer in layers)]
+    assert len(chosen) == len(layers)
+    save_file({k: v * factor if k in chosen else v for k, v in tensors.items()}, path / "model.safetensors")
+    return str(path)
+
+
+def test_a_tolerance_judges_every_head_and_names_the_first_layer_that_differs(capsys, tmp_path):
+    """One head, chosen automatically in layer 1, was equal; layers 2 and 3 were not looked at."""
+    sides = [TEXT, "-m", "riverbank", "-m", changed_copy(tmp_path / "changed")]
+    code, out, err = run(capsys, *sides, "--tolerance", "1e-5")
+    assert code == 1
+    assert "1,200 cells of 16 of 16 heads do not agree" in " ".join(out.split())
+    assert "layer 2 is the first that differs" in " ".join(out.split())
+    assert err.endswith("; layer 2 is the first that differs\n")
+    code, out, _ = run(capsys, *sides, "--tolerance", "1e-5", "--format", "json")
+    verdict = json.loads(out)["verdict"]
+    assert (code, verdict["heads"], verdict["of_heads"], verdict["first_layer"]) == (1, 16, 16, 2)
+    assert {stage["stage"]: stage["scale"] > 1 for stage in verdict["stages"]} == {
+        "scores": True, "masked": True, "weights": False
+    }  # fmt: skip
+    code, out, err = run(capsys, *sides, "--tolerance", "1e-5", "--layer", "0-1")
+    assert (code, err) == (0, "")
+    assert "600 cells of 8 of 16 heads agree" in " ".join(out.split())
+    code, out, err = run(capsys, *sides, "--tolerance", "1e-5", "--layer", "1", "--head", "auto")
+    assert (code, "75 cells of 1 of 16 heads agree" in " ".join(out.split())) == (0, True)
+    _, out, _ = run(capsys, *sides, "--tolerance", "1e-5", "--layer", "1", "--head", "mean")
+    assert "75 cells of 1 mean over heads (the model has 16) agree" in " ".join(out.split())
+
+
+def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(capsys, tmp_path):
+    sides = [TEXT, "-m", "riverbank", "-m", changed_copy(tmp_path / "changed")]
+    code, out, _ = run(capsys, *sides)
+    assert (code, "nothing" in out, out.count("query ↓")) == (0, False, 2)
+    assert "the one that moved most follows" in out
+    (shown,) = re.findall(r"^(L\dH\d)  riverbank → ", out, re.M)
+    assert f"strongest  {shown} " in out
+    assert re.findall(r"^ +L(\d)   (.*)$", out, re.M)[:2] == [
+        ("0", "0.00 0.00 0.00 0.00"),
+        ("1", "0.00 0.00 0.00 0.00"),
+    ]
+    code, out, _ = run(capsys, *sides, "--layer", "1")
+    assert "what moved  nothing: both sides have the same weights in all 4 heads\n" in out
+    assert "query ↓" not in out
+    code, out, _ = run(capsys, *sides, "--layer", "1", "--head", "0")
+    assert "what moved  nothing: both sides have the same weights in this head\n" in out
+    code, out, _ = run(capsys, TEXT, "--engine", "native", "--engine", "transformers")
+    assert re.search("^what moved  at most .e-07 of a row's weight in any of 16 heads$", out, re.M)
+
+
+def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_path):
+    """An automatically chosen layer that the second model lacks was an error about --layer."""
+    sides = [TEXT, "--config", "causal", "--config", "multi-head"]
+    code, out, err = run(capsys, *sides)
+    sizes = "'causal' has 2 layers × 4 heads, 'multi-head' has 1 layer × 4 heads"
+    assert (code, err, f"{sizes}; what both have is compared" in " ".join(out.split())) == (0, "", True)
+    code, out, err = run(capsys, *sides, "--tolerance", "1e9")
+    assert (code, err.startswith(f"attnscope: error: {sizes}")) == (1, True)
+    code, out, err = run(capsys, *sides, "--layer", "0", "--stage", "weights", "--tolerance", "1e9")
+    assert (code, err) == (0, "")
+    assert "100 cells of 4 of 8 heads agree" in out
 
 
 @pytest.mark.parametrize("shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]])
@@ -192,13 +263,16 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     code, out, err = run(capsys, paths[0], paths[0], "--tolerance", "0")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "verdict  passed: 75 cells of 1 head agree within 0",
+        "verdict  passed: 75 cells of 1 of 8 heads agree within 0",
         *(f"{stage:9}equal in all 25 cells" for stage in ("scores", "masked", "weights")),
     ]
     code, out, err = run(capsys, *paths, "--relative", "1e-3", "--tolerance", "1e-9")
     assert code == 1
     assert out.startswith("verdict  FAILED: ")
-    assert "30 of 75 cells of 1 head do not agree within 1e-9 + 0.001·|first|" in " ".join(out.split())
+    assert (
+        "30 of 75 cells of 1 of 8 heads do not agree within 1e-9 + 0.001·|first| (weights: as they are; "
+        in " ".join(out.split())
+    )
     said = "masked 10 of 25 cells differ more; largest difference (masked on one side): text 0, L0H0, query 0"
     assert said in " ".join(out.split())
     assert "what moved" not in out
@@ -373,6 +447,18 @@ def test_the_header_shows_the_part_of_long_texts_that_differs(capsys):
     assert "w5 w6 w7" in first
     assert "w5 changed w7" in second
     assert f"… · {len(' '.join(words))} characters · 80 tokens" in first
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+@pytest.mark.parametrize("more", ["", "; the river was full of water that came down from the hills"])
+def test_headers_of_texts_that_differ_at_their_ends_show_the_difference(capsys, monkeypatch, columns, more):
+    """Both ended in `… because it …`."""
+    monkeypatch.setenv("COLUMNS", columns)
+    start = f"The animal did not cross the street{more} because it was too "
+    _, out, _ = run(capsys, start + "tired.", start + "wide.", *STACK, "--layer", "0", "--head", "0")
+    first, second = (line for line in out.splitlines() if re.match(r"text [01] .* tokens", line))
+    assert ("too tired. ·" in first, "too wide. ·" in second) == (True, True)
+    assert max(len(first), len(second)) <= int(columns)
 
 
 def _weights(comparison, side):

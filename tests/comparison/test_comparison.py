@@ -15,7 +15,8 @@ from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import parse_positions
-from attnscope.run.session import inspect
+from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.session import Session, inspect
 from attnscope.studies.compare import alignment
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.maps import pooled_change
@@ -24,7 +25,7 @@ from attnscope.studies.compare.runs import Wanted, compare_files, compare_runs
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
 from attnscope.views.terminal.recorded import as_text
-from tests.helpers.requests import parsed, requested
+from tests.helpers.requests import changed, parsed, requested
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.helpers.schemas import validate
 
@@ -229,6 +230,20 @@ def test_maps_are_compared_where_no_row_was_named():
         assert size[one.pooled.queries.index(worst.query), one.pooled.keys.index(worst.key)] == size.max()
     validate(json.loads(to_json(found)), "compare")
     assert "pooled, query" in str(failure(pooled(Tolerance(1e-3))))
+
+
+def test_memory_is_estimated_for_all_sides_together():
+    """Each side fitted alone, and both were kept."""
+    text = " ".join(f"w{i % 83}" for i in range(300))
+    run = config(text)
+    plan = make_plan(run, Session(run.texts).source(run))
+    limit = sum(required_memory(plan).values()) + (1 << 20)
+    assert inspect(replace(run, max_memory=limit)).texts
+    runs = [(mask, replace(run, mask=mask, max_memory=limit)) for mask in ("own", "causal")]
+    with pytest.raises(AttnscopeError, match=r"needs about .* other sides .*; use --pool 64 .*--layer, --head"):
+        compare_runs("mask", runs, None)
+    small = [(label, changed(one, layer="0", head="0")) for label, one in runs]
+    assert compare_runs("mask", small, None).changes
 
 
 def test_maps_of_different_texts_do_not_go_together():

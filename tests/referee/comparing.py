@@ -94,6 +94,9 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             base = replace(single, pair=None, query=None, key=None, mask=None, what_if=None, hide=None)
             typed, given = [], [base.texts[0], *more]
             sides = [replace(base, texts=(text,)) for text in given]
+    if tolerance is not None or axis == "engine":  # then all heads are compared, unless others are typed
+        every = {name: "all" for name in ("layer", "head") if getattr(sides[0], name) is None}
+        sides = [replace(side, **every) for side in sides]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None
     asked = base.stages or ["weights"]
     whole = [
@@ -534,7 +537,7 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
         return
     absolute, relative = made.tolerance
     counts: dict[str, list[int]] = {}
-    lacking = False
+    lacking, differing, scales = False, set(), {}
     for change in found["changes"]:
         first, second = (found["sides"][n]["report"]["texts"] for n in (0, change["side"]))
         for head in change["heads"]:
@@ -560,14 +563,32 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
                 sides = [_Side(None, {}, text) for text in (a, b)]  # type: ignore[arg-type]
                 pairs = {stage: _matrices(stage, *sides, x, y, queries, keys) for stage in made.stages}
             for stage, (one, other) in pairs.items():
-                far = ~np.isclose(other, one, rtol=relative, atol=absolute, equal_nan=True)
+                scale = _scale(stage, a, x["layer"])
+                scales[stage, head["text"], head["first"]] = scale
+                far = ~np.isclose(other, one, rtol=relative, atol=absolute * scale, equal_nan=True)
+                if far.any() and x["layer"] != "mean":
+                    differing.add(x["layer"])
                 seen = counts.setdefault(stage, [0, 0])
                 seen[0] += far.size
                 seen[1] += int(far.sum())
     expected = {stage: seen for stage, seen in counts.items() if seen[0]}
     same("verdict", {s["stage"]: [s["compared"], s["beyond"]] for s in verdict["stages"]}, expected)
+    for stage in verdict["stages"]:
+        same("scale", stage["scale"], scales[stage["stage"], stage["text"], stage["first"]])
+    made_of = found["sides"][0]["report"]["provenance"]
+    names = {head["first"] for change in found["changes"] for head in change["heads"]}
+    same("heads", (verdict["heads"], verdict["of_heads"]), (len(names), made_of["n_layers"] * made_of["n_heads"]))
+    same("first_layer", verdict["first_layer"], min(differing, default=None))
     passed = bool(expected) and not lacking and not any(beyond for _, beyond in expected.values())
     same("verdict.passed", (verdict["passed"], code), (passed, 0 if passed else 1))
+
+
+def _scale(stage: str, text: Json, layer: Any) -> float:
+    """What an absolute tolerance is multiplied by: the largest number of the stage in the layer, if above 1."""
+    if stage in ("weights", "pooled"):
+        return 1.0
+    matrices = [_exact(head["stages"][stage]) for head in text["heads"] if head["layer"] == layer]
+    return max(1.0, *(float(np.abs(np.nan_to_num(matrix)).max(initial=0)) for matrix in matrices))
 
 
 def _numbered(names: list[str]) -> list[str]:

@@ -224,7 +224,7 @@ def test_a_number_or_role_of_every_head_is_in_the_parts():
 
 
 def _spans(value):
-    return (*value.text, *value.after) if isinstance(value, parts.OneLine) else value
+    return (*value.lead, *value.text, *value.after) if isinstance(value, parts.OneLine) else value
 
 
 def test_untrusted_text_keeps_its_origin():

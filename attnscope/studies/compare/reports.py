@@ -13,7 +13,7 @@ from attnscope.findings.run import STAGES, HeadReport, TextReport, selection_nam
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.maps import pooled_change
-from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance
+from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance, layer_scale
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +25,7 @@ def compare_sides(
     tolerance: Tolerance | None = None,
     stages: Sequence[str] = STAGES,
     named: Sequence[str] = (),
+    unmatched: Sequence[str] = (),
 ) -> Comparison:
     """Compare every side with the first.
 
@@ -36,27 +37,29 @@ def compare_sides(
         tolerance: What may differ; None for no verdict.
         stages: Stages whose worst cells are looked for.
         named: See Comparison.
+        unmatched: What is known to have no counterpart; it fails at any tolerance.
 
     Raises:
         AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
             long and too different.
     """
     judge = Judge(tolerance or Tolerance())
-    notes: dict[str, None] = {}
-    unmatched: list[str] = []
+    notes = {} if tolerance else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
+    unmatched = list(unmatched)
     changes = []
     for number, side in enumerate(sides[1:], 1):
         change = Change(number, [])
         for text in _texts(axis, sides[0], side):
             shown = None if shown_keys is None else shown_keys[text.number]
-            for found, pairs in text.changes(shown, stages):
+            for layer, found, pairs in text.changes(shown, stages):
                 change.heads.append(found)
-                judge.see(number, text.number, (found.first, found.second), pairs)
+                judge.see(number, text.number, layer, (found.first, found.second), pairs)
             notes |= dict.fromkeys(text.notes())
             unmatched += text.unmatched()
         changes.append(change)
     notes |= dict.fromkeys(_notes(changes))
-    verdict = judge.verdict(unmatched) if tolerance else None
+    made = sides[0].report.provenance
+    verdict = judge.verdict(unmatched, made.n_layers * made.n_heads) if tolerance else None
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
 
 
@@ -117,15 +120,21 @@ class _Text:
 
     def changes(
         self, shown: Sequence[int] | None, stages: Sequence[str]
-    ) -> Iterator[tuple[HeadChange, list[MatrixPair]]]:
-        """Compare every head with its counterpart."""
+    ) -> Iterator[tuple[int | str, HeadChange, list[MatrixPair]]]:
+        """Compare every head with its counterpart; yield its layer in the first side, what changes, the matrices."""
+        scales: dict[tuple[str, int | str], float] = {}
         for x, y in self.heads():
             if self.maps:
-                yield pooled_change(self.number, (self.a, x, selection_name(x)), (self.b, y, selection_name(y)))
+                sides = (self.a, x, selection_name(x)), (self.b, y, selection_name(y))
+                yield x.layer, *pooled_change(self.number, *sides)
                 continue
-            halves = self._halves(self.shared, x, y)
-            pairs = [_pair(s, *halves) for s in STAGES if s in stages and s in x.stages and s in y.stages]
-            yield _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
+            halves, pairs = self._halves(self.shared, x, y), []
+            for stage in [s for s in STAGES if s in stages and s in x.stages and s in y.stages]:
+                if (stage, x.layer) not in scales:
+                    of_layer = [h.stages[stage] for h in self.a.heads if h.layer == x.layer and stage in h.stages]
+                    scales[stage, x.layer] = layer_scale(stage, of_layer)
+                pairs.append(_pair(stage, *halves, scales[stage, x.layer]))
+            yield x.layer, _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
 
     def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
         def half(side: int, text: TextReport, head: HeadReport) -> _AlignedSide:
@@ -427,13 +436,13 @@ def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
     return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
 
 
-def _pair(stage: str, one: _AlignedSide, other: _AlignedSide) -> MatrixPair:
+def _pair(stage: str, one: _AlignedSide, other: _AlignedSide, scale: float) -> MatrixPair:
     a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (one, other))
     if stage != "output":
-        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys)
+        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys, scale)
     if a.shape != b.shape:
         raise AttnscopeError("the values are of different widths", where=f"{selection_name(one.head)}: output")
-    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]))
+    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]), scale)
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:

@@ -1,6 +1,6 @@
 """Run a model once per side and compare the reports."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from attnscope.base.files.reading import read_file
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.source import tokenize
 from attnscope.findings.codec import from_json
-from attnscope.findings.compare import Comparison, Side
+from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.read_arrays import ARRAY_FILES, from_arrays
 from attnscope.findings.run import STAGES, HeadReport, Report
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import EVERY_POSITION, MEAN, IndexSelection, PositionSelection
+from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
 from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
@@ -35,11 +35,13 @@ def compare_runs(
     progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
     session: Session | None = None,
+    selected: Collection[str] = (),
 ) -> Comparison:
     """Run every side and compare it with the first.
 
-    A layer or head that `auto` chooses is chosen on the side with the model's own mask, or else on the first, and the
-    other sides use the same.
+    Under a tolerance, and between models, adapters, dtypes and engines, all layers and heads are compared unless the
+    user selected them. A layer or head that `auto` chooses is chosen on the side with the model's own mask, or else on
+    the first, and the other sides use the same.
 
     Args:
         axis: What differs between the runs.
@@ -48,6 +50,7 @@ def compare_runs(
         progress: See pipeline.inspect.
         tolerance: What may differ; None for no verdict.
         session: Models that are open already.
+        selected: Which of `layer` and `head` the user selected.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides do not go together.
@@ -56,22 +59,59 @@ def compare_runs(
     asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
+    unmatched: list[str] = []
+    if tolerance is not None or axis in MODELS:
+        runs, unmatched = _with_every_head(runs, selected, session)
     columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader = _reference_side(axis, runs, session)
-    reports = {leader: inspect(runs[leader][1], session=session)}
+    reports = {leader: inspect(runs[leader][1], session=session, sides=len(runs))}
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
-            report = inspect(replace(run, **kept), session=session)
+            report = inspect(replace(run, **kept), session=session, sides=len(runs))
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
-    named = _named(runs[0][1].query, key)
+    named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
     shown = _shown(sides[0].report, key) if columns is None else [columns]
-    return compare_sides(axis, sides, shown, tolerance, asked, named)
+    return compare_sides(axis, sides, shown, tolerance, asked, named, unmatched)
+
+
+def _with_every_head(
+    runs: Sequence[tuple[str, RunConfig]], selected: Collection[str], session: Session
+) -> tuple[list[tuple[str, RunConfig]], list[str]]:
+    """Select all layers and heads that all sides have, if these were left to `auto`.
+
+    Args:
+        runs: Label and run of every side.
+        selected: Which of `layer` and `head` the user selected.
+        session: Models that are open already.
+
+    Returns:
+        The runs, and what models of different sizes leave without a counterpart.
+    """
+    left = [name for name in ("layer", "head") if getattr(runs[0][1], name) == AUTO and name not in selected]
+    configs = [session.source(run).config for _, run in runs]
+    counts = [{"layer": c.n_layers, "head": c.n_heads} for c in configs]
+    sizes = [
+        f"'{as_unicode(label)}' has {_count(c.n_layers, 'layer')} × {_count(c.n_heads, 'head')}"
+        for (label, _), c in zip(runs, configs, strict=True)
+    ]
+    unmatched = [
+        f"{sizes[0]}, {size}"
+        for size, count in zip(sizes, counts, strict=True)
+        if any(count[name] != counts[0][name] for name in left)
+    ]
+    shared = {name: IndexSelection(ranges=((0, min(count[name] for count in counts) - 1),)) for name in left}
+    every = shared if unmatched else dict.fromkeys(left, ALL)
+    return [(label, replace(run, **every)) for label, run in runs], unmatched
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _found_in_either(

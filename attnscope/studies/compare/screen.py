@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.compare import Change, Comparison, HeadChange, Side
+from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
 from attnscope.findings.run import HeadReport, TextReport, selection_name
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
@@ -77,11 +77,15 @@ def present_comparison(
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
+    printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
-        shown = _most_moved(change)
+        shown = _most_moved(change, 1 if _is_of_all_heads(comparison) else _PRINTED)
         if len(shown) < len(change.heads):
-            yield from _moved(sides, change, settings)
+            yield from _moved(sides, change, len(shown), settings)
+            if all(_largest_change(head) == 0 for head in change.heads):
+                continue
+        printed += shown
         for head in shown:
             yield Gap()
             yield from _change(sides, head, comparison.named, settings, heat)
@@ -95,8 +99,8 @@ def present_comparison(
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
-        shown = [head for head in heads if head.partial is None and head.mass is None and _is_visible(head)]
-        yield Facts([("legend", ours(_LEGEND))] if shown else [])
+        moves = [head for head in printed if head.partial is None and head.mass is None and _is_visible(head)]
+        yield Facts([("legend", ours(_LEGEND))] if moves else [])
         more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
     yield from more_options([*more, "--format json (every digit)"], settings)
 
@@ -119,20 +123,40 @@ def _with_short_labels(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, sides=sides)
 
 
-def _most_moved(change: Change) -> list[HeadChange]:
+def _is_of_all_heads(comparison: Comparison) -> bool:
+    """Tell whether heads were compared that the user did not select: then they are summarised, not printed each."""
+    selected = comparison.axis == "report" or {"layer", "head"} <= {comparison.axis, *comparison.named}
+    return not selected and (comparison.axis in MODELS or comparison.verdict is not None)
+
+
+def _most_moved(change: Change, count: int) -> list[HeadChange]:
     """Return the heads that are printed each: all, or those in which most weight moved."""
     moved = np.array([_share_moved(head) for head in change.heads])
-    if len(moved) <= _PRINTED or np.isnan(moved).all():
+    if len(moved) <= count:
         return change.heads
-    order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:_PRINTED]
+    order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:count]
     return [change.heads[n] for n in order]
 
 
-def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present how much moved in every head.
+def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present how much moved in every head, of which some are shown below.
 
-    The grid has the second side's layers and heads; with several texts, it shows the mean.
+    The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
+    line replaces it.
     """
+    shares = np.array([_share_moved(head) for head in change.heads])
+    if np.isnan(shares).all():
+        return
+    most = max(_largest_change(head) for head in change.heads)
+    if (shares < _VISIBLE).all() and not np.isnan(most):
+        heads = len({head.first for head in change.heads})
+        texts = " of every text" if any(head.text for head in change.heads) else ""
+        summary = f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
+        if most:
+            summary = f"at most {most:.1g} of a row's weight in any of {heads:,} heads{texts}"
+        yield Gap()
+        yield Paragraph((Span("what moved", "title"), Span(f"  {summary}")))
+        return
     made = sides[1].report.provenance
     total, count = np.zeros((2, made.n_layers, made.n_heads))
     for head in change.heads:
@@ -149,7 +173,8 @@ def _moved(sides: tuple[Side, Side], change: Change, settings: DisplaySettings) 
     yield Gap()
     yield strongest(values, None, Listing(), settings)
     others = settings.named("--layer and --head", "layer and head")
-    yield Paragraph(ours(f"the {_PRINTED} that moved most follow; {others} select others", "dim"))
+    follow = "the one that moved most follows" if shown == 1 else f"the {shown} that moved most follow"
+    yield Paragraph(ours(f"{follow}; {others} select others", "dim"))
 
 
 def _arrow(sides: tuple[Side, Side]) -> Spans:
@@ -205,6 +230,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
         differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)
+        differs = written[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
         for side, text in zip(shown, several, strict=True):
             if comparison.axis == "hide":
                 text = msgspec.structs.replace(text, hidden=[])
@@ -507,8 +533,9 @@ def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart
     """Present for each token how much weight moved, from where to where, and which contributors are new."""
     if not _is_visible(head):
         most = _largest_change(head)
-        said = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
-        yield Paragraph((Span("what moved", "bold"), Span(f"  {said}", "dim")))
+        change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
+        where = "this mean" if "mean" in head.first else "this head"
+        yield Paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
         return
     yield Paragraph(ours("what moved", "bold"))
     titles = _TITLES if head.partial is None else _PARTIAL_TITLES

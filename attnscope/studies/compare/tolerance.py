@@ -1,11 +1,12 @@
 """Hold pairs of matrices against a tolerance, cell by cell. NumPy on plain data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.compare import Cell, Comparison, StageVerdict, Verdict
@@ -24,6 +25,7 @@ class MatrixPair:
         second: Values of the second side, likewise.
         rows: Position of every row in the first side.
         columns: Position of every column in the first side.
+        scale: What an absolute tolerance is multiplied by; see layer_scale.
     """
 
     stage: str
@@ -31,13 +33,14 @@ class MatrixPair:
     second: _Array
     rows: Sequence[int]
     columns: Sequence[int]
+    scale: float = 1.0
 
     def excess(self, relative: float = 0.0) -> _Array:
-        """Return |second − first| − relative·|first|; infinite where only one of them is a number."""
+        """Return (|second − first| − relative·|first|) / scale; infinite where only one of them is a number."""
         apart = np.isfinite(self.first) != np.isfinite(self.second)
         with np.errstate(invalid="ignore"):
             size = np.abs(self.second - self.first) - relative * np.abs(self.first)
-        return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0))
+        return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0)) / self.scale
 
     def worst(self, relative: float = 0.0) -> Cell:
         """Find the cell whose difference is largest, beyond the relative tolerance."""
@@ -53,9 +56,26 @@ class MatrixPair:
         return Cell(self.stage, self.rows[row], self.columns[column], values[0], values[1], difference)
 
 
+def layer_scale(stage: str, matrices: Iterable[_Array]) -> float:
+    """Return what an absolute tolerance of a stage is multiplied by.
+
+    Weights are between 0 and 1 and are compared as they are. Other stages have no such bound: their rounding grows with
+    the products that they are sums of, so that they are held against the largest magnitude of their layer, as
+    `attnscope check` does. Within a row, products can cancel; what is left is no measure of their rounding.
+
+    Args:
+        stage: The stage.
+        matrices: Its matrices in the first side, of every compared head of the layer.
+    """
+    if stage in ("weights", "pooled"):
+        return 1.0
+    sizes = (np.abs(matrix[np.isfinite(matrix)]).max(initial=1.0) for matrix in matrices)
+    return max((float(size) for size in sizes), default=1.0)
+
+
 @dataclass(frozen=True)
 class Tolerance:
-    """What may differ: |second − first| ≤ absolute + relative·|first|, as in `numpy.testing.assert_allclose`."""
+    """What may differ: |second − first| ≤ absolute·scale + relative·|first|; for the scale, see layer_scale."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -67,40 +87,49 @@ class Judge:
 
     tolerance: Tolerance
     _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
+    _heads: set[str] = field(default_factory=set)
+    _layers: set[int] = field(default_factory=set)
 
-    def see(self, side: int, text: int, names: tuple[str, str], pairs: Sequence[MatrixPair]) -> None:
+    def see(self, side: int, text: int, layer: int | str, names: tuple[str, str], pairs: Sequence[MatrixPair]) -> None:
         """Judge the matrices of one head by the tolerance.
 
         Args:
             side: Number of the second side.
             text: Number of the text.
+            layer: Layer in the first side; `mean` for several.
             names: Layer and head in the first side and in the second.
             pairs: The matrices.
         """
+        self._heads.add(names[0])
         for pair in pairs:
             if not pair.first.size:
                 continue
             excess = pair.excess(self.tolerance.relative)
             most, old = self._stages.get(pair.stage, (-np.inf, None))
             compared, beyond = (old.compared, old.beyond) if old else (0, 0)
-            compared, beyond = compared + excess.size, beyond + int((excess > self.tolerance.absolute).sum())
+            too_far = int((excess > self.tolerance.absolute).sum())
+            compared, beyond = compared + excess.size, beyond + too_far
+            if too_far and isinstance(layer, int):
+                self._layers.add(layer)
             if old is None or excess.max() > most:
                 most = float(excess.max())
                 cell = pair.worst(self.tolerance.relative)
-                found = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell)
+                found = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell, pair.scale)
             else:
-                found = StageVerdict(old.stage, compared, beyond, old.side, old.text, old.first, old.second, old.cell)
+                found = replace(old, compared=compared, beyond=beyond)
             self._stages[pair.stage] = most, found
 
-    def verdict(self, unmatched: Sequence[str]) -> Verdict:
+    def verdict(self, unmatched: Sequence[str], of_heads: int) -> Verdict:
         """Return the verdict on everything that was compared.
 
         Args:
             unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
+            of_heads: Heads of the first side's model.
         """
         stages = [found for _, found in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
-        return Verdict(self.tolerance.absolute, self.tolerance.relative, passed, stages, list(unmatched))
+        tolerance, heads, first = self.tolerance, len(self._heads), min(self._layers, default=None)
+        return Verdict(tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first)
 
 
 def failure(comparison: Comparison) -> AttnscopeError | None:
@@ -109,12 +138,19 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
     if verdict is None or verdict.passed:
         return None
     if verdict.unmatched:
-        return AttnscopeError(verdict.unmatched[0], hint="compare reports with the same tokens, layers and heads")
+        return AttnscopeError(verdict.unmatched[0], hint="compare sides with the same tokens, layers and heads")
     bad = [stage for stage in verdict.stages if stage.beyond]
-    worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference)
+    worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference / s.scale)
     masked = worst.cell.difference is None
-    hint = "compare under the same mask, or exclude the stage with --stage" if masked else None
-    return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst.cell)}", hint=hint)
+    hint = first_layer(verdict) or None
+    if masked:
+        hint = "compare under the same mask, or exclude the stage with --stage"
+    return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst)}", hint=hint)
+
+
+def first_layer(verdict: Verdict) -> str:
+    """Name the first layer that differs; empty if none does, or if layers are averaged."""
+    return "" if verdict.first_layer is None else f"layer {verdict.first_layer} is the first that differs"
 
 
 def where(comparison: Comparison, stage: StageVerdict) -> str:
@@ -131,21 +167,33 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
     return f"{side}text {stage.text}, {head}, {cell.stage}, {query}, {column}"
 
 
-def what(verdict: Verdict, cell: Cell) -> str:
-    """Say how the two values of a cell differ, and what that exceeds."""
+def what(verdict: Verdict, stage: StageVerdict) -> str:
+    """Say how the two values of a stage's worst cell differ, and what that exceeds."""
+    cell = stage.cell
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
         return f"{values}, which fails at any tolerance"
     relative = f" --relative {_typed(verdict.relative)}" if verdict.relative else ""
-    return f"{values}: the difference {cell.difference:.6g} exceeds --tolerance {_typed(verdict.absolute)}{relative}"
+    limit = f"exceeds --tolerance {_typed(verdict.absolute)}{relative}"
+    share = f" is {_share(stage)} ({stage.scale:.4g}) and" if stage.scale > 1 and verdict.absolute else ""
+    return f"{values}: the difference {cell.difference:.6g}{share} {limit}"
+
+
+def _share(stage: StageVerdict) -> str:
+    return f"{(stage.cell.difference or 0.0) / stage.scale:.2g} of the layer's largest value"
 
 
 def allowed(verdict: Verdict) -> str:
-    """Say what a tolerance allows, such as `1e-5 + 0.001·|first|`."""
-    if not verdict.relative:
-        return _typed(verdict.absolute)
-    absolute = f"{_typed(verdict.absolute)} + " if verdict.absolute else ""
-    return f"{absolute}{_typed(verdict.relative)}·|first|"
+    """Say what a tolerance allows, such as `1e-5 + 0.001·|first|`, and what it is measured by."""
+    relative = f"{_typed(verdict.relative)}·|first|" if verdict.relative else ""
+    if not verdict.absolute:
+        return relative or "0"
+    limit = f"{_typed(verdict.absolute)}{' + ' * bool(relative)}{relative}"
+    scaled = [stage.stage for stage in verdict.stages if stage.stage not in ("weights", "pooled")]
+    if not scaled:
+        return limit
+    absolute = "weights: as they are; " if len(scaled) < len(verdict.stages) else ""
+    return f"{limit} ({absolute}{', '.join(scaled)}: {_typed(verdict.absolute)} of their layer's largest value)"
 
 
 def _typed(number: float) -> str:
@@ -156,13 +204,29 @@ def _typed(number: float) -> str:
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:
     """Say in one line what was compared, and how it ended."""
     cells, beyond = (sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond"))
-    heads = sum(len(change.heads) for change in comparison.changes)
-    of = f"{cells:,} {'cell' if cells == 1 else 'cells'} of {heads:,} {'head' if heads == 1 else 'heads'}"
+    of = f"{_counted(cells, 'cell')} of {_heads(comparison, verdict)}"
     within = f"within {allowed(verdict)}"
     if verdict.passed:
         return f"passed: {of} agree {within}"
-    said = [f"{beyond:,} of {of} do not agree {within}"] if beyond else []
-    return f"FAILED: {'; '.join(said + verdict.unmatched)}"
+    differ = [f"{beyond:,} of {of} do not agree {within}"] if beyond else []
+    layer = [first_layer(verdict)] if verdict.first_layer is not None else []
+    return f"FAILED: {'; '.join(differ + layer + verdict.unmatched)}"
+
+
+def _heads(comparison: Comparison, verdict: Verdict) -> str:
+    """Count the compared heads, `4 of 16 heads` or `2 means over heads (the model has 16)`, and several texts."""
+    first = comparison.sides[0].report
+    means = any("mean" in (head.layer, head.head) for text in first.texts for head in text.heads)
+    if means:
+        heads = f"{_counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
+    else:
+        heads = f"{verdict.heads:,} of {_counted(verdict.of_heads, 'head')}"
+    texts = f" in {len(first.texts):,} texts" if len(first.texts) > 1 else ""
+    return heads + texts
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
@@ -172,6 +236,8 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
         return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"
     place = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
     size = "(masked on one side)" if cell.difference is None else f"{cell.difference:.3g}"
+    if stage.scale > 1 and cell.difference is not None:
+        size += f" ({_share(stage)})"
     beyond = f"{stage.beyond:,} of {stage.compared:,} cells differ more; " if stage.beyond else ""
     values = " → ".join("masked" if value is None else f"{value:.6g}" for value in (cell.first, cell.second))
     return f"{beyond}largest difference {size}: {place}: {values}"

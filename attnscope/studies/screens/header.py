@@ -135,22 +135,23 @@ def text_header(
         count: How many texts there are.
         settings: How much of it is repeated.
         name: What it is called; None for its number among several.
-        around: Character that the part of a long text that is repeated has to hold.
+        around: Start of the word that has to be shown if not all of the text fits.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
     made = sum(token.made for token in text.tokens)
     generated = f", {made:,} of them generated (marked {NEW})" if made else ""
     size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
-    quoted, characters = _quoted(text.text, settings, around)
+    lead, quoted, characters = _quoted(text.text, settings, around)
     rows = ""
     if 0 < len(text.queries) < len(text.tokens):
         rows = f"{'row' if len(text.queries) == 1 else 'rows'} {format_positions(text.queries)}"
     fits = len(rows) <= _LONGEST_ROWS
     after = (*characters, size, Span(f" · {rows}" if rows and fits else ""))
-    lines: list[Line] = [(name, (*quoted, *after) if settings.verbose else OneLine(quoted, after))]
+    line = (*lead, *quoted, *after) if settings.verbose else OneLine(quoted, after, lead=lead)
+    lines: list[Line] = [(name, line)]
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
-        quoted, characters = _quoted(text.pair, settings)
+        _, quoted, characters = _quoted(text.pair, settings)
         lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
@@ -187,18 +188,18 @@ def token_ids(text: TextReport) -> Facts:
     return Facts(lines)
 
 
-def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans]:
-    """Return a text, or the part of a long one with a certain character, and how long the whole is."""
+def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans, Spans]:
+    """Return a text, or the part of a long one around a character: what is before it, what follows, and the length."""
     longest = _LONGEST_TEXT[settings.verbose]
     if len(text) <= longest:
-        return untrusted(text), ()
+        return untrusted(text[:around]), untrusted(text[around:]), ()
     size, start = longest // 2, 0
     if around >= size // 2:
         start = min(around - size // 3, len(text) - size)
         start = text.find(" ", start, around) + 1 or start
-    part = untrusted(text[start : start + size])
-    cut = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
-    return (cut[0], *part, cut[1]), (Span(f" · {len(text):,} characters"),)
+    dots = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
+    lead, part = untrusted(text[start:around]), untrusted(text[max(start, around) : start + size])
+    return (dots[0], *lead), (*part, dots[1]), (Span(f" · {len(text):,} characters"),)
 
 
 def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:

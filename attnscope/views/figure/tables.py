@@ -52,7 +52,7 @@ def put_facts(canvas: Canvas, facts: Facts) -> None:
 
 def _whole(value: Spans | Flow | OneLine) -> Spans:
     if isinstance(value, OneLine):
-        return *value.text, *value.after
+        return *value.lead, *value.text, *value.after
     return _joined(value) if isinstance(value, Flow) else value
 
 

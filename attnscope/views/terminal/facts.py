@@ -1,5 +1,6 @@
 """Print facts and items, each wrapped beside its name."""
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -35,8 +36,10 @@ def _value(screen: Screen, value: Spans | Flow | OneLine, names: int) -> Text:
         return flow(map(screen.text, value.items), screen.width - names, value.between)
     if not isinstance(value, OneLine):
         return screen.text(value)
-    text, after = screen.plain(value.text), screen.text(value.after)
+    lead, text, after = screen.plain(value.lead), screen.plain(value.text), screen.text(value.after)
     room = screen.width - names - after.cell_len
     if names and room >= _SHORTEST:
-        text = shorten_start(text, room) if value.end else shorten(text, room)
-    return Text(text, overflow="fold") + after
+        kept = max(room - cell_len(lead), 2 * room // 3)  # cells for the text, if it needs them
+        text = shorten_start(text, kept) if value.end else shorten(text, kept)
+        lead = shorten_start(lead, room - cell_len(text))
+    return Text(lead + text, overflow="fold") + after
