@@ -75,7 +75,7 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
 
     texts = TextOptions(text=checked.text, context=checked.context)
     run = RunConfig(
-        texts=read_texts(texts, quiet=checked.quiet, reads_files=False),
+        texts=read_texts(texts, quiet=True, reads_files=False),  # a last newline changes nothing here
         **stack.chosen(),
         **vars(machine),
     )

@@ -87,6 +87,7 @@ class TextOptions:
     Attributes:
         text: The text, or `-` for standard input.
         file: A file with one text per line.
+        keep_newline: The last newline of standard input belongs to the text.
         pair: An encoder's second segment.
         context: Where keys and values come from under cross-attention.
     """
@@ -109,6 +110,14 @@ class TextOptions:
             help="Read one text per line from a file instead.",
         ),
     ] = None
+    keep_newline: Annotated[
+        bool,
+        option(
+            "--keep-newline",
+            group=TEXT,
+            help="Keep the last newline of standard input, which echo adds but some chat prompts end with.",
+        ),
+    ] = False
     pair: Annotated[
         str | None,
         option("--pair", group=TEXT, metavar="TEXT", help="Second segment, for encoders such as BERT."),

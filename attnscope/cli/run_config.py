@@ -85,14 +85,16 @@ def read_texts(
     """
     from attnscope.request.run_config import TextInput
 
-    piped = _standard_input() if source.file is None and source.text == "-" else None
+    piped = _standard_input(source, quiet=quiet) if source.file is None and source.text == "-" else None
     if source.file is None and source.text is None:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
-        piped = _standard_input() if meant else ""
+        piped = _standard_input(source, quiet=quiet) if meant else ""
         if not piped and built_in:
             return ()
         if not piped:
             raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
+    if source.keep_newline and piped is None:
+        raise UsageError("only works with standard input", where="--keep-newline", hint="remove it")
     for option, text in (("TEXT", source.text), ("--pair", source.pair), ("--context", source.context)):
         if text is not None:
             refuse_path(option, text, reads_files=reads_files)
@@ -167,7 +169,7 @@ def _is_meant(*, quiet: bool) -> bool:
     return False
 
 
-def _standard_input() -> str:
+def _standard_input(source: TextOptions, *, quiet: bool) -> str:
     if sys.stdin is None:
         raise AttnscopeError("standard input is closed", hint="pass TEXT, or --file PATH")
     try:
@@ -177,9 +179,14 @@ def _standard_input() -> str:
     if len(data) > _LONGEST:
         raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
     try:
-        return data.decode().removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         before = data[: e.start]
         line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
         found = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
         raise AttnscopeError(found, where="standard input", hint="convert it to UTF-8") from e
+    if source.keep_newline or not text.endswith("\n"):
+        return text
+    if not quiet and text.strip():
+        print_notice("note", "the last newline of standard input is left out; --keep-newline keeps it")
+    return text.removesuffix("\n").removesuffix("\r")
