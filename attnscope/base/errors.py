@@ -112,6 +112,7 @@ class Extra:
 PARQUET = Extra("parquet", "pyarrow", "pyarrow")
 FIGURES = Extra("figures", "resvg-py", "resvg_py", "write .svg")
 PANDAS = Extra("pandas", "pandas", "pandas")
+SENTENCEPIECE = Extra("sentencepiece", "sentencepiece", "sentencepiece", "pass --tokenizer with a tokenizer.json")
 
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
 from attnscope.batch.formats import format_of
-from attnscope.batch.frames import TruncatedFrame, open_lines
+from attnscope.batch.frames import TruncatedFrame, bounded_lines, open_lines
 from attnscope.batch.header import END, MAGIC, SCHEMA, Header
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record, gather_parts
@@ -136,7 +136,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     crc = 0
     try:
         with open_lines(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(bounded_lines(file, path), 1):
                 if not line.endswith(b"\n"):
                     raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
                 whole = unseal(line, crc)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.memory import available_memory
 from attnscope.batch.formats import format_of
 
 _STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
@@ -22,6 +23,7 @@ _GZIP_LEVEL, _ZSTD_LEVEL = 6, 3  # the default of both programs
 _GZIP_MEMBERS = 16 + zlib.MAX_WBITS  # as zlib says it
 _ZSTD_MAGIC = b"(\xb5/\xfd"
 _LARGEST_HEADER = 1 << 16  # bytes, compressed or not; a header has a few thousand
+_COPIES = 8  # of a line that is read, checked and decoded
 _DECOMPRESS = "decompress it"
 
 
@@ -167,6 +169,28 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
             raise
         except EOFError as e:
             raise damaged_frame(path, reader.whole, e) from e
+
+
+def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield the lines of a dump, none of which is long enough to fill the memory.
+
+    Args:
+        file: Its lines; a few compressed bytes may hold a very long one.
+        path: The file, for errors.
+
+    Raises:
+        AttnscopeError: A line is longer, or the first one is no header.
+    """
+    limit, number = _LARGEST_HEADER, 1
+    while line := file.readline(limit + 1):
+        if len(line) > limit:
+            if number == 1:
+                hint = "create one with attnscope batch, under a name that is free"
+                raise AttnscopeError("is not a dump", where=path, hint=hint)
+            found = f"the line is longer than {limit:,} bytes, a part of the memory that is free"
+            raise AttnscopeError(found, where=f"{path}:{number}", hint="free memory")
+        yield line
+        limit, number = (limit if number > 1 else available_memory() // _COPIES), number + 1
 
 
 def whole_frames(path: Path, packing: Packing, start: bytes) -> int:

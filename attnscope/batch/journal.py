@@ -29,7 +29,7 @@ from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
 from attnscope.base.system.shutdown import unbroken
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import not_a_dump, open_lines, packing_of, whole_frames
+from attnscope.batch.frames import bounded_lines, not_a_dump, open_lines, packing_of, whole_frames
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.findings.codec import decode_json
@@ -96,11 +96,11 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
-    body, tail = line[:-_TAIL], line[-_TAIL:]
+    body, tail = memoryview(line)[:-_TAIL], line[-_TAIL:]  # a line may be long: it is copied only once
     check = crc32(body, crc)
     if len(line) <= _TAIL or tail != _CHECK + b'%08x"}\n' % check:
         return None
-    return body + b"}", crc32(tail, check)
+    return b"".join((body, b"}")), crc32(tail, check)
 
 
 def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
@@ -115,7 +115,7 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
         AttnscopeError: It is something else, or a line is damaged.
     """
     found = JournalState()
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(bounded_lines(file, path), 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
             raise not_a_dump(path)
         if not line.endswith(b"\n") and not framed:

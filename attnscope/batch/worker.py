@@ -134,7 +134,8 @@ class ModelWorker:
             why = "the text is blank" if item.text.text else "the text is empty"
             return record_of(item, "skipped", error=why)
         text_plan = plan_text(self._run, self._source, item.text, clip=True)
-        if all(token.special for token in text_plan.tokens):
+        # A special token that covers a part of the text was typed, and is a word as any other.
+        if all(token.special and token.start is None for token in text_plan.tokens):
             return record_of(item, "skipped", error="the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)

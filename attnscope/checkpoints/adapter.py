@@ -115,6 +115,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     return replace(
         folder,
         tensors=tensors,
+        replaced={name: folder.tensors[name] for name in map(rename, adapter.others) if name in folder.tensors},
         files=folder.files | {f"{path.name}/{ADAPTER_WEIGHTS}": header.stamp.size},
         fingerprint=digest.hexdigest()[:16],
         notes=(*folder.notes, note),

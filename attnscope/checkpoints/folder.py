@@ -35,6 +35,7 @@ class Folder:
         details: How it is read, as a matter of course.
         stamps: The files with tensors as they were when their headers were read.
         tokenizer: Content of the tokenizer.json, if it was built from another file.
+        replaced: The base's tensors that an adapter replaces, by name.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Folder:
     details: tuple[str, ...] = ()
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
     tokenizer: bytes | None = None
+    replaced: dict[str, TensorInfo] = field(default_factory=dict)
 
     @property
     def config_path(self) -> Path:

@@ -18,7 +18,7 @@ from attnscope.checkpoints.locating import MODULES, transformer_folder
 _T = TypeVar("_T")
 _SMALL = (
     CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
-    "vocab.json", "merges.txt", "tokenizer.model", "sentence_bert_config.json",
+    "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentence_bert_config.json",
 )  # fmt: skip
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _SHOWN = 3  # names of files in an error

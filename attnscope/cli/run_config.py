@@ -77,16 +77,19 @@ def read_texts(given: Given, *, built_in: bool = False, reads_files: bool = True
     """
     text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
     file = given.file if reads_files else None
+    keep = getattr(given, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 
-    piped = _standard_input() if file is None and text == "-" else None
+    piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if file is None and text == "-" else None
     if file is None and text is None:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
-        piped = _standard_input() if meant else ""
+        piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
         if not piped and built_in:
             return ()
         if not piped:
             raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
+    if keep and piped is None:
+        raise UsageError("only works with standard input", where="--keep-newline", hint="remove it")
     for option, value in (("TEXT", text), ("--pair", pair), ("--context", given.context)):
         if value is not None:
             refuse_path(option, value, reads_files=reads_files)
@@ -161,7 +164,7 @@ def _is_meant(*, quiet: bool) -> bool:
     return False
 
 
-def _standard_input() -> str:
+def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
     if sys.stdin is None:
         raise AttnscopeError("standard input is closed", hint="pass TEXT, or --file PATH")
     try:
@@ -171,9 +174,14 @@ def _standard_input() -> str:
     if len(data) > _LONGEST:
         raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
     try:
-        return data.decode().removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         before = data[: e.start]
         line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
         found = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
         raise AttnscopeError(found, where="standard input", hint="convert it to UTF-8") from e
+    if keep_newline or not text.endswith("\n"):
+        return text
+    if not quiet and text.strip():
+        print_notice("note", "the last newline of standard input is left out; --keep-newline keeps it")
+    return text.removesuffix("\n").removesuffix("\r")

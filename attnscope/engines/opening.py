@@ -13,6 +13,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import OWN, check_counts, open_config
+from attnscope.checkpoints.families.heads import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.folder import Folder, open_weights
@@ -85,6 +86,9 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
     family, config, folder = described.family, described.config, replace(folder, config=described.raw)
+    config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
+    added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}
+    folder = replace(folder, tensors=folder.tensors | added)
     check_counts(family, config, shapes, where)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":

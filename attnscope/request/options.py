@@ -108,6 +108,11 @@ TEXTS = (
         argument=True,
     ),
     Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files"),
+    Option(
+        "keep_newline",
+        TEXT,
+        "Keep the last newline of standard input, which echo adds but some chat prompts end with.",
+    ),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
     Option("context", TEXT, "Text that provides keys and values in cross-attention.", metavar="TEXT"),
 )
@@ -584,7 +589,7 @@ CHECK = (
         "sentence.",
         default=arguments.CHECKED_TEXT,
     ),
-    TEXTS[3],
+    TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
     QUIET,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),

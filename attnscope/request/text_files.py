@@ -15,7 +15,7 @@ MAX_LINE = 4 * MB
 def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
     """Read one text per line, as strict UTF-8; blank lines are left out.
 
-    Pipes are read too, so that `--file <(…)` works; one without a writer counts as empty.
+    Pipes are read too, so that `--file <(…)` works; one that gets no writer counts as empty.
 
     Args:
         source: The file, or `-` for standard input.

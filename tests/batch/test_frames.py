@@ -11,7 +11,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch import dump_reader
 from attnscope.batch.convert import convert
-from attnscope.batch.dump_reader import Dump
+from attnscope.batch.dump_reader import Dump, read_lines
 from attnscope.batch.formats import ending_of
 from attnscope.batch.frames import FrameReader, packing_of
 from attnscope.batch.header import MAGIC
@@ -288,3 +288,18 @@ def test_convert_takes_and_makes_them(tmp_path, target):
     ids = [record.hash for record in attnscope.read_dump(tmp_path / "plain.jsonl")]
     assert [record.hash for record in attnscope.read_dump(target)] == ids
     assert len(ids) == 4
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl"])
+def test_a_line_that_would_fill_the_memory_is_refused(source, tmp_path, monkeypatch, suffix):
+    dump(source, tmp_path / "dump.jsonl")
+    header, record, *_ = (tmp_path / "dump.jsonl").read_bytes().splitlines()
+    path = tmp_path / f"long{suffix}"
+    pack = gzip.compress if suffix.endswith("gz") else bytes
+    monkeypatch.setattr("attnscope.batch.frames.available_memory", lambda: 8 << 20)
+    path.write_bytes(pack(header + b"\n" + record + b" " * (1 << 20) + b"\n"))
+    with pytest.raises(AttnscopeError, match=r"long.*:2: the line is longer than 1,048,576 bytes"):
+        list(read_lines(path))
+    path.write_bytes(pack(header + b" " * (1 << 16) + b"\n" + record + b"\n"))
+    with pytest.raises(AttnscopeError, match="is not a dump"):
+        list(read_lines(path))

@@ -69,6 +69,14 @@ def trained(model: hf.PreTrainedModel, path: Path, **config: Any) -> hf.PreTrain
     return merged.eval()
 
 
+def write_small_tokenizer(folder: Path) -> None:
+    """Write one of 60 words, as few as the models have."""
+    tokenizer = content("byte-level")
+    tokenizer["model"]["vocab"] = {piece: n % 60 for piece, n in tokenizer["model"]["vocab"].items() if n < 60}
+    tokenizer["model"]["merges"] = []
+    write(folder, tokenizer)
+
+
 def largest(base: Path, adapter: Path, theirs: hf.PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> float:
     b = batch([9, 5], vocabulary=60, padding=0, segments=0)
     monkeypatch.setattr(native_stages, "open_checkpoint", lambda path: open_checkpoint(path, str(adapter)))
@@ -102,13 +110,41 @@ def test_an_adapter_on_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert largest(tmp_path / "m.gguf", tmp_path / "adapter", theirs, monkeypatch) < TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings=True.:UserWarning")
+@pytest.mark.filterwarnings("ignore:You have requested .ensure_weight_tying.:UserWarning")
+@pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied:UserWarning")
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("name", ["llama one kv head, tied", "gpt2", "gemma2"])
+def test_a_tied_head_keeps_the_embedding_that_an_adapter_replaces(
+    tmp_path: Path, name: str, tie: bool, engine: str
+) -> None:
+    """As in peft, whose copy of the embedding is not tied to the head, unless its config asks for that."""
+    model = ROWS[name].save(tmp_path / "base")
+    write_small_tokenizer(tmp_path / "base")
+    gpt2 = name == "gpt2"
+    theirs = trained(
+        model,
+        tmp_path / "adapter",
+        target_modules=["c_attn" if gpt2 else "q_proj"],
+        modules_to_save=["wte" if gpt2 else "embed_tokens"],
+        fan_in_fan_out=gpt2,
+        ensure_weight_tying=tie,
+    )
+    report = attnscope.inspect(
+        "!#%&", model=str(tmp_path / "base"), adapter=str(tmp_path / "adapter"), engine=engine, predict=True
+    )
+    with torch.no_grad():
+        logits = theirs(torch.tensor([[token.id for token in report.data.texts[0].tokens]])).logits[0, -1]
+    for token in report.predictions[-1].tokens:
+        assert abs(token.logit - logits[token.id]) < 1e-4 * logits.abs().max()
+    assert report.predictions[-1].tokens[0].id == logits.argmax()
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     model = ROWS["llama"].save(tmp_path / "base")
-    tokenizer = content("byte-level")
-    tokenizer["model"]["vocab"] = {piece: n % 60 for piece, n in tokenizer["model"]["vocab"].items() if n < 60}
-    tokenizer["model"]["merges"] = []
-    write(tmp_path / "base", tokenizer)
+    write_small_tokenizer(tmp_path / "base")
     trained(model, tmp_path / "adapter", target_modules=["q_proj"], r=4)
     return tmp_path
 

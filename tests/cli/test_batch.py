@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import batch, convert, main
 from tests.helpers import fork_server
 from tests.helpers.cli_runner import ROOT, environment, on_terminal
@@ -327,6 +329,19 @@ def test_lines_to_standard_output(texts, attnscope):
         done = attnscope(*arguments, stdout=full, cwd=texts)
     assert done.returncode == 1
     assert done.stderr.startswith(b"attnscope: error: cannot write to standard output (No space left on device)")
+
+
+def test_special_tokens_that_are_typed_are_a_text_and_those_of_a_template_are_none(tmp_path, attnscope):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(samples_folder("sample_weights") / "riverbank" / name, tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    (tmp_path / "texts").write_text("[MASK]\n[CLS][SEP]\n\u200b\nthe\n")
+    arguments = ["", "batch", "texts", "--from", "txt", "-o", "dump.jsonl", "--model", str(tmp_path)]
+    assert attnscope(*arguments, cwd=tmp_path).returncode == 0
+    records = lines(tmp_path / "dump.jsonl")[1:-1]
+    assert [(record["status"], record.get("error")) for record in records] == [
+        ("ok", None), ("ok", None), ("skipped", "the text has only special tokens"), ("ok", None),
+    ]  # fmt: skip
 
 
 def test_standard_input(texts, attnscope):

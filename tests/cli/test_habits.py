@@ -177,7 +177,7 @@ def test_the_rest_of_a_loops_list_is_no_text(line, texts, tmp_path, monkeypatch,
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["heads"]) == 130
     assert [text.text for text in asked[0]] == texts
-    assert "note" not in capsys.readouterr().err
+    assert "built-in" not in capsys.readouterr().err
 
 
 def test_check_reads_a_pipe_only_if_asked_to(piped, monkeypatch):

@@ -129,6 +129,26 @@ def test_dash_is_standard_input_as_one_text(pipeline, monkeypatch, data):
     )
 
 
+@pytest.mark.parametrize("data", [b"user\nHi\n", b"user\nHi\r\n", b"user\nHi"])
+def test_a_last_newline_of_standard_input_is_left_out_with_a_note_or_kept(pipeline, monkeypatch, capsys, data):
+    stdin(monkeypatch, data)
+    assert run_config(pipeline, "-", "--keep-newline").texts[0].text == data.decode()
+    assert capsys.readouterr().err == ""
+    stdin(monkeypatch, data)
+    assert run_config(pipeline, "-").texts[0].text == "user\nHi"
+    note = "attnscope: note: the last newline of standard input is left out; --keep-newline keeps it\n"
+    assert capsys.readouterr().err == (note if data.endswith(b"\n") else "")
+    stdin(monkeypatch, data)
+    run_config(pipeline, "-", "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_newline_is_only_kept_of_standard_input(pipeline, capsys):
+    pipeline("fine")
+    assert main(["run", "The bank", "--keep-newline"]) == 2
+    assert "--keep-newline: only works with standard input; remove it" in capsys.readouterr().err
+
+
 def test_standard_input_that_is_not_utf8(pipeline, monkeypatch, capsys):
     pipeline("fine")
     stdin(monkeypatch, b"good\nb\xe9d\n")

@@ -69,7 +69,19 @@ def test_a_pipe_whose_writer_is_slow() -> None:
 
 
 @pytest.mark.unix
-def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path) -> None:
+def test_a_named_pipe_whose_writer_comes_later(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    later = threading.Timer(0.2, lambda: (tmp_path / "pipe").write_bytes(b"one\ntwo\n"))
+    later.start()
+    with within(5):
+        texts, _ = read_texts(tmp_path / "pipe")
+    later.join()
+    assert [t.text for t in texts] == ["one", "two"]
+
+
+@pytest.mark.unix
+def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnscope.base.system.file_system.PATIENCE", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with within(5), pytest.raises(AttnscopeError, match="is empty; expected one text per line"):
         read_texts(tmp_path / "pipe")

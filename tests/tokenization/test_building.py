@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +29,7 @@ ODD = [
     "<0x41>", "`",
 ]  # fmt: skip
 BERT = ["[CLS]", "[SEP]", "[MASK]", "[UNK]", "[mask]"]
-NAMED = [*BERT, "<s>", "</s>", "<mask>", "<unk>", "<bos>", "<|endoftext|>", "<|im_start|>", "<user>"]
+NAMED = [*BERT, "<s>", "</s>", "<mask>", "<unk>", "<bos>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<user>"]
 
 
 def texts(seed: int, known: list[str] = NAMED) -> list[str]:
@@ -68,10 +69,11 @@ def ids(tokenizer, text, pair=None):
         return [] if e.found == "the text has no tokens" else [str(e)]
 
 
-def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT):
-    """Ours and the reference on every text, alone and as a pair."""
+def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT, without: str = "(?!)"):
+    """Ours and the reference on every text that doesn't match `without`, alone and as a pair."""
     ours = open_tokenizer(str(folder), config).tokenizer
-    drawn = texts(seed)[:count]
+    drawn = [text for text in texts(seed)[:count] if not re.search(without, text)]
+    assert len(drawn) > count / 2
     expected = reference(drawn)["input_ids"]
     for text, wanted in zip(drawn, expected, strict=True):
         assert ids(ours, text) == wanted, text
@@ -183,6 +185,28 @@ def test_vocab_json_and_merges_are_qwen2_tokenizer(tmp_path):
     equal(tmp_path, transformers.Qwen2Tokenizer.from_pretrained(tmp_path), {"model_type": "qwen2"}, 4)
 
 
+SMILES = "[PAD] [unused1] [UNK] [CLS] [SEP] [MASK] c C ( ) O 1 2 = N . n > >> Br Cl [C@H] [nH] [O-] %10 - + #".split()
+
+
+def test_the_vocabulary_of_rxnmapper_is_split_as_smiles(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in SMILES))
+    ours = open_tokenizer(str(tmp_path), {"model_type": "albert"}).tokenizer
+    rng = random.Random(10)
+    for _ in range(200):
+        words = rng.choices(SMILES[6:], k=rng.randint(1, 40))
+        text = "".join(words).replace(">>>", ">>")
+        expected = re.findall(r"\[[^\]]+]|Br?|Cl?|%[0-9]{2}|>>?|.", text)  # as rxnmapper does
+        assert [token.piece for token in ours.encode(text)] == ["[CLS]", *expected, "[SEP]"], text
+    assert [token.text for token in ours.encode("CC ol[Xe]") if token.unknown] == ["␣", "o", "l", "[Xe]"]
+    assert ours.warnings == ["texts are split as SMILES, as every word of vocab.txt is a token of SMILES"]
+
+
+def test_a_vocabulary_of_anything_else_is_not_split_as_smiles(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in [*SMILES, "river"]))
+    with pytest.raises(AttnscopeError, match="has the word 'river', which is no token of SMILES"):
+        open_tokenizer(str(tmp_path), {"model_type": "albert"})
+
+
 GEMMA = {
     "add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>",
     "eos_piece": "<eos>", "user_defined_symbols": ["<user>", "<mask>", "\t"],
@@ -203,23 +227,36 @@ def train_sentencepiece(folder: Path, **changes) -> sentencepiece.SentencePieceP
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
+ADDED = ["<|im_start|>", "<|im_end|>"]  # of added_tokens.json
+PLAIN = {"user_defined_symbols": []}
+UNIGRAM = {
+    "model_type": "unigram", "vocab_size": 300, "hard_vocab_limit": False, "byte_fallback": False, "pad_id": 0,
+    "normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True, **PLAIN,
+}  # fmt: skip
+
+
+def write_added(folder: Path, processor: sentencepiece.SentencePieceProcessor) -> None:
+    numbered = {token: processor.get_piece_size() + n for n, token in enumerate(ADDED)}
+    (folder / "added_tokens.json").write_text(json.dumps(numbered))
+
+
 @said_with_count(
     {"add_bos_token": True, "legacy": False},
     {"add_bos_token": True, "add_eos_token": True, "legacy": False},
     {"add_bos_token": False, "add_prefix_space": False},
 )
 def test_tokenizer_model_is_llama_tokenizer(tmp_path, said, count):
-    train_sentencepiece(tmp_path)
-    options(tmp_path, **said)
+    write_added(tmp_path, train_sentencepiece(tmp_path, **PLAIN))
+    options(tmp_path, additional_special_tokens=["<user>"], **said)
     equal(tmp_path, transformers.LlamaTokenizer.from_pretrained(tmp_path), {"model_type": "llama"}, 5, count)
 
 
 def test_legacy_is_llama_tokenizer_but_for_spaces_at_the_start_which_sentencepiece_keeps(tmp_path):
-    train_sentencepiece(tmp_path)
-    options(tmp_path, add_bos_token=True, legacy=True)
+    write_added(tmp_path, train_sentencepiece(tmp_path, **PLAIN))
+    options(tmp_path, add_bos_token=True, legacy=True, additional_special_tokens=["<user>"])
     reference = transformers.LlamaTokenizer.from_pretrained(tmp_path)
     ours = open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer
-    spaced = re.compile(r"(^|</?s>|<unk>|<user>)[ ▁]")
+    spaced = re.compile(r"(^|</?s>|<unk>|<user>|<[|]im_(start|end)[|]>)[ ▁]")
     drawn = [text for text in texts(5) if not spaced.search(text)]
     assert len(drawn) > COUNT / 2
     for text in drawn:
@@ -233,17 +270,76 @@ def test_tokenizer_model_is_gemma_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("family", "reference", "trained"),
+    [
+        ("t5", transformers.T5Tokenizer, {"eos_id": 1, "unk_id": 2, "bos_id": -1}),
+        ("albert", transformers.AlbertTokenizer,
+         {"unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}),
+    ],
+)  # fmt: skip
+def test_spiece_model_is_the_tokenizer_of_t5_and_albert(tmp_path, family, reference, trained):
+    train_sentencepiece(tmp_path, **UNIGRAM, **trained)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+    # transformers takes U+0085 for a space and applies SentencePiece's rules to a space with the U+200D behind it as
+    # to one character, and its library does not know the latest marks of Unicode.
+    without = "[\x85\u200d\u0870-\u08ff\u1dc0-\u1dff]"
+    equal(tmp_path, reference.from_pretrained(tmp_path, extra_ids=0), {"model_type": family}, 9, without=without)
+
+
+def test_the_last_ids_of_t5_are_its_sentinels_in_reverse(tmp_path):
+    processor = train_sentencepiece(tmp_path, **UNIGRAM, eos_id=1, unk_id=2, bos_id=-1)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+    ours = open_tokenizer(str(tmp_path), {"model_type": "t5"}).tokenizer
+    size = processor.get_piece_size()
+    assert ids(ours, "<extra_id_0><extra_id_99>") == [size + 99, size, 1]
+
+
+@pytest.mark.parametrize(
     ("family", "changes"),
-    [("mistral", {}), ("mistral", {"byte_fallback": False}), ("gemma2", GEMMA)],
-    ids=["mistral", "no bytes", "gemma2"],
+    [
+        ("mistral", {}),
+        ("mistral", {"byte_fallback": False, "vocab_size": 420}),
+        ("llama", {"user_defined_symbols": ["<user>", "river", "▁▁", "▁▁▁▁"]}),
+        ("gemma2", {**GEMMA, "user_defined_symbols": ["<user>", "\t", "▁▁", "▁▁▁", "▁▁▁▁"]}),
+        ("llama", {**UNIGRAM, "pad_id": -1}),
+        ("llama", {"model_type": "char", "byte_fallback": False, "hard_vocab_limit": False}),
+    ],
+    ids=["mistral", "no bytes", "user-defined", "gemma2", "unigram", "characters"],
 )
 def test_tokenizer_model_gives_the_pieces_of_sentencepiece_itself(tmp_path, family, changes):
-    processor = train_sentencepiece(tmp_path, **{**changes, "user_defined_symbols": [], "vocab_size": 420})
+    processor = train_sentencepiece(tmp_path, **changes)
     options(tmp_path, add_bos_token=False)
     ours = open_tokenizer(str(tmp_path), {"model_type": family}).tokenizer
-    for text in texts(7, ["<user>"]):
-        if "\0" not in text:  # which sentencepiece takes for the end
-            assert ids(ours, text) == processor.encode(text), text
+    for text in [*texts(7, ["<user>"]), "the  bank", "<user>the   bank<user>  x"]:
+        assert ids(ours, text) == processor.encode(text), text
+
+
+def test_added_tokens_are_found_behind_a_word_and_are_no_text(tmp_path):
+    processor = train_sentencepiece(tmp_path, **PLAIN)
+    write_added(tmp_path, processor)
+    ours = open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer
+    tokens = ours.encode("the bank<|im_end|>the")
+    between = processor.encode("the bank"), [processor.get_piece_size() + 1], processor.encode("the")
+    assert [token.id for token in tokens] == [1, *between[0], *between[1], *between[2]]
+    assert [(token.start, token.end) for token in tokens if token.piece == "<|im_end|>"] == [(8, 18)]
+
+
+def test_pieces_cover_the_characters_that_they_come_from(tmp_path):
+    train_sentencepiece(tmp_path)
+    tokens = open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer.encode("🜁  the bank")
+    assert [(token.text, token.start, token.end) for token in tokens] == [
+        ("<s>", None, None), ("␣", None, None), ("<F0>", 0, 1), ("<9F>", 0, 1), ("<9C>", 0, 1), ("<81>", 0, 1),
+        ("␣", 1, 2), ("the", 3, 6), ("bank", 7, 11),
+    ]  # fmt: skip
+
+
+def test_accents_and_capitals_that_albert_removes_keep_their_places(tmp_path):
+    train_sentencepiece(tmp_path, **UNIGRAM, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]"])
+    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+    text = "``Thé BÀNK''"
+    tokens = open_tokenizer(str(tmp_path), {"model_type": "albert"}).tokenizer.encode(text)
+    assert "".join(text[token.start : token.end] for token in tokens if token.start is not None) == "``ThéBÀNK''"
+    assert "the" in "".join(token.piece for token in tokens)
 
 
 def test_a_damaged_tokenizer_model_is_refused_or_read(tmp_path):
@@ -254,19 +350,15 @@ def test_a_damaged_tokenizer_model_is_refused_or_read(tmp_path):
         at = rng.randrange(len(data))
         file.write_bytes(rng.choice((data[:at], data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :], data[at:])))
         with suppress(AttnscopeError):
-            open_tokenizer(str(tmp_path), {"model_type": "llama"})
+            open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer.encode("the  bank 🜁")
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model_type": "unigram"}, "is not a BPE model, as this kind of tokenizer needs"),
-        ({"normalization_rule_name": "nmt_nfkc"}, "changes texts before it splits them (rules 'nmt_nfkc')"),
-        ({"remove_extra_whitespaces": True}, "changes texts before it splits them (rules 'identity')"),
-    ],
-)
-def test_a_tokenizer_model_that_does_more_than_its_fast_tokenizer_is_refused(tmp_path, changes, said):
-    train_sentencepiece(tmp_path, **{"vocab_size": 360, **changes})
+def test_what_to_install_is_said_where_sentencepiece_is_missing(tmp_path, monkeypatch):
+    train_sentencepiece(tmp_path)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(AttnscopeError) as caught:
         open_tokenizer(str(tmp_path), {"model_type": "llama"})
-    assert said in str(caught.value)
+    assert str(caught.value) == (
+        f"{tmp_path / 'tokenizer.model'}: reading it needs sentencepiece; pip install 'attnscope[sentencepiece]', or "
+        "pass --tokenizer with a tokenizer.json"
+    )

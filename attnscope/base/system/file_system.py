@@ -5,6 +5,7 @@ The calls that write a dump are methods of one class, so that a test can make ea
 
 import errno
 import os
+import select
 import stat
 from pathlib import Path
 
@@ -15,6 +16,7 @@ except ImportError:  # Windows has no such lock, so a second writer is not detec
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would translate line ends
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # do not wait for the other end of a pipe
+PATIENCE = 30  # seconds that a named pipe's writer may come later than we do
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -24,9 +26,12 @@ def open_at_once(path: str | os.PathLike[str]) -> int:
 
 
 def wait_for_data(descriptor: int) -> None:
-    """Let reads from a pipe that `open_at_once` opened wait for its writer."""
+    """Let reads from a pipe that `open_at_once` opened wait for its writer, which may come up to PATIENCE later."""
     if _AT_ONCE:
-        os.set_blocking(descriptor, True)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(1000 * PATIENCE)
+        os.set_blocking(descriptor, True)  # with a writer, reads wait for ever; without one, the pipe is empty
 
 
 def create_new(path: Path) -> int:

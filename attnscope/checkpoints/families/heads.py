@@ -4,6 +4,8 @@ import re
 from collections.abc import Container, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.checkpoints.families.names import Names, find_prefix
 from attnscope.checkpoints.families.reader import ConfigReader
@@ -48,6 +50,31 @@ def find_head(
         return OutputHead(predicts=False) if norm and found.holds("head.norm.weight") else None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
     return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
+
+
+def separate_head(
+    family: Family, config: ModelConfig, names: Container[str], replaced: Container[str], where: str
+) -> tuple[ModelConfig, dict[str, str]]:
+    """Separate a tied output matrix from the embedding if an adapter replaces that: peft's copy is not tied.
+
+    Args:
+        family: The family.
+        config: The model.
+        names: The names of the tensors.
+        replaced: Names of those that the adapter replaces.
+        where: The config.json's name, for errors.
+
+    Returns:
+        The model, and the name of its output matrix with that of the tensor of the base which it is; empty if it has
+        none of its own.
+    """
+    if config.head is None or not (config.head.predicts and config.head.tied):
+        return config, {}
+    found = Names(family, find_prefix(family, names, where), names, where)
+    embedding = found.find("embed.tokens.weight").tensor
+    if embedding not in replaced:
+        return config, {}
+    return replace(config, head=replace(config.head, tied=False)), {found.first("head.decoder.weight"): embedding}
 
 
 def _predicts(architectures: Any) -> bool:

@@ -102,6 +102,10 @@ class Names:
         """Tell whether one of our parameters is there."""
         return any(place.tensor in self.tensors for place in self._places(ours))
 
+    def first(self, ours: str) -> str:
+        """Return the usual name of one of our parameters, whether it is there or not."""
+        return next(self._places(ours)).tensor
+
     def any_block(self) -> str:
         """Return their name for a module in a block, with `{l}` for the layer."""
         first = next(ours for ours in self.family.modules if "{l}" in ours)

@@ -4,8 +4,10 @@ Only the class of the tokenizer determines how a text is split; a vocabulary alo
 therefore accepted only for the models it belongs to, and other options of tokenizer_config.json are refused.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,17 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import as_object, format_value, identify_bytes, parse_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
-from attnscope.checkpoints.tokenization.sentencepiece_model import (
-    BPE,
-    CONTROL,
-    NORMAL,
-    USER_DEFINED,
-    SentencePieceModel,
-    read_sentencepiece,
+from attnscope.checkpoints.tokenization.sentence_pieces import (
+    ChangedText,
+    PieceModel,
+    SentencePieceTokenizer,
+    albert_text,
 )
 
-VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
+VOCAB_TXT, VOCAB_JSON, MERGES = "vocab.txt", "vocab.json", "merges.txt"
+MODEL, SPIECE = "tokenizer.model", "spiece.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
-_LONGEST = 1000  # longest piece in characters; SentencePiece creates none of more than 16 by default
+_BERT_TOKENS = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
     "do_basic_tokenize": (True,),
@@ -39,6 +40,8 @@ _REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
 _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Of the SmilesTokenizer of rxnmapper and DeepChem: atoms, bonds, rings and brackets (Schwaller et al., 2019).
+_SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
@@ -62,10 +65,17 @@ class Sources:
         Raises:
             AttnscopeError: It is something else.
         """
+        value = self.optional_flag(name)
+        return default if value is None else value
+
+    def optional_flag(self, name: str) -> bool | None:
+        """Return an option that is true, false, or left out.
+
+        Raises:
+            AttnscopeError: It is something else.
+        """
         value = self.options.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | None):
             hint = "expected true or false"
             raise AttnscopeError(f"is {format_value(value)}", where=f"{self._config}: {name}", hint=hint)
         return value
@@ -210,10 +220,16 @@ class Built:
     Attributes:
         content: Content of the tokenizer.json.
         note: Decisions made while building it; empty if there were none.
+        pieces: What splits a text between special tokens in place of the tokenizer.json's model.
+        spaced: Which texts between special tokens a space is put before: `always` or `first`.
+        change: What is done to a text before `pieces` splits it.
     """
 
     content: dict[str, Any]
     note: str = ""
+    pieces: PieceModel | None = None
+    spaced: str = "always"
+    change: Callable[[str], ChangedText] | None = None
 
 
 def _whole(model: dict[str, Any], special: SpecialTokens, **parts: Any) -> dict[str, Any]:
@@ -225,8 +241,7 @@ def _wordpiece(sources: Sources) -> Built:
     """Build BertTokenizer's: words and punctuation, cut into the longest pieces that the vocabulary has."""
     path = sources.folder / VOCAB_TXT
     vocab = _lines(sources.data[VOCAB_TXT], path)
-    named = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
-    special = sources.special_tokens(named, vocab, VOCAB_TXT)
+    special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     note = ""
     if sources.options.get("do_lower_case") is None:
         capitals = any(word != word.lower() for word in vocab if not _bracketed(word))
@@ -254,6 +269,21 @@ def _wordpiece(sources: Sources) -> Built:
     split = {"type": "BertPreTokenizer"}
     whole = _whole(model, special, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
     return Built(whole, note)
+
+
+def _smiles(sources: Sources) -> Built:
+    """Build SmilesTokenizer's: tokens of SMILES, each a word of the vocabulary; anything else is an unknown word."""
+    path = sources.folder / VOCAB_TXT
+    vocab = _lines(sources.data[VOCAB_TXT], path)
+    if other := next((word for word in vocab if not re.fullmatch(_SMILES, word)), None):
+        found = f"has the word {format_value(other)}, which is no token of SMILES"
+        raise AttnscopeError(found, where=path, hint="pass --tokenizer with a tokenizer.json of this model")
+    special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
+    template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
+    split = {"type": "Split", "pattern": {"Regex": _SMILES}, "behavior": "Isolated", "invert": False}
+    model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
+    note = "texts are split as SMILES, as every word of vocab.txt is a token of SMILES"
+    return Built(_whole(model, special, pre_tokenizer=split, post_processor=template), note)
 
 
 def _bracketed(word: str) -> bool:
@@ -326,73 +356,61 @@ def _qwen2(sources: Sources) -> Built:
 
 
 def _llama(sources: Sources) -> Built:
-    """Build LlamaTokenizer's: spaces become ▁, one is put before the text, and what has no piece becomes bytes.
-
-    transformers 5 puts none before a text that starts with a space. SentencePiece does, which the models were trained
-    with, and so do the tokenizer.json files that were published with them: `legacy` keeps to these.
-    """
-    given = _sentencepiece(sources)
-    prefix = sources.flag("add_prefix_space", given.add_dummy_prefix)
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    parts: dict[str, Any] = {"normalizer": spaces}
-    if prefix and sources.flag("legacy", True):
-        parts = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, spaces]}}
-    elif prefix:
-        parts = {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}}
-    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return _piece_bpe(sources, given, named, parts)
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return _sentencepiece(sources, MODEL, special, begin=True)
 
 
 def _gemma(sources: Sources) -> Built:
-    given = _sentencepiece(sources)
-    if given.add_dummy_prefix:
-        found = "puts a space before texts, which no Gemma model does"
-        raise AttnscopeError(found, where=sources.folder / MODEL, hint="pass --tokenizer with a tokenizer.json")
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    named = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    return _piece_bpe(sources, given, {**named, "mask_token": "<mask>"}, {"normalizer": spaces})
+    special = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    return _sentencepiece(sources, MODEL, {**special, "mask_token": "<mask>"}, begin=True)
 
 
-def _sentencepiece(sources: Sources) -> SentencePieceModel:
-    """Return the model, once it is known to do nothing that its fast tokenizer would leave out."""
-    path = sources.folder / MODEL
-    given = read_sentencepiece(sources.data[MODEL], path)
-    hint = "pass --tokenizer with a tokenizer.json of this model"
-    if given.algorithm != BPE:
-        raise AttnscopeError("is not a BPE model, as this kind of tokenizer needs", where=path, hint=hint)
-    if given.remove_extra_whitespaces or not given.keeps_characters:
-        found = f"changes texts before it splits them (rules '{given.normalizer}')"
-        raise AttnscopeError(found, where=path, hint=hint)
-    return given
+def _t5(sources: Sources) -> Built:
+    """Build T5Tokenizer's, whose ids end with those of `<extra_id_99>` to `<extra_id_0>`."""
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    return _sentencepiece(sources, SPIECE, special, end=True, sentinels=100)
 
 
-def _piece_bpe(sources: Sources, given: SentencePieceModel, named: dict[str, str], parts: dict[str, Any]) -> Built:
-    path = sources.folder / MODEL
-    vocab = {piece: number for number, (piece, _, _) in enumerate(given.pieces)}
-    if len(vocab) != len(given.pieces):
-        raise AttnscopeError("has a piece twice", where=path, hint="download it again")
-    if (longest := max(map(len, vocab))) > _LONGEST:  # every split into two pieces is tried
-        raise AttnscopeError(f"has a piece of {longest:,} characters", where=path, hint=f"at most {_LONGEST} are read")
-    special = sources.special_tokens(named, vocab, MODEL)
-    for piece, _, kind in given.pieces:
-        if kind in (CONTROL, USER_DEFINED):
-            token = {"id": vocab[piece], "content": piece, **dict.fromkeys(_FLAGS, False), "special": kind == CONTROL}
-            special.tokens.setdefault(piece, token)
-    more = {"unk_token": special.required("unk_token"), "fuse_unk": True, "byte_fallback": given.byte_fallback}
-    more |= {"continuing_subword_prefix": None, "end_of_word_suffix": None}
-    ends = _begin_and_end(sources, special, begin=True)
-    return Built(_whole(_bpe(vocab, _piece_merges(given, vocab), **more), special, post_processor=ends, **parts))
+def _albert(sources: Sources) -> Built:
+    special = {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
+    special |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    change = partial(
+        albert_text, accents=sources.flag("keep_accents", False), lower=sources.flag("do_lower_case", True)
+    )
+    return _sentencepiece(sources, SPIECE, special, change=change)
 
 
-def _piece_merges(given: SentencePieceModel, vocab: dict[str, int]) -> list[list[str]]:
-    """List every way to put a piece together from two others, in the order of the pieces, that of their scores."""
-    merges: list[tuple[tuple[int, int, int], int, int, list[str]]] = []
-    for number, (piece, _, kind) in enumerate(given.pieces):
-        for cut in range(1, len(piece)) if kind == NORMAL else ():
-            left, right = piece[:cut], piece[cut:]
-            if left in vocab and right in vocab:
-                merges.append(((number, len(left), len(right)), vocab[left], vocab[right], [left, right]))
-    return [pair for *_, pair in sorted(merges)]
+def _sentencepiece(
+    sources: Sources,
+    file: str,
+    named: Mapping[str, str],
+    *,
+    begin: bool = False,
+    end: bool = False,
+    change: Callable[[str], ChangedText] | None = None,
+    sentinels: int = 0,
+) -> Built:
+    """Leave words to SentencePiece, and special tokens to a tokenizer.json whose model knows no other word.
+
+    What is between two special tokens is a text of its own, which SentencePiece puts a space before if the model says
+    so; with `legacy: false` only the first one gets it, and none that starts with a space, as in transformers.
+    """
+    pieces = PieceModel(sources.data[file], sources.folder / file, sources.optional_flag("add_prefix_space"))
+    special = sources.special_tokens(named, pieces.vocab, file)
+    flags = dict.fromkeys(_FLAGS, False)
+    for piece in pieces.control:
+        special.tokens.setdefault(piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True})
+    if not sources.options.get("added_tokens_decoder"):
+        for number in range(sentinels):
+            token, last = f"<extra_id_{number}>", len(pieces.vocab) + sentinels - 1
+            special.tokens[token] = {"id": last - number, "content": token, **flags, "special": True}
+    words = {"type": "WordLevel", "vocab": pieces.vocab, "unk_token": special.required("unk_token")}
+    if "cls_token" in named:
+        ends = special.template([special.required("cls_token")], [special.required("sep_token")], [])
+    else:
+        ends = _begin_and_end(sources, special, begin=begin, end=end)
+    content = _whole(words, special, post_processor=ends)
+    return Built(content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first", change=change)
 
 
 def _lines(data: bytes, path: Path) -> dict[str, int]:
@@ -425,10 +443,12 @@ def _text_of(data: bytes, path: Path) -> str:
         raise AttnscopeError(found, where=path, hint="download it again") from e
 
 
-def _begin_and_end(sources: Sources, special: SpecialTokens, *, begin: bool) -> dict[str, Any] | None:
+def _begin_and_end(
+    sources: Sources, special: SpecialTokens, *, begin: bool, end: bool = False
+) -> dict[str, Any] | None:
     """Return a template that puts the token of the beginning before each text, or that of the end behind it."""
     opens = [special.required("bos_token")] if sources.flag("add_bos_token", begin) else []
-    closes = [special.required("eos_token")] if sources.flag("add_eos_token", False) else []
+    closes = [special.required("eos_token")] if sources.flag("add_eos_token", end) else []
     return special.template(opens, closes, opens)
 
 
@@ -462,6 +482,9 @@ KINDS = (
     Kind("Qwen2Tokenizer", _qwen2, _BYTES, ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")),
     Kind("LlamaTokenizer", _llama, (MODEL,), ("llama", "mistral", "mixtral", "phi3")),
     Kind("GemmaTokenizer", _gemma, (MODEL,), ("gemma2", "gemma3_text", "gemma")),
+    Kind("SmilesTokenizer", _smiles, (VOCAB_TXT,), ("albert", "bert", "roberta")),
+    Kind("T5Tokenizer", _t5, (SPIECE,), ("t5",)),
+    Kind("AlbertTokenizer", _albert, (SPIECE,), ("albert",)),
 )
 
 
@@ -474,13 +497,18 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
     sources.refuse_options()
     built = kind.build(sources)
     path = sources.folder / kind.files[0]
-    tokenizer = FileTokenizer(path, msgspec.json.encode(built.content))
+    data = msgspec.json.encode(built.content)
+    tokenizer = (
+        FileTokenizer(path, data)
+        if built.pieces is None
+        else SentencePieceTokenizer(data, built.pieces, built.spaced, built.change)
+    )
     for token in built.content["added_tokens"]:
         if tokenizer.id_of(token["content"]) != token["id"]:  # the library numbers them one after the other
             found = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
             hint = "pass --tokenizer with a tokenizer.json of this model"
             raise AttnscopeError(f"{found} {token['id']} ('{token['content']}')", where=path, hint=hint)
-    made = f"tokenizer built from {' and '.join(kind.files)}, as {kind.name} of transformers does"
-    tokenizer.notes = [made, *tokenizer.notes]
+    how = f"as {kind.name} of transformers does" if built.pieces is None else f"by SentencePiece, for a {kind.name}"
+    tokenizer.notes = [f"tokenizer built from {' and '.join(kind.files)}, {how}", *tokenizer.notes]
     tokenizer.warnings = [built.note] if built.note else []
     return tokenizer

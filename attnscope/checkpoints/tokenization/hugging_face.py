@@ -1,13 +1,14 @@
 """Tokenize text with a tokenizer.json."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import MB, parse_json, read_file
+from attnscope.checkpoints.tokenization.growth import NormalizerGrowth
 from attnscope.checkpoints.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
 from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
@@ -15,10 +16,20 @@ from attnscope.checkpoints.tokenization.words import check_text
 from attnscope.findings.tokens import Token
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as RustTokenizer
 
 MAX_TOKENIZER = 200 * MB
+
+
+class Encoded(NamedTuple):
+    """Tokens of a text or pair, as the library describes them: one entry per token in every list."""
+
+    ids: list[int]
+    tokens: list[str]
+    sequence_ids: list[int | None]
+    special_tokens_mask: list[int]
+    type_ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 class FileTokenizer:
@@ -42,6 +53,10 @@ class FileTokenizer:
         found = read_tokenizer_json(data, path)
         self.path, self.notes = path, found.notes
         self.warnings: list[str] = []
+        self._growth = NormalizerGrowth(found.content.get("normalizer"), path)
+        added_tokens = found.content.get("added_tokens")
+        for token in added_tokens if isinstance(added_tokens, list) else []:  # are normalized, too
+            self._growth.check(str(token.get("content")) if isinstance(token, dict) else "")
         self._rust = _load_rust_tokenizer(found.text, path, data)
         if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
             parse_json(data, str(path))  # refuses a duplicate word
@@ -57,13 +72,18 @@ class FileTokenizer:
             self.unknown_id = model.get("unk_id")
         self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
         added = self._rust.get_added_tokens_decoder()
+        self._added = {number: token.content for number, token in added.items()}
         self._special = {number for number, token in added.items() if token.special}
         self._special_in_text = self._special - {self.unknown_id}  # an unknown word is still a word
 
     def special_token(self, number: int) -> Token:
         """Return the special token of this id, as something other than a text puts it there."""
-        piece = self._rust.id_to_token(number) or f"<{number}>"
+        piece = self._piece(number)
         return Token(number, piece, piece, special=True)
+
+    def _piece(self, number: int) -> str:
+        """Return the piece of an id, even of a row that only pads the embedding."""
+        return self._rust.id_to_token(number) or f"<{number}>"
 
     def spelled(self, number: int) -> tuple[str, str]:
         """Return the piece of an id, and what it spells, with the blank that it may start with."""
@@ -95,10 +115,9 @@ class FileTokenizer:
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
-        # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
-        batch = [text if pair is None else texts]
+            self._growth.check(each)
         try:
-            (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
+            encoding = self._encode(texts, where)
         except AttnscopeError as e:
             if (unknown := self._unknown_word(texts, where)) is None:
                 raise
@@ -108,7 +127,14 @@ class FileTokenizer:
             raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
         return tokens
 
-    def _sequences(self, encoding: "Encoding", count: int) -> list[int | None]:
+    def _encode(self, texts: Sequence[str], where: str) -> Encoded:
+        """Encode one text or two, with special tokens."""
+        # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
+        batch = [texts[0] if len(texts) == 1 else tuple(texts)]
+        (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
+        return Encoded(*(getattr(encoding, name) for name in Encoded._fields))
+
+    def _sequences(self, encoding: Encoded, count: int) -> list[int | None]:
         """Return the number of the text that each token belongs to; None for one that the tokenizer added.
 
         A post-processor after a template counts the template's own tokens as texts: the number of the only text is
@@ -157,7 +183,7 @@ class FileTokenizer:
                     return trim_span(text, first + start, first + end)
         return None
 
-    def _tokens(self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
+    def _tokens(self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
         rows = zip(
             encoding.ids, encoding.tokens, sequences, encoding.special_tokens_mask, encoding.type_ids,
             self._readable(encoding, sequences, texts), strict=True,
@@ -173,7 +199,7 @@ class FileTokenizer:
             yield Token(number, piece, shown, start, end, special, segment, type_id, unknown)
 
     def _readable(
-        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+        self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[str, tuple[int, int] | None]]:
         """Return what to show for every token, and its span; no span if it covers no text.
 
@@ -189,12 +215,12 @@ class FileTokenizer:
                 continue
             written = "" if span is None else texts[sequence][span[1] : span[2]]
             part = byte_fragment(piece, self._byte_level) if several or piece != written else None
-            shown = part or (readable_piece(written) if written and not several else readable_piece(self._own(piece)))
+            shown = readable_piece(part or (written if written and not several else self._own(piece)))
             found.append((shown, None if span is None else span[1:]))
         return found
 
     def _spans(
-        self, encoding: "Encoding", sequences: list[int | None], texts: tuple[str, ...]
+        self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[int, int, int] | None]:
         """Return the text and the characters, without surrounding white space, that every token covers.
 

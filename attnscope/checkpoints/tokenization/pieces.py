@@ -47,7 +47,7 @@ def readable_piece(span: str) -> str:
 
 
 def byte_fragment(piece: str, byte_level: bool) -> str | None:
-    """Return what to show for a piece that ends or starts within a character: its bytes, such as `<F0 9F>`.
+    """Return what a piece spells that ends or starts within a character, with bytes such as `<F0 9F>`.
 
     Args:
         piece: The tokenizer's spelling.
@@ -64,7 +64,7 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
     text = raw.decode(errors="surrogateescape")
     if not _STRAY.search(text):
         return None
-    return readable_piece(_STRAY.sub(lambda run: f"<{run[0].encode(errors='surrogateescape').hex(' ').upper()}>", text))
+    return _STRAY.sub(lambda run: f"<{run[0].encode(errors='surrogateescape').hex(' ').upper()}>", text)
 
 
 def piece_bytes(piece: str) -> bytes | None:

@@ -5,6 +5,7 @@ randomly.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     kind = find_model_class(folder)
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
+    _separate_head(model, folder)
     missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
     base = base_of(model)
     outside: set[str] = set()  # missing tensors of the head; with any, the model has no head
@@ -175,6 +177,25 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, d
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), info
+
+
+def _separate_head(model: Any, folder: Folder) -> None:
+    """Give a head that is tied the base's embedding if an adapter replaced it: peft's copy is not tied to the head."""
+    if not folder.replaced:
+        return
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or head.weight is not embedding.weight:
+        return
+    if (name := _stored(model, embedding, folder.replaced)) and not _stored(model, head, folder.tensors):
+        ((_, weight),) = read_tensors(replace(folder, tensors=folder.replaced), [name], embedding.weight.dtype)
+        head.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+
+def _stored(model: Any, module: Any, names: Iterable[str]) -> str | None:
+    """Return the name of a module's weight among these, which may lack a prefix or have another one."""
+    called = next(name for name, other in model.named_modules() if other is module)
+    ends = (f".{called}.weight", f".{called.removeprefix(f'{model.base_model_prefix}.')}.weight")
+    return next((name for name in names if f".{name}".endswith(ends)), None)
 
 
 def _silently_missing(model: Any, folder: Folder) -> set[str]:

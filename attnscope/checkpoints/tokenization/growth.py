@@ -1,0 +1,78 @@
+"""Refuse texts of which a normalizer would make so much that memory runs out, before the library tries."""
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.tokenization.rust import call_rust
+
+_LARGEST = 1 << 26  # characters; the library needs some 40 bytes for each
+_CHUNK = 1 << 16
+_FACTORS = {"NFKC": 18, "NFKD": 18, "Precompiled": 18, "NFC": 3, "NFD": 4, "Lowercase": 3, "ByteLevel": 4}
+
+
+class NormalizerGrowth:
+    """How much longer a normalizer makes a text.
+
+    Args:
+        normalizer: What a tokenizer.json holds under this name.
+        path: The file, for errors.
+    """
+
+    def __init__(self, normalizer: Any, path: Path) -> None:
+        self._steps, self._path = _steps(normalizer), path
+        self._factor = prod(map(_factor, self._steps))
+
+    def check(self, text: str) -> None:
+        """Refuse a text that would become too long.
+
+        Raises:
+            AttnscopeError: It does in one of the steps, all of which are tried, as few texts reach the longest form.
+        """
+        if len(text) * self._factor <= _LARGEST:
+            return
+        from tokenizers.normalizers import Sequence
+
+        for step in self._steps:
+            if _length(step, text) > _LARGEST:
+                found = f"makes more than {_LARGEST:,} characters of the text"
+                raise AttnscopeError(found, where=f"{self._path}: normalizer", hint="use another tokenizer")
+            normalizer = Sequence([])
+            state = json.dumps({"type": "Sequence", "normalizers": [step]}).encode()
+            call_rust(partial(normalizer.__setstate__, state), self._path, "cannot be used")
+            text = call_rust(partial(normalizer.normalize_str, text), self._path, "cannot be used")
+
+
+def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
+    """Return the steps in their order, those of a Sequence in its place."""
+    if not isinstance(normalizer, dict):
+        return []
+    if normalizer.get("type") != "Sequence":
+        return [normalizer]
+    inner = normalizer.get("normalizers")
+    return [step for part in (inner if isinstance(inner, list) else []) for step in _steps(part)]
+
+
+def _factor(step: Mapping[str, Any]) -> int:
+    """Return how many characters a step makes of one, at most."""
+    if step.get("type") == "Replace":
+        return len(str(step.get("content"))) + 1
+    return _FACTORS.get(str(step.get("type")), 1)
+
+
+def _length(step: Mapping[str, Any], text: str) -> int:
+    """Return about how many characters a step makes of a text."""
+    kind, pattern = step.get("type"), step.get("pattern")
+    if kind == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+        return len(text) + text.count(pattern["String"]) * len(str(step.get("content")))
+    chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
+    if kind == "ByteLevel":
+        return sum(len(chunk.encode()) for chunk in chunks)
+    if kind in _FACTORS:
+        return sum(len(unicodedata.normalize("NFKD", chunk)) for chunk in chunks)
+    return (len(text) + 1) * _factor(step)

@@ -1,0 +1,159 @@
+"""Tokenize with a model of SentencePiece (tokenizer.model, spiece.model), which its own library reads and applies."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from attnscope.base.errors import SENTENCEPIECE, AttnscopeError
+from attnscope.base.files.reading import identify_bytes
+from attnscope.checkpoints.tokenization.hugging_face import Encoded, FileTokenizer
+from attnscope.checkpoints.tokenization.rust import call_rust
+
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")  # a piece in base 64, and its rank
+# Field 3 of the model, with its own field 3 (normalizer_spec.add_dummy_prefix) as 0 or 1. In the format of Protocol
+# Buffers, a message that is appended to another one replaces its fields.
+_PREFIX = {False: b"\x1a\x02\x18\x00", True: b"\x1a\x02\x18\x01"}
+_SPACE = "▁"
+
+
+class Piece(NamedTuple):
+    """A piece of a text: its id, and the characters that it covers."""
+
+    id: int
+    start: int
+    end: int
+
+
+class ChangedText(NamedTuple):
+    """A changed text, and the start and end of what each of its characters was."""
+
+    text: str
+    starts: list[int]
+    ends: list[int]
+
+
+def albert_text(text: str, *, accents: bool, lower: bool) -> ChangedText:
+    """Write quotation marks of two characters as one, and remove accents and capitals, as AlbertTokenizer does."""
+    characters, starts, ends = list[str](), list[int](), list[int]()
+    for match in re.finditer("``|''|.", text, re.DOTALL):
+        written = '"' if len(match[0]) == 2 else match[0]
+        if not accents:
+            written = "".join(c for c in unicodedata.normalize("NFKD", written) if unicodedata.category(c)[0] != "M")
+        for character in written.lower() if lower else written:
+            characters.append(character)
+            starts.append(match.start())
+            ends.append(match.end())
+    return ChangedText("".join(characters), starts, ends)
+
+
+class PieceModel:
+    """A model of SentencePiece.
+
+    Args:
+        data: Bytes of the file.
+        path: The file, for errors.
+        prefix: Whether a space is put before a text; None if the model decides.
+
+    Attributes:
+        path: The file.
+        vocab: Ids of all pieces.
+        control: Pieces that no text spells, such as `<s>`.
+
+    Raises:
+        AttnscopeError: The file is no such model, or the library is missing.
+    """
+
+    def __init__(self, data: bytes, path: Path, prefix: bool | None) -> None:
+        if wrong := identify_bytes(data):
+            raise AttnscopeError(f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1])
+        if _TIKTOKEN.match(data):
+            hint = "download tokenizer.json, which lies beside the weights of the same model in Hugging Face layout"
+            found = "is a vocabulary of tiktoken, which lacks the rules that split a text"
+            raise AttnscopeError(found, where=path, hint=hint)
+        SENTENCEPIECE.require("reading it", path)
+        from sentencepiece import SentencePieceProcessor
+
+        def load(model: bytes) -> SentencePieceProcessor:
+            return call_rust(partial(SentencePieceProcessor, model_proto=model), path, "cannot be used")
+
+        def vocabulary() -> dict[str, int]:
+            return {self._spaced.id_to_piece(number): number for number in range(self._spaced.get_piece_size())}
+
+        self.path = path
+        try:
+            self._spaced = load(data if prefix is None else data + _PREFIX[prefix])
+            self._plain = load(data + _PREFIX[False])
+            self.vocab: dict[str, int] = call_rust(vocabulary, path, "cannot be used")
+        except AttnscopeError as e:  # the library names a line of its source
+            hint = "download it again"
+            raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
+        self.control = [piece for piece, number in self.vocab.items() if self._spaced.is_control(number)]
+
+    def split(self, text: str, *, prefix: bool) -> list[Piece]:
+        """Split a text; a piece that is a part of a character covers all of it, an added space covers nothing.
+
+        Args:
+            text: The text.
+            prefix: Whether a space is put before the text, if the model does so at all.
+        """
+        model = self._spaced if prefix else self._plain
+        found = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
+        pieces, following = list[Piece](), 0
+        rows = zip(found["ids"], found["pieces"], found["offsets"], strict=True)
+        for number, piece, (start, end) in reversed(list(rows)):  # only the last part of a character covers it
+            following = end if start < end or piece == _SPACE else following
+            pieces.append(Piece(number, start, following))
+        return pieces[::-1]
+
+
+class SentencePieceTokenizer(FileTokenizer):
+    """Special tokens as a tokenizer.json has them, with SentencePiece for the text between them.
+
+    Args:
+        data: A tokenizer.json that makes one token of everything between two special tokens.
+        pieces: What splits these.
+        spaced: Which of them a space is put before: `always`, or only the `first` of a text.
+        change: What is done to a text before it is split; None for nothing.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        pieces: PieceModel,
+        spaced: str,
+        change: Callable[[str], ChangedText] | None = None,
+    ) -> None:
+        super().__init__(pieces.path, data)
+        self.name, self.n_merges = "SentencePiece", self.vocab_size
+        self._pieces, self._spaced, self._change = pieces, spaced, change
+
+    def _encode(self, texts: Sequence[str], where: str) -> Encoded:
+        split = Encoded([], [], [], [], [], [])
+        whole = super()._encode(texts, where)
+        for number, token, sequence, special, type_id, (start, end) in zip(*whole, strict=True):
+            span = "" if sequence is None else texts[sequence][start:end]
+            pieces = [(number, token, (start, end))]
+            if span and not (number in self._added and self._added[number].strip() == span.strip()):
+                pieces = [(n, self._piece(n), (start + a, start + b)) for n, a, b in self._split(span, start == 0)]
+            for n, piece, offsets in pieces:
+                split.ids.append(n)
+                split.tokens.append(piece)
+                split.sequence_ids.append(sequence)
+                split.special_tokens_mask.append(special)
+                split.type_ids.append(type_id)
+                split.offsets.append(offsets)
+        return split
+
+    def _split(self, text: str, first: bool) -> list[Piece]:
+        prefix = self._spaced == "always" or (first and not text.startswith((" ", _SPACE)))
+        if self._change is None:
+            return self._pieces.split(text, prefix=prefix)
+        changed = self._change(text)
+        edges = [*changed.starts, len(text)]
+        return [
+            Piece(number, edges[start], edges[start] if start == end else changed.ends[end - 1])
+            for number, start, end in self._pieces.split(changed.text, prefix=prefix)
+        ]
