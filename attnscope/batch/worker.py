@@ -132,7 +132,7 @@ class ModelWorker:
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
             return record_of(item, "skipped", error=why)
-        text_plan = plan_text(self._run, self._source, item.text, clip=True)
+        text_plan = plan_text(self._run, self._source, item.text, several=True)
         if all(token.special for token in text_plan.tokens):
             return record_of(item, "skipped", error="the text has only special tokens")
         sources = text_plan.context or text_plan.tokens

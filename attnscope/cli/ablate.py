@@ -89,7 +89,8 @@ class CutOptions:
     head: Annotated[
         str,
         head_option(
-            "With --each head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
+            "With --each head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), or "
+            "L2H3.",
             "all",
             group=_CUT,
         ),
@@ -97,8 +98,8 @@ class CutOptions:
     query: Annotated[
         str | None,
         query_option(
-            "With --each edge, the queries of the edges to cut: positions (3, 3:8, -1), words or phrases, separated by "
-            "commas.",
+            "With --each edge, the queries of the edges to cut: positions (3, 3:8 without 8, -1), words or phrases, "
+            "separated by commas.",
             metavar="TOKENS",
             group=_CUT,
         ),

@@ -122,7 +122,15 @@ def _to_file(findings: "Findings", show: OutputOptions, listing: "Listing | None
     from attnscope.studies.formats import export
 
     path = Path(str(show.output))
-    parts = export(findings, path, precision=show.precision, width=_named_width(), listing=listing, look=show.look)
+    parts = export(
+        findings,
+        path,
+        precision=show.precision,
+        width=_named_width(),
+        listing=listing,
+        look=show.look,
+        data_only=show.quiet,
+    )
     size = write_atomic(path, parts, force=show.force)
     if not show.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

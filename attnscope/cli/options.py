@@ -364,6 +364,10 @@ class TableOutputOptions(OutputOptions):
 
     Attributes:
         format: On standard output.
+        verbose: Show all that is known about the model.
     """
 
     format: Annotated[TableOrJson | None, format_option(TableOrJson)] = None
+    verbose: Annotated[bool, verbose_option("In a terminal, show the model's full path, its device and all notes.")] = (
+        False
+    )

@@ -13,7 +13,7 @@ from attnscope.request.selection import POOL, PRINTED, parse_unit
 
 SELECT = "What to compute"
 STAGES = "scores,masked,weights"
-NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
+NUMBERS = "or numbers such as 3, 0,2,5-7 (with 7) or -1 (the last)."
 AUTO_HEAD = (
     "auto picks the head with the most weight from --query on --key; without --key, the one whose weights depend most "
     "on content, not on distance, special tokens or the first."
@@ -95,8 +95,8 @@ class SelectionOptions:
     query: Annotated[
         str | None,
         query_option(
-            "Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, "
-            "and anything in quotation marks, are words."
+            "Rows: positions (3, 3:8 without 8, -1), words or phrases, separated by commas. Numbers that are not "
+            "positions, and anything in quotation marks, are words."
         ),
     ] = None
     key: Annotated[str | None, key_option("Columns, in the same form; the slice 0: selects all.")] = None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.base.errors import NotInText, UsageError
+from attnscope.base.errors import NotInText, UsageError, nearest
 
 if TYPE_CHECKING:
     from attnscope.findings.tokens import Token
@@ -191,7 +191,6 @@ def parse_positions(
     texts: Sequence[str | None],
     option: str,
     *,
-    clip: bool = False,
     missing: list[str] | None = None,
 ) -> list[int]:
     """Return the token positions that `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank` or a phrase stand for.
@@ -199,11 +198,11 @@ def parse_positions(
     Args:
         typed: What the user typed. Commas separate; text in quotation marks, and a comma alone, is a word.
             Positions that the text has (`:` ends are exclusive, as in Python) are positions; anything else is a word
-            or phrase, found wherever tokens spell it. Of Python values, only a str is a word.
+            or phrase, found wherever tokens spell it. A slice that is no word may reach beyond the text. Of Python
+            values, only a str is a word.
         tokens: The text's tokens.
         texts: The text, and its pair; None for one that is not known, or not there.
         option: Name of the option, for the error.
-        clip: A slice may reach beyond the text.
         missing: Gets what the text does not have; None where that is an error.
 
     Raises:
@@ -211,8 +210,9 @@ def parse_positions(
     """
     found: dict[int, None] = {}
     for part, is_word, is_number in _listed(typed):
-        chosen = None if is_word else _numbered(part, len(tokens), clip=clip)
+        chosen = None if is_word else _numbered(part, len(tokens))
         chosen = chosen or (None if is_number else _find_word(part, tokens, texts))
+        chosen = chosen or (None if is_word else _sliced(part, len(tokens)))
         if not chosen and missing is not None:
             missing.append(part)
         elif not chosen:
@@ -220,9 +220,11 @@ def parse_positions(
             found_out = f"'{part}' is outside the text or empty" if beyond else f"'{part}' is not in the text"
             from attnscope.findings.tokens import spell_piece
 
-            words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
-            words += " …" if len(tokens) > _SPELLED else ""
-            raise NotInText(found_out, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
+            spelled = [spell_piece(tokens, i) for i in range(len(tokens))]
+            known = f"{' '.join(spelled[:_SPELLED])}{' …' if len(tokens) > _SPELLED else ''}"
+            hint = f"the text has tokens 0 to {len(tokens) - 1}: {known}"
+            near = None if is_number else nearest(part, re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts))))
+            raise NotInText(found_out, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
         found.update(dict.fromkeys(chosen or ()))
     return list(found)
 
@@ -252,16 +254,19 @@ def _written(part: "int | slice | str") -> str:
     return ":".join("" if edge is None else str(edge) for edge in (part.start, part.stop))
 
 
-def _numbered(part: str, count: int, *, clip: bool) -> list[int] | None:
+def _numbered(part: str, count: int) -> list[int] | None:
     """Return the positions of a number or slice within a text of so many tokens; None for anything else."""
     if _NUMBER.fullmatch(part):
         return [range(count)[int(part)]] if -count <= int(part) < count else None
     match = _SLICE.fullmatch(part)
-    if not match:
-        return None
-    first, end = (int(g) if g else None for g in match.groups())
-    inside = all(edge is None or -count <= edge <= count for edge in (first, end))
-    return list(range(count))[first:end] if inside or clip else None
+    inside = match is not None and all(-count <= int(edge) <= count for edge in match.groups() if edge)
+    return _sliced(part, count) if inside else None
+
+
+def _sliced(part: str, count: int) -> list[int]:
+    """Return the positions of a slice that may reach beyond a text of so many tokens; none for anything else."""
+    match = _SLICE.fullmatch(part)
+    return [] if match is None else list(range(count)[slice(*(int(edge) if edge else None for edge in match.groups()))])
 
 
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:

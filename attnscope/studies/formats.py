@@ -35,12 +35,14 @@ class Drawing:
         width: Columns of what looks like a terminal.
         listing: Of a survey of heads: which of them are listed; None for a choice by the format.
         look: Of pictures.
+        data_only: Whether remarks are left out.
     """
 
     precision: int = 2
     width: int = WIDTH
     listing: "Listing | None" = None
     look: Look = "figure"
+    data_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def export(
     width: int | None = None,
     listing: "Listing | None" = None,
     look: Look = "figure",
+    data_only: bool = False,
 ) -> Iterator[bytes]:
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
@@ -84,13 +87,14 @@ def export(
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
         listing: For a survey of heads, which heads are listed.
         look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
+        data_only: Leave out header, remarks and notes of formats made for reading.
 
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
     found = format_for(path, _command_of(findings))
     check_look(path, look)
-    return found.write(findings, Drawing(precision, width or WIDTH, listing, look))
+    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only))
 
 
 def check_look(path: Path, look: Look) -> None:
@@ -151,29 +155,33 @@ def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
         from attnscope.studies.check.screen import as_text as check_as_text
         from attnscope.views.plain import Page
 
-        yield check_as_text(findings, Page(drawing.width)).encode()
+        yield check_as_text(findings, Page(drawing.width), data_only=drawing.data_only).encode()
         return
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    yield as_text(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing).encode()
+    yield as_text(findings, **_settings(drawing), width=drawing.width).encode()
+
+
+def _settings(drawing: Drawing) -> dict[str, Any]:
+    return {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
 
 
 def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     if drawing.look == "terminal":
         from attnscope.views.terminal.recorded import as_svg as as_terminal
 
-        text = as_terminal(findings, width=drawing.width, precision=drawing.precision, listing=drawing.listing)
+        text = as_terminal(findings, **_settings(drawing), width=drawing.width)
     else:
         from attnscope.views.figure import as_svg
 
-        text = as_svg(findings, precision=drawing.precision, listing=drawing.listing)
+        text = as_svg(findings, **_settings(drawing))
     yield text.encode()
 
 
 def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.figure import as_png
 
-    yield as_png(findings, precision=drawing.precision, listing=drawing.listing)
+    yield as_png(findings, **_settings(drawing))
 
 
 def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:

@@ -82,7 +82,9 @@ class RankingRecorders:
             who = "all words" if not self._named else "this row" if count == 1 else "these rows"
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
-            return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
+            return HeadRanking(
+                f"most {weight} ({{}})", mean, f"no head has {weight}, so the first is shown", values.cpu()
+            )
         found = []
         for some, every in self._offsets:
             rows, all_rows = (
@@ -98,7 +100,7 @@ class RankingRecorders:
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         said = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
-        none = f"the first, as {where}no weights depend on content"
+        none = f"{where}no head's weights depend on content, so the first is shown"
         return HeadRanking(said, mean, none, torch.from_numpy(np.nan_to_num(np.stack(found))))
 
 

@@ -29,21 +29,23 @@ _IN_NO_FONT = "\U0010fffe"
 _MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
 
-def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> str:
+def as_svg(findings: Findings, *, precision: int, listing: "Listing | None" = None, data_only: bool = False) -> str:
     """Draw findings as an SVG.
 
     Args:
         findings: What to show.
         precision: Digits after the point.
         listing: Of a survey of heads: which of them are listed.
+        data_only: See present.
     """
-    canvas = _drawn(findings, precision, listing)
+    canvas = _drawn(findings, precision, listing, data_only)
     return canvas.svg(_font(canvas))
 
 
-def _drawn(findings: Findings, precision: int, listing: "Listing | None") -> Canvas:
+def _drawn(findings: Findings, precision: int, listing: "Listing | None", data_only: bool) -> Canvas:
     canvas = Canvas()
-    for part in present(findings, format="heat", precision=precision, options=False, listing=listing):
+    parts = present(findings, format="heat", precision=precision, options=False, listing=listing, data_only=data_only)
+    for part in parts:
         put_part(canvas, part)
     return canvas
 
@@ -58,7 +60,7 @@ def _font(canvas: Canvas) -> str:
     return _LARGE_FONT if _unusual(canvas) else ""
 
 
-def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None) -> bytes:
+def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = None, data_only: bool = False) -> bytes:
     """Draw findings as a PNG; see as_svg.
 
     Raises:
@@ -71,7 +73,7 @@ def as_png(findings: Findings, *, precision: int, listing: "Listing | None" = No
     if _letter("M", svg_to_bytes) == _letter("", svg_to_bytes):
         hint = "install a font such as DejaVu Sans, or write .svg"
         raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
-    canvas = _drawn(findings, precision, listing)
+    canvas = _drawn(findings, precision, listing, data_only)
     width, height = (int(_ZOOM * (edge + MARGIN)) for edge in (canvas.right, canvas.y))
     if width * height > _MOST_PIXELS:
         found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"

@@ -20,7 +20,13 @@ _PRE = (
 
 
 def as_text(
-    findings: Findings, *, width: int, precision: int, options: bool = True, listing: "Listing | None" = None
+    findings: Findings,
+    *,
+    width: int,
+    precision: int,
+    options: bool = True,
+    listing: "Listing | None" = None,
+    data_only: bool = False,
 ) -> str:
     """Draw the table view without colour.
 
@@ -30,10 +36,11 @@ def as_text(
         precision: Digits after the point.
         options: See present.
         listing: Of a survey of heads: which of them are listed.
+        data_only: See present.
     """
     file = StringIO()
     console = Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
-    draw(findings, console, precision=precision, options=options, listing=listing)
+    draw(findings, console, precision=precision, options=options, listing=listing, data_only=data_only)
     return file.getvalue()
 
 
@@ -44,7 +51,9 @@ def as_html(findings: Findings, *, width: int, precision: int) -> str:
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
-def as_svg(findings: Findings, *, width: int, precision: int, listing: "Listing | None" = None) -> str:
+def as_svg(
+    findings: Findings, *, width: int, precision: int, listing: "Listing | None" = None, data_only: bool = False
+) -> str:
     """Draw the table view in colour, as a picture that loads nothing from anywhere.
 
     Args:
@@ -52,9 +61,10 @@ def as_svg(findings: Findings, *, width: int, precision: int, listing: "Listing 
         width: Columns.
         precision: Digits after the point.
         listing: See as_text.
+        data_only: See present.
     """
     console = _recording(width)
-    draw(findings, console, precision=precision, listing=listing)
+    draw(findings, console, precision=precision, listing=listing, data_only=data_only)
     return smaller(console.export_svg(title="attnscope"))
 
 
