@@ -79,9 +79,7 @@ class SurveyResult(Result[HeadSurvey]):
     @property
     def main(self) -> Names:
         """Name of each head's main role, (layers, heads); None if no role is clear."""
-        names = np.array([*self.roles, None], dtype=object)  # the last for −1
-        found: Names = names[self.data.main]
-        return found
+        return np.array(self.data.main, dtype=object)
 
     def __getitem__(self, role: str) -> Float2:
         """Return one role of every head, (layers, heads).

@@ -117,7 +117,12 @@ SENTENCEPIECE = Extra("sentencepiece", "sentencepiece", "sentencepiece", "pass -
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
     """Return a hint that names the nearest of the known words, or lists them all."""
+    near = nearest(word, known)
+    return f"known: {', '.join(known)}" if near is None else f"did you mean '{near}'?"
+
+
+def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str | None:
+    """Return the known word that is most like a word; None if none is much like it."""
     from difflib import get_close_matches  # a fifth of a millisecond, only paid for errors
 
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), None)

@@ -133,7 +133,7 @@ class ModelWorker:
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
             return record_of(item, "skipped", error=why)
-        text_plan = plan_text(self._run, self._source, item.text, clip=True)
+        text_plan = plan_text(self._run, self._source, item.text, several=True)
         # A special token that covers a part of the text was typed, and is a word as any other.
         if all(token.special and token.start is None for token in text_plan.tokens):
             return record_of(item, "skipped", error="the text has only special tokens")

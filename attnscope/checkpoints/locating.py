@@ -182,9 +182,21 @@ def _adapter(path: Path) -> AttnscopeError:
     """Return the refusal of a LoRA adapter that was named as a model."""
     config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
     base = config.get("base_model_name_or_path")
-    model = base if isinstance(base, str) and base else "BASE"
-    found = f"is an adapter of {format_value(base) if model == base else 'another model'}, not a model"
+    model, whose = "BASE", "another model"
+    if isinstance(base, str) and base:
+        model, whose = str(_openable(Path(base)) or base), format_value(base)
+    found = f"is an adapter of {whose}, not a model"
     return AttnscopeError(found, where=path, hint=f"pass both: --model {model} --adapter {path}")
+
+
+def _openable(folder: Path) -> Path | None:
+    """Return what `--model` has to name for the model in a folder: the folder, or a GGUF file; None for no model."""
+    if _has(folder, CONFIG) or _has(folder, MODULES):
+        return folder
+    try:
+        return next((folder / name for name in sorted(os.listdir(folder)) if name.endswith(GGUF)), None)
+    except OSError:
+        return None
 
 
 def _kind(name: str) -> tuple[str, str] | None:
@@ -206,7 +218,11 @@ def _file(path: Path) -> Located:
     if kind := _kind(path.name):
         what, hint = kind
         raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))
-    raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try its folder: {path.parent}")
+    if path.suffix == ".toml":
+        raise AttnscopeError("is a TOML file, not a model", where=path, hint=f"use --config {path}")
+    model = _openable(path.parent)
+    hint = f"use a folder with {CONFIG}, or a {GGUF} file" if model is None else f"try {model}"
+    raise AttnscopeError("is a file, not a model", where=path, hint=hint)
 
 
 def _single(path: Path) -> str | None:

@@ -116,7 +116,15 @@ def _to_file(findings: "Findings", given: Given, listing: "Listing | None") -> N
     from attnscope.studies.formats import export
 
     path = Path(str(given.output))
-    parts = export(findings, path, precision=given.precision, width=_named_width(), listing=listing, look=given.look)
+    parts = export(
+        findings,
+        path,
+        precision=given.precision,
+        width=_named_width(),
+        listing=listing,
+        look=given.look,
+        data_only=given.quiet,
+    )
     size = write_atomic(path, parts, force=given.force)
     if not given.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -22,13 +22,12 @@ def columns(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> dict[str, Colum
     """
     if isinstance(found, EffectSurvey):
         return _effect_columns(found)
-    values = found.values if isinstance(found, MeasuredHeads) else found.main
+    values = found.values if isinstance(found, MeasuredHeads) else found.roles[0].values
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
     if isinstance(found, MeasuredHeads):
         return table | {found.measure: found.values.ravel()}
-    names = [role.name for role in found.roles]
-    table["main"] = [None if place < 0 else names[place] for place in found.main.ravel().tolist()]
+    table["main"] = [name for row in found.main for name in row]
     for role in found.roles:
         table |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
     return table

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from attnscope.findings.arrays import Matrix, Places
+from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
-SURVEY_SCHEMA = "attnscope.heads/1"
+SURVEY_SCHEMA = "attnscope.heads/2"
 MEASURED_SCHEMA = "attnscope.measured-heads/1"
 
 
@@ -75,7 +75,7 @@ class HeadSurvey(msgspec.Struct, frozen=True):
         mask: Which keys a query could see.
         probes: The data on which the heads were measured.
         roles: Every requested role.
-        main: Index in `roles` of each head's main role, (layers, heads); −1 if none is clear.
+        main: Name of each head's main role, (layers, heads); null if none is clear.
         notes: Remarks for the reader, such as what was left out, and why.
         schema: Name and version of this format.
     """
@@ -84,7 +84,7 @@ class HeadSurvey(msgspec.Struct, frozen=True):
     mask: MaskUse
     probes: Probes
     roles: list[RoleValues]
-    main: Places
+    main: list[list[str | None]]
     notes: list[str] = []
     schema: str = SURVEY_SCHEMA
 

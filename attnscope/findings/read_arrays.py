@@ -16,7 +16,8 @@ from attnscope.findings.arrays import decode_array
 from attnscope.findings.run import SCHEMA, STAGES, Report
 from attnscope.findings.shapes import check_shapes
 
-METADATA = "metadata.json"  # member of an .npz file with the metadata
+METADATA = "metadata"  # array of an .npz file with the metadata: bytes of JSON
+_METADATA_BEFORE = "metadata.json"  # the same in files of attnscope 0.1.0: no array, which NumPy returns as bytes
 SAFETENSORS_KEY = "attnscope"  # key of the metadata in a .safetensors file
 MEAN = -1  # number of a layer or head that is a mean
 ARRAY_FILES = (".npz", ".safetensors")
@@ -59,12 +60,13 @@ def from_arrays(data: bytes, ending: str) -> Report:
 def _from_npz(data: bytes) -> tuple[Any, Arrays]:
     arrays = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        metadata = json.loads(archive.read(METADATA))
         for name in archive.namelist():
-            if name != METADATA:
-                with archive.open(name) as entry:
+            with archive.open(name) as entry:
+                if name == _METADATA_BEFORE:
+                    arrays[METADATA] = np.array(entry.read())
+                else:
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
-    return metadata, arrays
+    return json.loads(arrays.pop(METADATA).item()), arrays
 
 
 def _from_safetensors(data: bytes) -> tuple[Any, Arrays]:

@@ -200,12 +200,12 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
 
 
 def npz_parts(report: Report) -> Iterator[bytes]:
-    """Yield what numpy.savez would write, array by array, and the metadata as a file of JSON beside the arrays."""
+    """Yield what numpy.savez would write, array by array, with the metadata as an array without axes."""
     arrays = labelled_arrays(report)
+    metadata = np.array(_metadata(report, arrays))
     file = _Collected()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(METADATA), _metadata(report, arrays))
-        for one in arrays:
+        for one in [LabelledArray(METADATA, (), (), [metadata]), *arrays]:
             with archive.open(zipfile.ZipInfo(f"{one.name}.npy"), "w", force_zip64=one.nbytes > _LONGEST_ZIP) as entry:
                 header = {"descr": one.dtype.str, "fortran_order": False, "shape": one.shape}
                 np.lib.format.write_array_header_1_0(entry, header)

@@ -89,7 +89,7 @@ def number(name: str, group: str, low: int, help: str, high: int | None = None, 
     return Option(name, group, help, read, more.pop("metavar", "N"), **more)
 
 
-_NUMBERS = "or numbers such as 3, 0,2,5-7 or -1 (the last)."
+_NUMBERS = "or numbers such as 3, 0,2,5-7 (with 7) or -1 (the last)."
 _AUTO_HEAD = (
     "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
     "on content, not on distance, special tokens, the first, or a token that all rows attend to."
@@ -232,8 +232,8 @@ HEAD = replace(
 QUERY = Option(
     "query",
     COMPUTE,
-    "Rows: positions (3, 3:8, -1), words or phrases, separated by commas. Numbers that are not positions, and anything "
-    "in quotation marks, are words.",
+    "Rows: positions (3, 3:8 without 8, -1), words or phrases, separated by commas. Numbers that are not positions, "
+    "and anything in quotation marks, are words.",
     parse_positions,
     "ROWS",
     short="-q",
@@ -536,15 +536,16 @@ ABLATE = (
     _grouped(
         HEAD,
         CUT,
-        "With {each} head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 or -1 (the last), or L2H3.",
+        "With {each} head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), or "
+        "L2H3.",
         default="all",
         complete=("all",),
     ),
     _grouped(
         QUERY,
         CUT,
-        "With {each} edge, the queries of the edges to cut: positions (3, 3:8, -1), words or phrases, separated by "
-        "commas.",
+        "With {each} edge, the queries of the edges to cut: positions (3, 3:8 without 8, -1), words or phrases, "
+        "separated by commas.",
         metavar="TOKENS",
     ),
     _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),

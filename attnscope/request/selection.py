@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.base.errors import NotInText, UsageError
+from attnscope.base.errors import NotInText, UsageError, nearest
 
 if TYPE_CHECKING:
     from attnscope.findings.tokens import Token
@@ -244,19 +244,18 @@ class PositionItem:
     position: int | tuple[int | None, int | None] | None = None
     word: bool = True
 
-    def within(self, count: int, *, clip: bool) -> list[int]:
-        """Return the positions meant in a text of `count` tokens; none if the text does not have them.
+    def find(self, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
+        """Return the positions meant in a text, none if it does not have them; see PositionSelection.find.
 
-        Args:
-            count: Number of tokens.
-            clip: A slice may reach beyond the text.
+        A slice that reaches beyond the text (as in Python) is first looked for as a word, such as `12:30`.
         """
-        if self.position is None:
-            return []
-        if isinstance(self.position, int):
-            return [range(count)[self.position]] if -count <= self.position < count else []
-        inside = all(edge is None or -count <= edge <= count for edge in self.position)
-        return list(range(count))[slice(*self.position)] if inside or clip else []
+        count = len(tokens)
+        if isinstance(self.position, int) and -count <= self.position < count:
+            return [range(count)[self.position]]
+        sliced = list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
+        if isinstance(self.position, tuple) and all(edge is None or -count <= edge <= count for edge in self.position):
+            return sliced or (_find_word(self.text, tokens, texts) if self.word else [])
+        return (_find_word(self.text, tokens, texts) if self.word else []) or sliced
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,6 @@ class PositionSelection:
         texts: Sequence[str | None],
         option: str,
         *,
-        clip: bool = False,
         missing: list[str] | None = None,
     ) -> list[int]:
         """Return the positions of the selection in a text.
@@ -296,7 +294,6 @@ class PositionSelection:
             tokens: The text's tokens.
             texts: The text, and its pair; None for one that is not known, or not there.
             option: Name of the option, for the error.
-            clip: A slice may reach beyond the text.
             missing: Gets what the text does not have; None where that is an error.
 
         Raises:
@@ -304,8 +301,7 @@ class PositionSelection:
         """
         found: dict[int, None] = {}
         for item in self.items:
-            chosen = item.within(len(tokens), clip=clip)
-            chosen = chosen or (_find_word(item.text, tokens, texts) if item.word else [])
+            chosen = item.find(tokens, texts)
             if not chosen and missing is not None:
                 missing.append(item.text)
             elif not chosen:
@@ -315,7 +311,10 @@ class PositionSelection:
 
                 words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
                 words += " …" if len(tokens) > _SPELLED else ""
-                raise NotInText(message, where=option, hint=f"the text has tokens 0 to {len(tokens) - 1}: {words}")
+                hint = f"the text has tokens 0 to {len(tokens) - 1}: {words}"
+                known = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
+                near = nearest(item.text, known) if item.word else None
+                raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
             found.update(dict.fromkeys(chosen))
         return list(found)
 

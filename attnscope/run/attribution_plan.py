@@ -70,6 +70,22 @@ def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | N
     return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 
+def target_notes(run: RunConfig, source: ModelSource) -> list[str]:
+    """Name the token that a target is after a space, if that is another one."""
+    notes = []
+    for target, number in zip(run.target or (), target_ids(run, source), strict=False):
+        after = _after_space(target, source)
+        if after is not None and after != number:
+            notes.append(f"--target '{target}' is the token without a space before it; as a word, it is ' {target}'")
+    return notes
+
+
+def _after_space(target: str, source: ModelSource) -> int | None:
+    """Return the id of what a target is after a space; None for several tokens."""
+    tokens = [token for token in source.tokenizer.encode(f" {target}", where="--target") if not token.special]
+    return tokens[0].id if len(tokens) == 1 and not target.startswith(" ") else None
+
+
 def _token_id(target: str, source: ModelSource) -> int:
     tokenizer = source.tokenizer
     named = tokenizer.id_of(target)
@@ -79,5 +95,7 @@ def _token_id(target: str, source: ModelSource) -> int:
     if len(tokens) == 1:
         return tokens[0].id
     pieces = listed([f"'{token.piece}'" for token in tokens], 8)
-    hint = "use one token; for most tokenizers the space before a word belongs to its token: --target ' store'"
+    hint = "use one token, such as ' store' with the space before the word"
+    if _after_space(target, source) is not None:
+        hint = f"with the space before it, it is one token: --target ' {target}'"
     raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)

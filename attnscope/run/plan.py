@@ -27,7 +27,7 @@ from attnscope.request.memory import (
 )
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
-from attnscope.run.attribution_plan import attribution_bytes
+from attnscope.run.attribution_plan import attribution_bytes, target_notes
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 
@@ -146,7 +146,7 @@ def plan_texts(
     for number, text in enumerate(run.texts):
         try:
             tokens = None if continued is None else continued[number]
-            text_plan = plan_text(run, source, text, clip=len(run.texts) > 1, continued=tokens)
+            text_plan = plan_text(run, source, text, several=len(run.texts) > 1, continued=tokens)
             text_plans.append(replace(text_plan, number=number))
         except NotInText as e:
             missing.append((text, e))
@@ -232,6 +232,8 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     terms = mask_terms(run)
     tokens = [text_plan.tokens for text_plan in text_plans]
     predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
+    if run.target is not None:
+        text_plans[0].notes.extend(target_notes(run, source))
     if run.target is not None and run.query is not None:  # the logit that the named row gives
         for number, text_plan in enumerate(text_plans):
             if len(text_plan.queries) == 1:

@@ -80,7 +80,7 @@ def plan_text(
     source: ModelSource,
     text: TextInput,
     *,
-    clip: bool = False,
+    several: bool = False,
     continued: list[Token] | None = None,
 ) -> TextPlan:
     """Return one text as tokens, with the rows and columns that are shown of it.
@@ -89,7 +89,7 @@ def plan_text(
         run: What the user asked.
         source: The model.
         text: The text.
-        clip: Slices of rows and columns may reach beyond it: they are meant for texts of any length.
+        several: It is one of several texts, so that errors say which.
         continued: Tokens of the text and of its continuation by the model; None without one.
 
     Raises:
@@ -118,10 +118,10 @@ def plan_text(
             "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
-    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal, clip=clip)
+    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = _parse_named("--key", run.auto_key, sources, texts, clip=clip)
-    hidden = _hidden(run, sources, texts, text.where, clip=clip)
+    auto_keys = _parse_named("--key", run.auto_key, sources, texts)
+    hidden = _hidden(run, sources, texts, text.where, several=several)
     return TextPlan(
         tokens,
         context,
@@ -137,7 +137,7 @@ def plan_text(
 
 
 def _hidden(
-    run: RunConfig, sources: Sequence[Token], texts: Sequence[str | None], where: str, *, clip: bool
+    run: RunConfig, sources: Sequence[Token], texts: Sequence[str | None], where: str, *, several: bool
 ) -> tuple[int, ...]:
     """Return the keys of a text that no query sees.
 
@@ -146,9 +146,9 @@ def _hidden(
             the rest, so that no text is passed over.
     """
     try:
-        return tuple(_parse_named("--hide", run.hide, sources, texts, clip=clip) or ())
+        return tuple(_parse_named("--hide", run.hide, sources, texts) or ())
     except NotInText as e:
-        raise UsageError(f"{e.found} ({where})" if clip else e.found, where=e.where, hint=e.hint) from e
+        raise UsageError(f"{e.found} ({where})" if several else e.found, where=e.where, hint=e.hint) from e
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:
@@ -171,7 +171,6 @@ def _choose_cells(
     context: Sequence[Token] | None,
     *,
     causal: bool,
-    clip: bool,
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 
@@ -181,7 +180,6 @@ def _choose_cells(
         tokens: Tokens of the text.
         context: Tokens of the key side in cross-attention; None in self-attention.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
-        clip: Slices may reach beyond the text.
 
     Returns:
         Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
@@ -191,8 +189,8 @@ def _choose_cells(
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
-    queries = _parse_named("--query", run.query, tokens, texts, clip=clip)
-    keys = _parse_named("--key", run.key, sources, texts if context is None else (text.context,), clip=clip)
+    queries = _parse_named("--query", run.query, tokens, texts)
+    keys = _parse_named("--key", run.key, sources, texts if context is None else (text.context,))
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)
@@ -233,9 +231,9 @@ def _narrowed(
 
 
 def _parse_named(
-    option: str, named: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None], *, clip: bool
+    option: str, named: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None]
 ) -> list[int] | None:
-    return None if named is None else sorted(named.find(tokens, texts, option, clip=clip))
+    return None if named is None else sorted(named.find(tokens, texts, option))
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
@@ -258,10 +256,10 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
     """Say what the map replaces, and how to see exact cells."""
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
-    whose = "the matrices are" if run.pool else f"texts over {run.window} tokens are"
+    why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
     return [
-        f"{whose} replaced by a {size} map of token runs, which includes every weight",
+        f"{why}a map of {size} cells, which includes every weight, replaces the matrices",
         f"for exact cells and contributors, select rows and columns, such as {example}",
     ]

@@ -36,12 +36,14 @@ class Drawing:
         width: Columns of what looks like a terminal.
         listing: Of a survey of heads: which of them are listed; None for a choice by the format.
         look: Of pictures.
+        data_only: Whether remarks are left out.
     """
 
     precision: int = 2
     width: int = WIDTH
     listing: "Listing | None" = None
     look: Look = "figure"
+    data_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def export(
     width: int | None = None,
     listing: "Listing | None" = None,
     look: Look = "figure",
+    data_only: bool = False,
 ) -> Iterator[bytes]:
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
@@ -85,13 +88,14 @@ def export(
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
         listing: For a survey of heads, which heads are listed.
         look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
+        data_only: Leave out header, remarks and notes of formats made for reading.
 
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
     found = format_for(path, _command_of(findings))
     check_look(path, look)
-    return found.write(findings, Drawing(precision, width or WIDTH, listing, look))
+    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only))
 
 
 def check_look(path: Path, look: Look) -> None:
@@ -152,12 +156,12 @@ def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
         from attnscope.studies.check.screen import as_text as check_as_text
         from attnscope.views.plain import Page
 
-        yield check_as_text(findings, Page(drawing.width)).encode()
+        yield check_as_text(findings, Page(drawing.width), data_only=drawing.data_only).encode()
         return
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    parts = present(findings, precision=drawing.precision, listing=drawing.listing)
+    parts = present(findings, precision=drawing.precision, listing=drawing.listing, data_only=drawing.data_only)
     yield as_text(parts, drawing.width).encode()
 
 
@@ -166,7 +170,7 @@ def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
         from attnscope.studies.present import present
         from attnscope.views.terminal.recorded import as_svg as as_terminal
 
-        parts = present(findings, precision=drawing.precision, listing=drawing.listing)
+        parts = present(findings, precision=drawing.precision, listing=drawing.listing, data_only=drawing.data_only)
         text = as_terminal(parts, drawing.width)
     else:
         from attnscope.views.figure import as_svg
@@ -184,7 +188,8 @@ def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:
 def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
     from attnscope.studies.present import present
 
-    return present(findings, format="heat", precision=drawing.precision, options=False, listing=drawing.listing)
+    settings: Any = {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
+    return present(findings, format="heat", options=False, **settings)
 
 
 def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:

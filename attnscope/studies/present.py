@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union, Unpack
 
+import msgspec
+
 from attnscope.findings.explain import Explanation
 from attnscope.findings.run import Report
-from attnscope.studies.screens.header import UNKNOWN_WORDS
-from attnscope.views.parts import Facts, Gap, Paragraph, ViewPart
+from attnscope.views.parts import Facts, FirstFitting, Flow, Gap, Paragraph, ViewPart
 from attnscope.views.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
@@ -43,26 +44,19 @@ def present(
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads, or of effects: which of them are listed.
-        data_only: Leave out facts about the run, remarks, notes and options, but not the label of random weights, nor a
-            mask that is not the model's own.
+        data_only: Leave out the header, remarks, notes and options, but not the label of random weights, nor a mask
+            that is not the model's own.
         **detail: How much is shown.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)
     parts = _present(findings, format, settings, listing)
-    return _only_data(parts) if data_only and format != "verdict" else parts
+    return _only_data(parts) if data_only else parts
 
 
 def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
-    """Leave out facts without a warning, unknown words, which are marked in tables, and the gaps around them."""
+    """Leave out remarks, and the gaps around them."""
     gap, begun = False, False
-    for part in parts:
-        if isinstance(part, Paragraph) and UNKNOWN_WORDS in part.spans:
-            continue
-        if isinstance(part, Facts):
-            kept = [(name, value) for name, value in part.lines if _warns(value)]
-            if not kept:
-                continue
-            part = Facts(kept)
+    for part in _without_remarks(parts):
         if isinstance(part, Gap):
             gap = begun
             continue
@@ -70,6 +64,19 @@ def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield Gap()
         gap, begun = False, True
         yield part
+
+
+def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
+    for part in parts:
+        if isinstance(part, FirstFitting):
+            forms = [list(_without_remarks(form)) for form in part.forms]
+            picture = None if part.picture is None else list(_without_remarks(part.picture))
+            yield msgspec.structs.replace(part, forms=forms, picture=picture)
+        elif isinstance(part, Facts) and part.remark:
+            if kept := [(name, value) for name, value in part.lines if _warns(value)]:
+                yield Facts(kept)
+        elif not (isinstance(part, Paragraph | Flow) and part.remark):
+            yield part
 
 
 def _warns(value: object) -> bool:

@@ -26,10 +26,12 @@ class Paragraph(msgspec.Struct, frozen=True):
     Attributes:
         spans: The text.
         indent: Its distance from the left edge, in steps.
+        remark: Whether it is about the findings, and no part of them: `--quiet` leaves it out.
     """
 
     spans: Spans
     indent: int = 0
+    remark: bool = False
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -39,11 +41,13 @@ class Flow(msgspec.Struct, frozen=True):
         items: The items.
         between: What separates two of them.
         indent: See Paragraph.
+        remark: See Paragraph.
     """
 
     items: Sequence[Spans]
     between: str
     indent: int = 0
+    remark: bool = False
 
 
 class OneLine(msgspec.Struct, frozen=True):
@@ -67,9 +71,11 @@ class Facts(msgspec.Struct, frozen=True):
 
     Attributes:
         lines: Each name with its value.
+        remark: See Paragraph. Lines that warn are shown all the same.
     """
 
     lines: Sequence[tuple[str, Spans | Flow | OneLine]]
+    remark: bool = True
 
 
 SHARES = "shares"  # title of the matrix of a measure over layers, which is no stage
@@ -265,7 +271,7 @@ class Dimensions(msgspec.Struct, frozen=True):
         name: Name of the vectors.
         matrix: One vector a row.
         digits: How their numbers are written.
-        whole: What shows all dimensions.
+        whole: What shows all dimensions; empty if only data are shown.
     """
 
     name: str
@@ -282,7 +288,7 @@ class Grid(msgspec.Struct, frozen=True):
         keys: The first rows; None for none of the keys.
         others: Labels of the rows after them.
         columns: The numbers.
-        bars: A share of a full bar for each row, None for no bar; where there are bars.
+        bars: A share of a full bar for each row, below 0 to the left; None for no bar; where there are bars.
         dimensions: Vectors of which as many numbers are shown as fit, if there are any.
     """
 

@@ -9,7 +9,7 @@ from unicodedata import category, east_asian_width
 from attnscope.base.system.escape import escape_control
 from attnscope.views.spans import TOKEN_MARKS, Span
 
-ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉", ".x~<>vv^--||a.:*#-=====#")
+ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x~<>vv^--||a.:*#-=====#-=")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2"})  # used if nothing is below them
 _NARROWEST = 16  # smallest width of the first column of a table
 _BETWEEN = "  "

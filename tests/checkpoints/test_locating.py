@@ -110,7 +110,7 @@ def test_metas_own_layout(tmp_path: Path) -> None:
             "m.safetensors",
             "has only the weights: there is no config.json beside it; put",
         ),
-        ("readme.md", "is a file, not a model folder; try its folder: {folder}"),
+        ("readme.md", "is a file, not a model; use a folder with config.json, or a .gguf file"),
     ],
 )
 def test_files_that_are_no_checkpoint(tmp_path: Path, name: str, said: str) -> None:
@@ -127,6 +127,19 @@ def test_a_gguf_file_is_passed_on_and_its_folder_names_it(tmp_path: Path) -> Non
     (tmp_path / "model.gguf").touch()
     assert locate(str(tmp_path / "model.gguf")) == Located(tmp_path / "model.gguf")
     assert refusal(tmp_path) == f"has no config.json; pass the GGUF file: --model {tmp_path / 'model.gguf'}"
+
+
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "model.gguf"])
+def test_a_hint_names_what_can_be_opened(tmp_path: Path, name: str) -> None:
+    """The folder of a GGUF file is refused, so that a hint names the file itself."""
+    model = tmp_path / "model.gguf" if name == "model.gguf" else tmp_path
+    (tmp_path / "notes.sh").touch()
+    (tmp_path / name).touch()
+    assert refusal(tmp_path / "notes.sh") == f"is a file, not a model; try {model}"
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps(ADAPTER | {"base_model_name_or_path": str(tmp_path)}))
+    assert refusal(adapter).endswith(f"pass both: --model {model} --adapter {adapter}")
 
 
 def test_a_safetensors_file_is_its_folder(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_current_folder_can_be_named(package: Path, tmp_path: Path, monkeypa
 
 
 def test_a_file_for_a_folder_and_a_folder_for_a_file(package: Path, tmp_path: Path) -> None:
-    with pytest.raises(AttnscopeError, match="is a file, not a model folder; try its folder"):
+    with pytest.raises(AttnscopeError, match="is a TOML file, not a model; use --config"):
         locate(str(package / "configs" / "causal.toml"))
     with pytest.raises(AttnscopeError, match="is a folder, not a TOML file; use --model"):
         samples.find_config(str(tmp_path))

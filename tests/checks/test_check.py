@@ -171,7 +171,7 @@ def test_the_header_is_short_and_verbose_is_whole(minilm, monkeypatch, capsys):
 def test_a_failure_is_told_with_its_place():
     made = checked(config="causal", text="The bank").provenance
     failed = Check("rows sum to 1", "fail", 0.02, 1e-5, "L3H1")
-    endless = Check("tiled equals whole", "fail", None, 1e-4, "L0H0")
+    endless = Check("computing in tiles changes nothing", "fail", None, 1e-4, "L0H0")
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
     gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]])
     shown = as_text(CheckReport(made, "causal", "The\x1bbank", [], [failed, endless, left], [gaps], [], False))

@@ -273,7 +273,7 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
         "30 of 75 cells of 1 of 8 heads do not agree within 1e-9 + 0.001·|first| (weights: as they are; "
         in " ".join(out.split())
     )
-    said = "masked 10 of 25 cells differ more; largest difference (masked on one side): text 0, L0H0, query 0"
+    said = "masked 10 of 25 cells do not agree; the largest difference is infinite (one side is masked): text 0, L0H0,"
     assert said in " ".join(out.split())
     assert "what moved" not in out
     assert err.startswith("attnscope: error: text 0, L0H0, masked, query 0 'The', key 1 'bank': ")
@@ -361,8 +361,8 @@ def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matric
     code, out, err = run(capsys, TEXT, *STACK, *options, "--layer", "0", "--head", "1", "--pool", "3")
     out = " ".join(out.split())
     assert (code, err) == (0, "")
-    said = "note the matrices are replaced by a 3 × 3 map of token runs"
-    assert out.count("3 × 3 map of token runs") == 2 + out.count(said)
+    said = "note a map of 3 × 3 cells"
+    assert out.count("map of 3 × 3 cells") == 2 + out.count(said)
     assert ("difference" in out) == matrices
     assert (said in out) == (not matrices)
 
@@ -373,7 +373,7 @@ def test_a_text_of_over_a_thousand_tokens_or_with_pool_is_compared_through_maps(
     arguments = [long, *STACK, "--layer", "0", "--head", "1", *(["--pool", f"{pool}"] if pool else [])]
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
-    assert out.count(f"{runs} × {runs} map of token runs") == 3  # two, and the note that says why
+    assert out.count(f"map of {runs} × {runs} cells") == 3  # two, and the note that says why
     code, whole, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--format", "json")
     first, second = (_weights(json.loads(whole), side).sum(0) for side in (0, 1))
     share = 100 * np.abs(second - first).sum() / 2 / tokens
@@ -381,7 +381,7 @@ def test_a_text_of_over_a_thousand_tokens_or_with_pool_is_compared_through_maps(
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
     assert code == 1
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3")
-    assert (code, "map of token runs" in out, "bidirectional − causal" in out) == (0, False, True)
+    assert (code, "cells, which includes every weight" in out, "bidirectional − causal" in out) == (0, False, True)
 
 
 def test_two_long_texts_are_compared_row_by_row(capsys):
@@ -614,3 +614,12 @@ def test_names_of_reports_may_be_in_capitals(tmp_path, monkeypatch, capsys):
     assert run(capsys, "A.JSON", "A.JSON", "--tolerance", "0")[0] == 0
     code, _, err = run(capsys, "A.JSON")
     assert (code, "at least two saved reports" in err) == (2, True)
+
+
+def test_what_enters_and_leaves_the_top_has_weight(capsys):
+    code, out, _ = run(capsys, "The bank by the river", "--layer", "2", "--head", "0")
+    assert code == 0
+    table = out.partition("top contributors that change")[2].partition("\n\n")[0].splitlines()
+    rows = [line.split() for line in table]
+    assert ["1", "bank", "4", "river", "·", "2", "by"] in rows  # 1 bank leaves it, with a weight of 0.0005
+    assert [row for row in rows if row[:2] == ["4", "river"]] == []  # none of its weights changes by 0.005

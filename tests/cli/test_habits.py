@@ -244,6 +244,47 @@ def test_quiet_prints_tables_without_remarks(capsys):
     assert re.match(r"L\d+H\d+\n", capsys.readouterr().out)
 
 
+QUIET = [
+    ["run", "The bank xylophoneq by the river", "--layer", "all", "--head", "all"],
+    ["run", f"{TEXT} " * 14, "--layer", "2", "--head", "0"],
+    ["run", TEXT, "--words", "--pool", "2"],
+    ["run", TEXT, "--generate", "2", "--mask", "causal"],
+    ["run", TEXT, "--measure", "rollout"],
+    ["compare", TEXT, "--head", "all", "--layer", "all"],
+    ["explain", TEXT, "--query", "bank", "--top", "2", "--mask", "causal"],
+    ["heads"],
+    ["heads", TEXT, "--measure", "entropy"],
+    ["ablate", TEXT, "--cut", "L2H0"],
+    ["ablate", TEXT, "--each", "head"],
+]
+REMARK = re.compile(r"^(model|mask|text|note|more|legend|compare) |^on average|UNKNOWN|--[a-z]|clear role|minus infin")
+
+
+@pytest.mark.parametrize("command", QUIET, ids=lambda command: " ".join(word[:12] for word in command))
+def test_quiet_prints_nothing_but_data(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(command) == 0
+    loud = capsys.readouterr().out.splitlines()
+    assert any(REMARK.search(line) for line in loud)
+    assert main([*command, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out
+    assert [line for line in out.splitlines() if REMARK.search(line)] == []
+    if "--words" not in command:  # which files refuse
+        assert main([*command, "--quiet", "-o", str(tmp_path / "x.txt")]) == 0
+        assert [line for line in (tmp_path / "x.txt").read_text().splitlines() if REMARK.search(line)] == []
+
+
+def test_quiet_keeps_what_was_asked_for(capsys):
+    assert main(["run", TEXT, "--ids", "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("ids      0 The ")
+    assert main(["compare", TEXT, "--head", "0", "--layer", "0", "--layer", "1", "--tolerance", "99", "--quiet"]) == 0
+    assert re.match(r"verdict +passed", capsys.readouterr().out)
+    assert main(["ablate", TEXT, "--cut", "L2H0", "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("cut       L2H0  1 head; weight ")
+
+
 def test_quiet_keeps_the_label_of_random_weights(capsys):
     assert main(["run", TEXT, "--config", "causal", "--quiet"]) == 0
     assert re.match(r"L\d+H\d+  random weights *\n", capsys.readouterr().out)

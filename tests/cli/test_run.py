@@ -344,3 +344,13 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     assert main(["compare", str(one), str(other), "--output", str(other), "--force"]) == 1
     said = f"attnscope: error: {other}: is an input of this command; choose another output\n"
     assert capsys.readouterr() == ("", said)
+
+
+def test_a_target_without_its_space_names_the_word(smollm2, capsys):
+    asked = ["run", "When Mary and John went", "--model", str(smollm2), "--by", "logit", "--stage", "none"]
+    said = "note --target 'Mary' is the token without a space before it; as a word, it is ' Mary'"
+    for target, noted in (("Mary", True), (" Mary", False)):
+        assert main([*asked, "--query", "-1", "--target", target]) == 0
+        assert (said in " ".join(capsys.readouterr().out.split())) is noted
+    assert main([*asked, "--target", "trophy"]) == 2
+    assert "with the space before it, it is one token: --target ' trophy'" in capsys.readouterr().err

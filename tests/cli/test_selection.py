@@ -163,16 +163,27 @@ def test_a_position_or_word_that_is_not_there_is_refused_with_what_is(typed):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
 
 
-@pytest.mark.parametrize("typed", ["3:99", "21:", "22:", "-22:", "0:22", "5:3", "4:4"])
-def test_a_slice_lies_within_the_text_and_holds_something(typed):
+@pytest.mark.parametrize("typed", ["21:", "22:", "30:99", "5:3", "4:4"])
+def test_a_slice_holds_something(typed):
     with pytest.raises(UsageError, match=f"--key: '{typed}' is outside the text or empty; the text has tokens"):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--key")
 
 
-def test_a_slice_for_texts_of_any_length_is_cut():
-    assert parse_positions("19:99").find(TOKENS, (TEXT, None), "--key", clip=True) == [19, 20]
-    with pytest.raises(UsageError):
-        parse_positions("30:99").find(TOKENS, (TEXT, None), "--key", clip=True)
+@pytest.mark.parametrize(("typed", "meant"), [("19:99", [19, 20]), ("-22:2", [0, 1]), ("0:22", list(range(21)))])
+def test_a_slice_may_reach_beyond_the_text(typed, meant):
+    """As in Python; with several texts, it is meant for texts of any length."""
+    assert parse_positions(typed).find(TOKENS, (TEXT, None), "--key") == meant
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("bnak", "bank"), ("River", None), ("rivver", "river")])
+def test_a_word_that_is_misspelt_is_named(typed, meant):
+    if meant is None:  # in any case, it is the word
+        assert parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
+        return
+    with pytest.raises(
+        UsageError, match=f"'{typed}' is not in the text; did you mean '{meant}'\\? the text has tokens"
+    ):
+        parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
 
 
 def test_a_time_of_day_is_a_word_where_it_is_no_slice_of_the_text():

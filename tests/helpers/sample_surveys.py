@@ -30,10 +30,9 @@ def survey(layers=3, heads=4, roles=None, **facts):
                    np.full((layers, heads), NAN if r.measured == "weights" else 0.012, np.float32))
         for r in kept
     ]  # fmt: skip
-    places = [kept.index(HEAD_ROLES[n]) if n >= 0 else -1 for n in main_roles(values).ravel().tolist()]
+    main = [[None if n < 0 else HEAD_ROLES[n].name for n in row] for row in main_roles(values).tolist()]
     probes = Probes(0, 8, 50, 10, ["[CLS]"], ["[SEP]"], 8, 557, True, **{"tripled": 16, **facts})
     mask = MaskUse("bidirectional", "bidirectional")
-    main = np.array(places, dtype=np.int64).reshape(layers, heads)
     return HeadSurvey(made(layers, heads), mask, probes, found, main, ["a note"])
 
 

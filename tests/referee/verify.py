@@ -270,7 +270,7 @@ def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:
     if nothing:
         assert call.pool is not None
         runs = min(call.pool, n)
-        if not any(f"a {runs} × {runs} map of token runs" in one for one in found):
+        if not any(f"a map of {runs} × {runs} cells" in one for one in found):
             raise Mismatch(f"notes: {found}, expected a map of {runs} × {runs} runs for {n} × {n}")
 
 

@@ -79,9 +79,7 @@ def test_heads_that_were_built_by_hand(tmp_path):
     texts = (TextInput(" ".join(LETTERS[:12])), TextInput(" ".join(LETTERS[5::-1])), TextInput("a b a c d b a l"))
     survey = survey_heads(requested(texts, config=str(induction_circuit(tmp_path))), SurveyOptions(draws=4))
     assert survey.probes.repeated == 12
-    names = [role.name for role in survey.roles]
-    main = [[names[place] for place in row] for row in survey.main.tolist()]
-    assert main == [["previous", "first"], ["induction", "uniform"]]
+    assert survey.main == [["previous", "first"], ["induction", "uniform"]]
     values = {role.name: role.values for role in survey.roles}
     scale = 1 / np.sqrt(24) * SHARP  # a score of q·k = 60
     miss = 23 * np.exp(-scale)  # what the other keys get together, at most

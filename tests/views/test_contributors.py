@@ -118,7 +118,7 @@ def test_the_sources_of_generated_tokens_have_a_legend_of_their_own(by):
     text = structs.replace(made.texts[0], generated=[Prediction("next", 2, [token])])
     shown = draw(structs.replace(made, texts=[text]), 200)
     (line,) = [line for line in shown.splitlines() if line.startswith("generated tokens")]
-    assert line.endswith("from which it was predicted; α·‖v‖: weight × norm of the source's value")
+    assert line.endswith("when the model predicted it; α·‖v‖: weight × norm of the source's value")
 
 
 def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
@@ -132,6 +132,11 @@ def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
     shown = draw(structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200)
     (line,) = [line for line in shown.splitlines() if line.startswith("strongest")]
     assert line.split()[1:7] == ["L1H2", "−2.00", "L3H3", "1.00", "L0H1", "0.50"]
+    bars = {line.split()[0]: line.partition("0  ")[2] for line in shown.splitlines() if "│" in line and "H" in line}
+    zero = bars["L1H2"].index("│")
+    assert bars["L1H2"] == f"{'█' * 8:>{zero}}│"  # what it takes away is on the left of the line
+    assert bars["L3H3"] == f"{'':>{zero}}│███▉"
+    assert bars["L0H1"] == f"{'':>{zero}}│█▉"
     one_more = structs.replace(added, sources=np.ones(9, np.float32))
     text = structs.replace(sized(9).texts[0], attribution=one_more)
     assert "1 other token " in draw(structs.replace(made, texts=[text]), 200)

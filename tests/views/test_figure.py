@@ -17,7 +17,8 @@ from attnscope.studies import formats
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
 from attnscope.views import figure as drawing
-from attnscope.views.figure import canvas, matrices
+from attnscope.views import parts
+from attnscope.views.figure import canvas, lowering, matrices
 from attnscope.views.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
@@ -209,6 +210,16 @@ def test_bars_are_as_long_as_the_numbers_beside_them():
     weights = made.row.weights
     assert [float(bar.get("width")) for bar in bars] == pytest.approx((weights * 80).tolist(), abs=0.006)
     assert len({bar.get("x") for bar in bars}) == 1
+
+
+def test_bars_of_numbers_below_0_end_where_the_others_begin():
+    page = canvas.Canvas()
+    column = parts.Column("adds", ["0.50", "−1.00", "0.25"])
+    lowering.put_part(page, parts.Grid("part", None, [ours(name) for name in "abc"], [column], bars=[0.5, -1.0, 0.25]))
+    root = ElementTree.fromstring(page.svg())
+    bars = [(float(e.get("x")), float(e.get("width"))) for e in root.iter(f"{SVG}rect") if e.get("fill") == "#4292c6"]
+    zero = bars[0][0]
+    assert bars == [(zero, 40.0), (zero - 80.0, 80.0), (zero, 20.0)]
 
 
 def test_roles_have_the_colours_of_the_picture():

@@ -1,7 +1,9 @@
+import io
 import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +119,7 @@ def stored(findings, path):
     path.write_bytes(export(findings, path))
     if path.suffix == ".npz":
         with np.load(path) as file:
-            return {name: file[name] for name in file.files if name != METADATA}, json.loads(file[METADATA])
+            return {name: file[name] for name in file.files if name != METADATA}, json.loads(file[METADATA].item())
     with safe_open(path, "numpy") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["attnscope"])  # noqa: SIM118 (not a dict)
 
@@ -127,6 +129,25 @@ def arrays_of(head):
     arrays |= {f"top.{field}": getattr(head.top, field) for field in ("keys", "weight", "value", "projected")}
     arrays |= {f"rows.{field}": getattr(head.rows, field) for field in head.rows.__struct_fields__}
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def test_every_member_of_an_npz_is_an_array(tmp_path):
+    (tmp_path / "x.npz").write_bytes(export(bank(), tmp_path / "x.npz"))
+    with np.load(tmp_path / "x.npz") as file:
+        shapes = {name: file[name].shape for name in file.files}
+    assert shapes["metadata"] == ()
+    assert shapes["weights"] == (1, 1, 5, 5)
+
+
+def test_an_npz_of_version_0_1_0_is_read(tmp_path):
+    data = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(export(bank(), Path("x.npz")))) as now, zipfile.ZipFile(data, "w") as before:
+        for name in now.namelist():
+            if name == "metadata.npy":
+                before.writestr("metadata.json", np.lib.format.read_array(now.open(name)).item())
+            else:
+                before.writestr(name, now.read(name))
+    assert to_json(from_arrays(data.getvalue(), ".npz")) == to_json(bank())
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".npz"])

@@ -97,7 +97,7 @@ EXPLAINED = {
 }
 SCREENS |= EXPLAINED
 SCREENS |= {
-    "overview-80": (overview(1000, notes=["texts over 64 tokens are replaced by a 64 × 64 map of token runs"]), 80, {}),
+    "overview-80": (overview(1000, notes=["a map of 64 × 64 cells replaces the matrices"]), 80, {}),
     "overview-140": (overview(1000), 140, {}),
     "overview-40": (overview(200, bidirectional=True, near=0.2), 40, {}),
     "overview-ascii-80": (overview(1000), 80, {"encoding": "ascii"}),

@@ -259,14 +259,18 @@ def test_several_texts_each_say_which_they_are(format):
 def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does():
     text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
     other = text.heads[0].rows.other
-    assert f"average row of words: {other[1:3].mean():.2f} on other words" in draw(report(text), 120)
+    assert f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other words" in draw(
+        report(text), 120
+    )
     only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
-    assert "average row: 0.00 on other words" in draw(report(only_special), 120)
+    assert "on average, a row has 0.00 of its weight on other words" in draw(report(only_special), 120)
     assert "special tokens" not in draw(sized(3), 120)
 
 
 def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
-    assert f"average row: {text.heads[0].rows.other[0]:.2f} on other words" in draw(report(text), 120)
+    assert f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other words" in draw(
+        report(text), 120
+    )
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)
-    assert "average row" not in draw(report(nothing), 120)
+    assert "on average" not in draw(report(nothing), 120)

@@ -79,12 +79,14 @@ class RankingRecorders:
             who = "all words" if not self._named else "this row" if count == 1 else "these rows"
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
-            return HeadRanking(f"most {weight} ({{}})", mean, f"the first, as none has {weight}", values.cpu())
+            return HeadRanking(
+                f"most {weight} ({{}})", mean, f"no head has {weight}, so the first is shown", values.cpu()
+            )
         values = torch.stack([one.excess.cpu().double().sum(0) for one in self._words]) / count.cpu()
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         said = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
-        none = f"the first, as {where}no weights depend on content"
+        none = f"{where}no head's weights depend on content, so the first is shown"
         return HeadRanking(said, mean, none, values)
 
 

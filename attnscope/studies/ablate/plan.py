@@ -198,7 +198,7 @@ def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) 
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
         given = (asked.reference,)
-        hidden = sorted(run.hide.find(tokens, given, "--hide", clip=True, missing=missing))
+        hidden = sorted(run.hide.find(tokens, given, "--hide", missing=missing))
     if missing:
         notes.append(f"has no {', '.join(missing)} to hide")
     return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))

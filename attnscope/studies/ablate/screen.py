@@ -20,12 +20,12 @@ _ROWS = 16  # number of tokens whose hidden states are shown
 _HOW = {
     "zero": ("set to 0", "{} replaced by 0"),
     "mean": ("set to mean", "{} replaced by {}"),
-    "renormalised": ("renormalised", "score −inf: softmax redistributes the weight over the other keys"),
-    "unnormalised": ("unnormalised", "weight 0: the other weights stay as they were"),
+    "renormalised": ("renormalised", "its score is −inf, so softmax gives its weight to the other keys"),
+    "unnormalised": ("unnormalised", "its weight is 0, and the other weights stay as they were"),
 }
 _OUTPUTS = {"head": ("the head's output is", "its mean"), "layer": ("the outputs of its heads are", "their means")}
-_KL = "KL divergence of the predictions in bits, KL(before ‖ after)"
-_HIDDEN = "length of the change of the final hidden state, relative to that of the state"
+_KL = "how much the predictions change, as KL(before ‖ after) in bits"
+_HIDDEN = "how much the final hidden state changes, relative to its length"
 _EDGE = "edge A → B: what query A reads from key B."
 
 
@@ -102,7 +102,7 @@ def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
     for effect in found.effects:
         name, meaning = _HOW[effect.how]
         lines.append((name, note(meaning.format(*_OUTPUTS["head"]))))
-    return Facts(lines)
+    return Facts(lines, remark=False)
 
 
 def _predictions(found: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -132,14 +132,15 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
     for n, effect in enumerate(found.effects):
         if n:
             yield Gap()
-        how = f", {_HOW[effect.how][0]}" if len(found.effects) > 1 else ""
-        said = f"  {which}, without and with the cut{how}: cosine, and length of the change"
+        how = f" ({_HOW[effect.how][0]})" if len(found.effects) > 1 else ""
+        said = f"  {which}: cosine of the states without and with the cut{how}, and length of their difference, "
+        said += "absolute and relative"
         yield Paragraph((Span("final hidden state", "title"), Span(said)))
         norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
         columns = [
             Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
-            Column("change", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
-            Column("of length", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
+            Column("difference", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
+            Column("relative", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
         yield Grid("token", axis, [], columns)
     yield WholeNames(axis)
@@ -169,8 +170,8 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
     yield Paragraph(
         (
             Span(title, "title"),
-            Span(f"  {name}  "),
-            *note(f"{meaning}, {where}; {how}"),
+            Span(f"  {name}  " if found.unit == "edge" else "  "),
+            *note(f"{meaning}, {where}, if {how}"),
         )
     )
     if found.unit == "head":

@@ -140,7 +140,7 @@ def _checks(job: _CheckedModel, on_progress: ProgressCallback) -> tuple[list[Che
 
 def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list[LayerStages], Check]:
     """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
-    name = "what a layer passes on is W·(weights·v)"
+    name = "the output of attention is W·(weights·v)"
     projections = _projections(job, engine)
     if projections is None:
         alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
@@ -187,7 +187,7 @@ def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Limits) -> 
     """Compare tiles of three rows, with no more keys than they may see, with one tile of everything."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
     tiled = record_stages(engine, [job.text_plan.tokens], job.model_shape, include_masked=False)
-    return _compare("tiled equals whole", tiled, alone, ("masked", "weights", "output"), bounds)
+    return _compare("computing in tiles changes nothing", tiled, alone, ("masked", "weights", "output"), bounds)
 
 
 def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:

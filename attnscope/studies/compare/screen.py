@@ -15,6 +15,7 @@ from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import Listing, head_numbers, strongest
+from attnscope.studies.screens.contributors import LITTLE
 from attnscope.studies.screens.header import (
     WHAT_IF,
     describe_mask,
@@ -174,7 +175,7 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     yield strongest(values, None, Listing(), settings)
     others = settings.named("--layer and --head", "layer and head")
     follow = "the one that moved most follows" if shown == 1 else f"the {shown} that moved most follow"
-    yield Paragraph(ours(f"{follow}; {others} select others", "dim"))
+    yield Paragraph(ours(f"{follow}; {others} select others", "dim"), remark=True)
 
 
 def _arrow(sides: tuple[Side, Side]) -> Spans:
@@ -197,7 +198,7 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
         return
     lines = [("verdict", untrusted(conclusion(comparison, verdict), "good" if verdict.passed else "bad"))]
     lines += [(stage.stage, untrusted(worst_of_stage(comparison, stage))) for stage in verdict.stages]
-    yield Facts(lines)
+    yield Facts(lines, remark=False)
 
 
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -311,7 +312,7 @@ def _numbers(
         most = _largest(np.abs(_differences(reports, head, columns)).sum(0), FEW)
         left_out.append(("columns", len(most), len(columns)))
         columns = [columns[n] for n in most]
-    if left_out and not settings.data_only:
+    if left_out:
         yield from _say_left_out(left_out, settings)
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
     stages.append(_difference(reports, head, sides, columns, settings))
@@ -345,7 +346,7 @@ def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySet
     options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
     others = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
     show = "show" if len(left_out) > 1 else "shows"
-    yield Paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"))
+    yield Paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"), remark=True)
 
 
 def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -583,7 +584,13 @@ def _token(tokens: Sequence[Token], position: int) -> Spans:
 def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
     """Present which tokens entered and left each query's top contributors."""
     rows: list[list[Spans]] = []
-    for pair, entered, left in zip(head.queries, head.entered, head.left, strict=True):
+    for n, pair in enumerate(head.queries):
+        if head.total_variation[n] < _VISIBLE:
+            continue
+        left, entered = (
+            [position for position in positions if _is_listed(reports[side], head, side, pair[side], position)]
+            for side, positions in enumerate((head.left[n], head.entered[n]))
+        )
         if entered or left:
             cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
             rows.append([_pair_name(reports, pair), *reversed(cells)])
@@ -591,6 +598,12 @@ def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
         yield Gap()
         yield Paragraph(ours("top contributors that change", "bold"))
         yield Moves(("query", "enter the top", "leave the top"), (True, True, True), rows)
+
+
+def _is_listed(text: TextReport, head: HeadChange, side: int, query: int, key: int) -> bool:
+    """Tell whether a top contributor has enough weight to be listed; see contributors."""
+    top, row = _head_of(text, head, side).top, text.queries.index(query)
+    return top.by != "weight" or float(top.weight[row][top.keys[row] == key].max()) >= LITTLE
 
 
 def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:

@@ -235,9 +235,9 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
     if cell.difference == 0:
         return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"
     place = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
-    size = "(masked on one side)" if cell.difference is None else f"{cell.difference:.3g}"
+    size = "infinite (one side is masked)" if cell.difference is None else f"{cell.difference:.3g}"
     if stage.scale > 1 and cell.difference is not None:
         size += f" ({_share(stage)})"
-    beyond = f"{stage.beyond:,} of {stage.compared:,} cells differ more; " if stage.beyond else ""
+    beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; " if stage.beyond else ""
     values = " → ".join("masked" if value is None else f"{value:.6g}" for value in (cell.first, cell.second))
-    return f"{beyond}largest difference {size}: {place}: {values}"
+    return f"{beyond}the largest difference is {size}: {place}: {values}"

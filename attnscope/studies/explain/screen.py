@@ -158,7 +158,7 @@ def _title(step: int, title: str, said: Spans) -> Iterator[ViewPart]:
     yield Gap()
     yield Paragraph(ours(f"{step}  {title}", "bold"))
     if said:
-        yield Paragraph(said, indent=1)
+        yield Paragraph(said, indent=1, remark=True)
 
 
 def _say(said: str, look: Look = "") -> Paragraph:

@@ -24,11 +24,11 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
         parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
         more = settings.named("--top K", "top=K")
         said = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
-        yield Paragraph(ours(said, "dim"), indent=1)
+        yield Paragraph(ours(said, "dim"), indent=1, remark=True)
 
 
 def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> Dimensions:
-    whole = f"{settings.named('--format json', 'data')} has all"
+    whole = "" if settings.data_only else f"{settings.named('--format json', 'data')} has all"
     return Dimensions(name, matrix, digits_for(matrix, settings.precision), whole)
 
 
@@ -126,7 +126,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
     yield Grid("key", axis, [], columns)
     if np.isneginf(row.masked).any():
-        yield Paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1)
+        yield Paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1, remark=True)
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:

@@ -177,7 +177,7 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
     return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
 
 
-def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.ndarray]:
+def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], list[list[str | None]]]:
     """Return every role that was asked for, and the main role of every head."""
     kept = [role for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles]
     shape = sums.arrays["rows"].shape[1:]
@@ -201,9 +201,8 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], np.nda
                 error.astype(np.float32),
             )
         )
-    places = {HEAD_ROLES.index(role): n for n, role in enumerate(kept)} | {-1: -1}
-    main = main_roles(values)
-    return roles, np.vectorize(places.__getitem__, otypes=[np.int64])(main)
+    main = [[None if place < 0 else HEAD_ROLES[place].name for place in row] for row in main_roles(values).tolist()]
+    return roles, main
 
 
 def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:

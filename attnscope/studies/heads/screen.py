@@ -83,16 +83,17 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
     else:
         yield _picture(survey)
         yield Gap()
-        counted = [(role, int((survey.main == n).sum())) for n, role in enumerate(survey.roles)]  # as main role
-        rows = [_strongest_row(role, count, listing) for role, count in counted]
+        main = [name for row in survey.main for name in row]
+        rows = [_strongest_row(role, main.count(role.name), listing) for role in survey.roles]
         yield StrongestHeads(rows, one_line=listing.top is None)
         yield Gap()
-        none = int((survey.main < 0).sum())
+        none = main.count(None)
         have = "has" if none == 1 else "have"
-        said = Span(f"{none} of {survey.main.size} heads {have} no clear role", "bold")
+        said = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
+        shown = f" ({_UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
-        counts = "; a head counts for its main role" + (" (– is never one)" if beside else "")
-        yield Paragraph((said, Span(f" ({_UNCLEAR} in the picture; shades: how strong a role is){counts}")))
+        shown += "; a role with – is never the main one." if beside else "."
+        yield Paragraph((said, Span(shown)), remark=True)
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
@@ -127,12 +128,14 @@ def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
     said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
     yield "texts", said
     if probes.repeated:
-        third = f"; of {probes.tripled}, in three copies" if probes.tripled else ""
-        needle = f"; with {probes.needle} that come again (a needle)" if probes.needle else ""
+        n, size = probes.draws, probes.repeated
+        texts = [f"{n} texts of {size} random tokens written twice"]
+        texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
+        if probes.needle:
+            texts.append(f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)")
         framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
-        inside = f"; in {framed}" if framed else ""
-        of = f"{probes.draws} texts of {probes.repeated} tokens, in two copies"
-        yield "random", f"{of}{third}{needle}{inside}; seed {probes.seed}"
+        inside = f", each as {framed}" if framed else ""
+        yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
 
 
 def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
@@ -149,12 +152,13 @@ def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
 
 def _picture(survey: HeadSurvey) -> RolePicture:
     """Present the letter of each head's main role, and its strength."""
+    roles = {role.name: role for role in survey.roles}
     cells = [
         [
-            None if place < 0 else _cell(survey.roles[place], float(survey.roles[place].values[layer, head]))
-            for head, place in enumerate(row)
+            None if name is None else _cell(roles[name], float(roles[name].values[layer, head]))
+            for head, name in enumerate(row)
         ]
-        for layer, row in enumerate(survey.main.tolist())
+        for layer, row in enumerate(survey.main)
     ]
     return RolePicture(cells, _UNCLEAR)
 

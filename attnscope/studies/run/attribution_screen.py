@@ -35,7 +35,9 @@ def present_attribution(text: TextReport, found: Attribution, settings: DisplayS
     ]
     yield _ranking("token", named, float(found.sources.sum()), _SOURCES, settings, rest="tokens")
     yield Gap()
-    yield Paragraph((Span("tokens through single heads", "bold"), Span("  what each adds, largest first", "dim")))
+    yield Paragraph(
+        (Span("head ← token", "bold"), Span("  what a head adds by reading one token, largest first", "dim"))
+    )
     yield Flow([_edge(text, edge, settings) for edge in found.edges[:_SOURCES]], " · ", 1)
 
 
@@ -83,7 +85,7 @@ def _ranking(
         labels.append(ours(f"{others} other {rest if others > 1 else rest.removesuffix('s')}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0
-    bars: list[float | None] = [abs(value) / largest for value in values]
+    bars: list[float | None] = [value / largest for value in values]
     labels.append(ours("sum", "bold"))
     cells = column_texts([*values, total], settings.precision)
     return Grid(heading, None, labels, [Column("adds", cells)], bars=[*bars, None])

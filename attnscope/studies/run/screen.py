@@ -77,7 +77,7 @@ def _present_head(
         yield from overview(text, head)
     if not text.queries:
         if settings.words:
-            yield Paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"))
+            yield Paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"), remark=True)
         return
     if settings.words and "weights" in head.stages and text.keys:
         yield Gap()
@@ -131,7 +131,7 @@ def _drawn(
 def _not_shown(what: str, stages: list[StageMatrix], settings: DisplaySettings) -> list[ViewPart]:
     """Say what is left out, and how to get it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    return [] if settings.data_only else [Paragraph(ours(f"not shown: {what} ({option})", "dim"))]
+    return [Paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
 
 
 def are_thumbnails(text: TextReport) -> bool:

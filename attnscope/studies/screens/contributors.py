@@ -82,7 +82,7 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
     if chosen:
         said = (
             Span("generated tokens", "bold"),
-            Span("  attention of the token before each, from which it was predicted", "dim"),
+            Span("  what the token before each attended to when the model predicted it", "dim"),
         )
         yield Gap()
         yield msgspec.structs.replace(

@@ -17,7 +17,7 @@ from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_s
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
-UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
+_UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _LONGEST_ROWS = 16  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
 WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
@@ -34,17 +34,18 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
-        yield Paragraph((UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more))
+        yield Paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
-        yield Paragraph((UNKNOWN_WORDS, Span(f" {said} unknown to the tokenizer (marked {UNKNOWN})")))
+        said += f" unknown to the tokenizer (marked {UNKNOWN})"
+        yield Paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
         said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
-        yield Paragraph((UNKNOWN_WORDS, Span(said)))
+        yield Paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
 
 
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
@@ -185,7 +186,7 @@ def token_ids(text: TextReport) -> Facts:
         ]
         if items:
             lines.append((name, Flow(items, " · ")))
-    return Facts(lines)
+    return Facts(lines, remark=False)
 
 
 def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans, Spans]:
@@ -215,8 +216,8 @@ def head_header(report: Report, text: TextReport, head: HeadReport, settings: Di
         spans += [Span(between), *one]
         between = "  "
     yield Paragraph(tuple(spans))
-    if not settings.data_only and (facts := _row_facts(text, head)):
-        yield Flow([ours(fact, "dim") for fact in facts], " ")
+    if facts := _row_facts(text, head):
+        yield Flow([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 
 RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
@@ -253,11 +254,15 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
     shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]
     if sum(getattr(found, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
-        facts[shares[-1]] += " (these overlap)"
+        facts[shares[-1]] += " (keys can count twice)"
     for n, (phrase, following) in enumerate(pairwise(said[name] for name in known)):
         facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
-    whose = "average row" if words.all() or not words.any() else "average row of words"
-    return [f"{whose}: {facts[0]}", *facts[1:]] if facts else []
+    if not facts:
+        return []
+    if shares[:1] == [0]:
+        facts[0] = facts[0].replace(" on ", " of its weight on ", 1)
+    whose = "a row" if words.all() or not words.any() else "the row of a word"
+    return [f"on average, {whose} has {facts[0]}", *facts[1:]]
 
 
 def _quantity(phrase: str) -> str:

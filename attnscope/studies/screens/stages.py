@@ -51,7 +51,7 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     if stage == "output":
         return f"{mean}weights · v{masked}"
     whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
-    zero = f"; {NOT_ALLOWED if picture else 'a plain 0'} is exactly zero"
+    zero = f"; {NOT_ALLOWED if picture else '0 without decimals'} is exactly zero"
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.sink is not None else "softmax of masked"

@@ -233,8 +233,8 @@ def put_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.paragraph(
         (
             Span("weights", "bold"),
-            Span(f"  {n_rows} × {n_columns} map of token runs: ", "dim"),
-            Span("weight on each run of keys, averaged over a run of queries", "dim"),
+            Span(f"  map of {n_rows} × {n_columns} cells; ", "dim"),
+            Span("a cell is the weight on a run of keys, averaged over a run of queries", "dim"),
         )
     )
     scale = LogScale.of(pooled.weights)

@@ -146,15 +146,16 @@ def put_grid(canvas: Canvas, grid: Grid) -> None:
         for i in range(shown):
             cells = written(grid.dimensions.matrix[:, i].tolist(), grid.dimensions.digits, ZERO)
             columns.append([ours(f"dim {i}", "dim"), *(ours(cell, "dim") for cell in cells)])
-        if shown < count:
+        if grid.dimensions.whole and shown < count:
             said = f"the first {shown} of {count} dimensions of {grid.dimensions.name}"
     rows = [[ours(grid.heading, "dim"), *(column[0] for column in columns)]]
     rows += [[label, *(column[n + 1] for column in columns)] for n, label in enumerate(labels)]
     x = MARGIN + _INDENT
     right, (_, *bases) = canvas.table(rows, right=[False, *[True] * len(columns)], x=x, size=SMALL)
+    zero = right - _BAR * min([0.0, *(share for share in grid.bars or () if share is not None)])
     for share, base in zip(grid.bars or (), bases, strict=grid.bars is not None):
         if share:
-            canvas.fill(right, base - SMALL * 0.72, share * _BAR, SMALL * 0.72, BAR)
+            canvas.fill(zero + _BAR * min(share, 0.0), base - SMALL * 0.72, abs(share) * _BAR, SMALL * 0.72, BAR)
     if said:
         canvas.paragraph(ours(said, "dim"), x=x, size=SMALL)
 

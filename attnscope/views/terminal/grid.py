@@ -14,6 +14,7 @@ from attnscope.views.terminal.contributors import BAR, bar_text
 from attnscope.views.terminal.labels import labels
 from attnscope.views.terminal.screen import INDENTS, STYLES, Screen
 
+_MIRRORED = str.maketrans("▏▎▍▌▋▊▉", "▕▕▐▐▐██")  # the blocks that begin at the right edge of a cell
 _INDENT = INDENTS[1]
 _NAME = INDENTS[2] - INDENTS[1]  # cells of a vector's name
 
@@ -49,13 +50,13 @@ def put_grid(screen: Screen, grid: Grid) -> None:
     label = max(cell_len(grid.heading), *(cell_len(text.plain) for text in names))
     columns = [_GridColumn(column.heading, column.cells, STYLES[column.look]) for column in grid.columns]
     if grid.bars is not None:
-        columns.append(_GridColumn("", [bar_text(bar or 0.0, BAR) for bar in grid.bars], "cyan", left=True))
+        columns.append(_GridColumn("", _bars([bar or 0.0 for bar in grid.bars]), "cyan", left=True))
     said = ""
     if grid.dimensions is not None:
         used = _INDENT + label + sum(column.width for column in columns)
         shown = _dimensions(grid.dimensions, screen.width - used)
         columns += shown
-        if len(shown) < (count := grid.dimensions.matrix.shape[1]):
+        if grid.dimensions.whole and len(shown) < (count := grid.dimensions.matrix.shape[1]):
             first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of"
             which = first if shown else "none of the"
             said = f"{which} {count} dimensions of {grid.dimensions.name}; {grid.dimensions.whole}"
@@ -68,6 +69,15 @@ def put_grid(screen: Screen, grid: Grid) -> None:
     _put_block(screen, grid.heading, names, label, block)
     if said:
         screen.put_indented(Text(said, "dim"), 1)
+
+
+def _bars(shares: Sequence[float]) -> list[str]:
+    """Draw bars; if any share is below 0, on both sides of a line."""
+    if min(shares) >= 0:
+        return [bar_text(share, BAR) for share in shares]
+    left = [bar_text(-share, BAR)[::-1].translate(_MIRRORED) for share in shares]
+    room = max(map(len, left))
+    return [f"{bar:>{room}}│{bar_text(share, BAR)}" for bar, share in zip(left, shares, strict=True)]
 
 
 def _dimensions(dimensions: Dimensions, room: int) -> list[_GridColumn]:

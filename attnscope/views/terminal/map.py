@@ -84,12 +84,11 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
 
 def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
-    drawn = f", drawn as {sizes[1]}" if sizes[1] != sizes[0] else ""
-    said = f"{sizes[0]} map of token runs{drawn}: weight on each run of keys, averaged over a run of queries"
+    drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
+    cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
+    said = f"map of {sizes[0]} cells{drawn}{cell}"
     if (pooled.queries[-1], pooled.keys[-1]) == pooled.weights.shape:  # every run is one token
-        said = f"map of {sizes[0]} weights"
-        if drawn:
-            said += f"{drawn}: weight on each run of keys, averaged over a run of queries"
+        said = f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
     screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
 
 
