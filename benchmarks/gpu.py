@@ -1,20 +1,17 @@
 """Time the GPU against the CPU, and compare their numbers; exits with 1 without CUDA.
 
-    python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N] [--write FILE]
+    python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N]
 
 `tests`: those that are marked cuda, among them every family's parity. `attention`: 32 query heads of width 128 over 8
 key/value heads, causal, 32,768 tokens, bfloat16. Ours: `attend()` with the five strongest sources and row statistics
 of every row; scores and softmax are float32. Peer: `scaled_dot_product_attention` held to its flash kernel, the output
 alone. Aim: 1.5 times as long. `commands`: `run`, `batch` and `heads` as whole processes, of a checkpoint of GPT-2's
-shape, on the GPU against the CPU of the same machine. `--write` appends what is printed to a file, under the names of
-the GPU and of the machine.
+shape, on the GPU against the CPU of the same machine.
 """
 
 import argparse
-import io
 import subprocess
 import sys
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,7 +119,6 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--write", type=Path, help="append the tables to this file")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)  # cpu: whether the benchmark itself works
     parser.add_argument("--layers", type=int, default=12, help=argparse.SUPPRESS)
     parser.add_argument("--width", type=int, default=768, help=argparse.SUPPRESS)
@@ -130,32 +126,15 @@ def main() -> int:
     if asked.device != "cpu" and not torch.cuda.is_available():
         print("there is no CUDA device here, which this benchmark is about", file=sys.stderr)
         return 1
-    parts, missed, printed = asked.only.split(","), False, io.StringIO()
-    title = f"{torch.cuda.get_device_name() if asked.device != 'cpu' else 'no GPU'}; {machine()}"
-    with redirect_stdout(_Both(sys.stdout, printed)):
-        print(title)
-        if "tests" in parts:
-            missed |= tests()
-        if "attention" in parts:
-            missed |= attention(asked.device, asked.tokens, asked.runs)
-        if "commands" in parts:
-            missed |= commands(asked.device, asked.runs, layers=asked.layers, width=asked.width)
-    if asked.write:
-        with asked.write.open("a") as file:
-            file.write(f"\n## {title}\n\n```\n{printed.getvalue().partition(chr(10))[2]}```\n")
+    parts, missed = asked.only.split(","), False
+    print(f"{torch.cuda.get_device_name() if asked.device != 'cpu' else 'no GPU'}; {machine()}", flush=True)
+    if "tests" in parts:
+        missed |= tests()
+    if "attention" in parts:
+        missed |= attention(asked.device, asked.tokens, asked.runs)
+    if "commands" in parts:
+        missed |= commands(asked.device, asked.runs, layers=asked.layers, width=asked.width)
     return int(missed)
-
-
-class _Both(io.TextIOBase):
-    """A stream that is two."""
-
-    def __init__(self, *streams: io.TextIOBase) -> None:
-        self.streams = streams
-
-    def write(self, text: str) -> int:
-        for stream in self.streams:
-            stream.write(text)
-        return len(text)
 
 
 if __name__ == "__main__":

@@ -93,13 +93,24 @@ def test_the_benchmark_of_cuda_says_that_there_is_none(run_here: RunHere) -> Non
     assert "no CUDA device" in said
 
 
-def test_the_benchmark_of_cuda_writes_its_table_down(tmp_path: Path, run_here: RunHere) -> None:
+def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_next_one(tmp_path: Path) -> None:
     """On the CPU, where nothing that it prints says anything about a GPU."""
-    asked = ("--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--write", tmp_path / "gpu.md")
-    _, printed, said = run_here("gpu.py", *map(str, asked))
-    title, *table = printed.splitlines()
-    assert not said and table[1].startswith("causal, 64 tokens")
-    assert (tmp_path / "gpu.md").read_text() == "\n".join(["", f"## {title}", "", "```", *table, "```", ""])
+    page = tmp_path / "page.md"
+    page.write_text("# Benchmarks\n\n## CUDA: `python benchmarks/gpu.py`\n\nText.\n\n## Other\n\nEnd.\n")
+    asked = ("gpu.py", "--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--into", str(page))
+    for _ in range(2):
+        done = run("record.py", *asked)
+        before, rest = page.read_text().split(f"<!-- {' '.join(asked[:-2])}; ")
+        machine, _, after = rest.partition(" -->\n\n```\n")
+        assert before == "# Benchmarks\n\n## CUDA: `python benchmarks/gpu.py`\n\nText.\n\n"
+        assert "causal, 64 tokens" in done.stdout and "cores" in machine
+        assert after == f"{done.stdout.rstrip()}\n```\n\n## Other\n\nEnd.\n"
+
+
+def test_a_table_without_a_section_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# Benchmarks\n")
+    done = run("record.py", "imports.py", "1", "--into", str(tmp_path / "page.md"))
+    assert done.returncode == 1 and done.stderr == "no section names imports.py\n"
 
 
 def test_the_import_is_measured_against_its_floor() -> None:

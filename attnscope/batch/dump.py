@@ -188,7 +188,6 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         copied_elements=copied_elements,
         tiled_queries=tokens,
         threads=run.threads or count_threads(),
-        output_needed=cut,
         predicted=int(cut and source.predicts is not None),
     )
     more = {"kept": logit_bytes(source)} if cut else {}

@@ -61,7 +61,6 @@ class TileSize:
         rows: Rows in it, of every text and head.
         heads: Heads in it.
         raw: Raw scores are kept.
-        mean: Layers or heads are averaged.
         within: Tokens to both sides of a row whose weights are summed at once.
         kept: What is kept of all tiles.
     """
@@ -70,7 +69,6 @@ class TileSize:
     rows: int
     heads: int
     raw: bool
-    mean: bool
     within: int
     kept: Quantities
 
@@ -128,7 +126,7 @@ class RecordPart:
 def _top_tile(tile: TileSize) -> int:
     """Count what ranking takes: rows that are ranked at once, and what was found of them."""
     kept = tile.kept
-    stages = MEASURE * tile.mean + MANY * (kept.top > FEW)
+    stages = MEASURE + MANY * (kept.top > FEW)
     found = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
     return _FLOAT * stages * tile.scores + found
 

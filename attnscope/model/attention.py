@@ -13,9 +13,7 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import frexp, isfinite
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed
-from attnscope.model.row_summary import RowSummary, row_loops, softmax
+from attnscope.model.row_summary import RowSummary, find_summarizer
 from attnscope.model.sdpa import fused_attention
 from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
@@ -101,8 +99,8 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     operators = walk.cuts is not None or inputs.spec.sinks is not None
     n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
-    loops = None if operators else loops_for(recorders, mask, cells, n_queries, n_keys, inputs.q.device)
-    summarize = None if loops is None else partial(softmax, loops, _n_strongest(recorders))
+    n_strongest = 0 if operators else most_strongest(recorders)
+    summarize = find_summarizer(n_strongest, mask, cells, n_queries, n_keys, inputs.q.device)
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
@@ -117,15 +115,8 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     run_parts(parts, compute, _threads(cells, inputs.q.device))
 
 
-def loops_for(
-    recorders: Sequence[Recorder], mask: Mask, cells: int, n_queries: int, n_keys: int, device: torch.device
-) -> ModuleType | None:
-    """Return compiled loops for a layer that is large enough and whose sources are ranked; None for operators."""
-    whole = mask.key_range(n_queries - 1, n_queries, n_keys)[0] == 0  # no sliding window
-    return row_loops(cells, device) if whole and _n_strongest(recorders) else None
-
-
-def _n_strongest(recorders: Sequence[Recorder]) -> int:
+def most_strongest(recorders: Sequence[Recorder]) -> int:
+    """Return the number of largest weights per row that the recorders take from a tile's summary; 0 for none."""
     return max((recorder.n_strongest for recorder in recorders), default=0)
 
 

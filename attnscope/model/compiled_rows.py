@@ -2,8 +2,9 @@
 
 A row of scores stays in the first cache while its maximum, its softmax, its entropy and its largest entries are found.
 Operators of torch and NumPy read and write the whole tile for each of these. LLVM (by llvmlite) makes the code for the
-processor at hand when this module is imported, in about a tenth of a second; `row_summary` does that where a layer is
-large enough. The loops don't hold the interpreter's lock, so threads run them side by side.
+processor at hand when this module is imported, in about a tenth of a second; `row_summary`, the only module that
+imports this one, does that for large layers. The loops don't hold the interpreter's lock, so threads run them side by
+side.
 
 The result of a row depends, to the last bit, neither on the rows beside it nor on keys behind the last one that it may
 see: sums have a fixed order, and such keys add 0.

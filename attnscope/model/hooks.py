@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import attend, loops_for
+from attnscope.model.attention import attend, most_strongest
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.row_summary import find_summarizer
 from attnscope.model.tile import Recorder
 from attnscope.model.workspace import Workspace
 from attnscope.request.masks.terms import Mask
@@ -55,7 +56,7 @@ class AttentionHooks:
             every_row = self._needs_output(layer) and layer not in self.observed
             n_rows = n_queries if every_row else len({row for recorder in recorders for row in recorder.rows})
             mask, cells = self.observed.get(layer, masks[layer]), texts * len(heads) * n_rows * n_keys
-            if loops_for(recorders, mask, cells, n_queries, n_keys, device) is not None:
+            if find_summarizer(most_strongest(recorders), mask, cells, n_queries, n_keys, device) is not None:
                 break
 
     def _needs_output(self, layer: int) -> bool:

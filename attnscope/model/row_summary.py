@@ -1,16 +1,17 @@
-"""Softmax of a tile's rows by compiled loops, and what the same pass finds out about each row.
+"""Decide whether a layer's rows are reduced by compiled loops, and call them with tensors.
 
-Compiling them takes time, so only layers that are large enough go this way. Smaller ones, GPUs, and machines where LLVM
-is missing or may not make code use operators of torch and NumPy, which give the same numbers up to rounding.
+The only module that imports `compiled_rows`. Compiling takes time, so only large layers go this way. Smaller ones,
+GPUs, and machines where LLVM is missing or may not make code use operators of torch and NumPy, which give the same
+numbers up to rounding.
 """
 
 import ctypes
 import mmap
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnscope.request.estimate import WORTH_COMPILED_LOOPS
+from attnscope.request.masks.terms import Mask
 
 _PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}  # others are not known to work with LLVM's way of loading code
 
@@ -30,19 +32,42 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
     return _load() if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS else None
 
 
+def find_summarizer(
+    n_strongest: int, mask: Mask, cells: int, n_queries: int, n_keys: int, device: torch.device
+) -> "Callable[[Tensor, Tensor], RowSummary] | None":
+    """Return `softmax` by compiled loops for a large layer whose sources are ranked; None if operators are to be used.
+
+    Args:
+        n_strongest: Number of largest weights per row that recorders ask for.
+        mask: The layer's mask; a sliding window uses operators.
+        cells: Cells of the layer's recorded heads.
+        n_queries: Queries of a text.
+        n_keys: Keys of a text.
+        device: Device of the layer.
+    """
+    if not n_strongest or mask.key_range(n_queries - 1, n_queries, n_keys)[0] > 0:
+        return None
+    loops = row_loops(cells, device)
+    return None if loops is None else partial(softmax, loops, n_strongest)
+
+
 @cache
 def _load() -> ModuleType | None:
     if platform.machine().lower() not in _PROCESSORS:
         return None
     try:
+        import llvmlite.binding  # noqa: F401
+    except ImportError:
+        gain = "attention in long texts takes about 0.7 of this time with llvmlite: pip install 'attnscope[fast]'"
+        warnings.warn(gain, stacklevel=2)
+        return None
+    try:
         if not may_execute():
             raise OSError("the system does not let a process execute memory that it has written")
         from attnscope.model import compiled_rows
-    except ImportError:
-        return None  # llvmlite is not installed
     except Exception as e:  # such as a version that does not know what is asked of it
         reason = " ".join(str(e).split())[:200] or type(e).__name__
-        warnings.warn(f"long texts take longer than elsewhere: loops cannot be compiled here ({reason})", stacklevel=2)
+        warnings.warn(f"compiled loops are unavailable, so long texts will be slower ({reason})", stacklevel=2)
         return None
     return compiled_rows
 
@@ -64,10 +89,10 @@ def may_execute() -> bool:
 
 @dataclass(frozen=True)
 class RowSummary:
-    """What is known of every row of a tile once its softmax is computed.
+    """Findings about every row of a tile that the compiled softmax returns besides the weights.
 
     Attributes:
-        loops: The compiled loops, which can sum its weights up, too.
+        loops: The compiled loops.
         entropy: In bits, (B, h, q).
         places: Places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed.
         strongest: These weights, (B, h, q, count); 0 where fewer keys are allowed.
@@ -77,6 +102,22 @@ class RowSummary:
     entropy: Tensor
     places: Tensor
     strongest: Tensor
+
+    def sums(self, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
+        """Sum weights (B, h, r, k), r being neighbours: by distance, up to some distances, and on some kinds of keys.
+
+        Args:
+            weights: k is at least 1.
+            kinds: Keys of each kind, (B, n_kinds, k), bool.
+            reaches: Distances.
+            query: Place of the first row among the keys.
+
+        Returns:
+            (1 + n_reaches + n_kinds, B, h, r): Σ w · |query − key|; weights on keys at most so far away; those on keys
+            of each kind.
+        """
+        distances = np.array(reaches, np.int64)
+        return torch.from_numpy(self.loops.sums(weights.contiguous().numpy(), kinds.numpy(), distances, query))
 
 
 def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> RowSummary:
@@ -93,24 +134,6 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     places = torch.empty_like(strongest, dtype=torch.int64)
     entropy = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
     return RowSummary(loops, torch.from_numpy(entropy).view(shape), places, strongest)
-
-
-def sums(loops: ModuleType, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
-    """Sum weights (B, h, r, k) up, r being neighbours: by distance, up to some distances, and on some kinds of keys.
-
-    Args:
-        loops: The compiled loops.
-        weights: k is at least 1.
-        kinds: Keys of each kind, (B, n_kinds, k), bool.
-        reaches: Distances.
-        query: Place of the first row among the keys.
-
-    Returns:
-        (1 + n_reaches + n_kinds, B, h, r): Σ w · |query − key|; weights on keys at most so far away; those on keys of
-        each kind.
-    """
-    found = loops.sums(weights.contiguous().numpy(), kinds.numpy(), np.array(reaches, np.int64), query)
-    return torch.from_numpy(found)
 
 
 def _rows(tensor: Tensor) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Estimate the peak memory of a run before anything is allocated.
+"""Estimate the peak memory of a run before anything is allocated: never too low, and at most twice too high.
 
-What recorders take is declared with them (`record_parts`), every other constant is here; `benchmarks/memory.py`
-compares the sum with the memory of real runs.
+Where kinds of runs differ little, all are counted as the largest. What recorders take is declared with them
+(`record_parts`), every other constant is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +46,7 @@ KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is mas
 PART = 1024  # tokens that an MLP takes at a time
 SPARE = 1.06  # fragmentation between short-lived tensors
 LOGITS = 3  # tensors of a token's logits: themselves, what they are capped by or ranked as, and their probabilities
+MEASURES = 3  # of a contributor, at most
 HOLES = 4  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
 
 
@@ -63,14 +64,9 @@ class MemoryDemand:
         top: Contributors a row.
         as_text: The findings are written with every number.
         units: Layers and heads, or means over them, of one text.
-        gathered: Of the cells, those that are copied because texts show different rows or columns.
         raw: Scores are kept as they are before anything is done to them.
-        measures: How many measures of contributors are kept.
-        mean: Layers or heads are averaged.
-        padded: Texts are of different lengths.
         drawn: Numbers that are drawn.
         picture: They are drawn into an .svg.
-        counted: Rows of which statistics are kept, over all texts, layers and heads; those kept by default.
         pool: Runs of a pooled map; 0 for none.
         heads: Heads of a layer that are recorded.
         words: Tokens are words; otherwise a tokenizer.json makes them.
@@ -78,7 +74,6 @@ class MemoryDemand:
         copied_elements: Numbers in the largest tensor whose parts are copied out of it as it is read.
         streamed: Blocks are not kept: one runs while the next one is read, in every pass.
         tiled_queries: Queries of a text that tiles are made of.
-        output_needed: A recorded layer is not the last one.
         masks: The masks of the layers that run.
         threads: That compute tiles side by side.
         predicted: Tokens whose logits are computed at once; 0 where the head is not needed.
@@ -93,14 +88,9 @@ class MemoryDemand:
     top: int
     as_text: bool
     units: int = 1
-    gathered: int = 0
     raw: bool = False
-    measures: int = 2
-    mean: bool = False
-    padded: bool = False
     drawn: int = 0
     picture: bool = False
-    counted: int = 0
     pool: int = 0
     heads: int = 1
     words: bool = False
@@ -108,7 +98,6 @@ class MemoryDemand:
     copied_elements: int = 0
     streamed: bool = False
     tiled_queries: int = 0
-    output_needed: bool = False
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
     threads: int = field(default_factory=count_threads)
     predicted: int = 0
@@ -121,10 +110,10 @@ class MemoryDemand:
             units=self.units,
             sources=self.tokens,
             rows=self.rows,
-            counted=max(self.rows, self.counted),
+            counted=max(self.rows, self.units * self.batch * self.tokens) if self.pool else self.rows,
             cells=self.cells,
             top=self.top,
-            measures=self.measures,
+            measures=MEASURES,
             statistics=len(STATISTICS),
             pool=min(self.pool, self.tokens),
         )
@@ -145,10 +134,9 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
-    windowed = bool(d.masks) and all(any((term.window or d.tokens) < d.tokens for term in mask) for mask in d.masks)
-    compiled = 0 < d.top <= RANKED_SINGLY and not d.mean and not c.sinks and not windowed
-    compiled = compiled and everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
-    report = 4 * d.gathered + d.batch * d.units * UNIT
+    compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
+    copied = d.cells if d.batch > 1 else 0  # texts may show different rows or columns
+    report = 4 * copied + d.batch * d.units * UNIT
     if d.as_text:
         report += WRITING + COPIES * TOKEN_TEXT * everything
     else:
@@ -191,12 +179,7 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     tiled = d.layers > 1 and not _has_kernel(c)  # layers that are not recorded go through tiles with all heads
     watching = sides + wide * min(c.n_heads if tiled else d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
     leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
-    if d.output_needed:
-        unbounded = not all(map(_windowed, d.masks))
-        apart = d.heads < c.n_heads and unbounded  # heads that are not recorded
-        watching += o * (1 + apart)
-    elif tiled:
-        watching += 3 * o  # as tiles fill it, as the projection takes it, and the hole that the last layer's left
+    watching += (3 if tiled else 2) * o  # as tiles and a kernel fill it, and the hole that the last layer's left
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
 
@@ -217,7 +200,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
-    largest = TileSize(scores, rows, at_once, raw=d.raw, mean=d.mean, within=near, kept=d.kept)
+    largest = TileSize(scores, rows, at_once, raw=d.raw, within=near, kept=d.kept)
     tile = 4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)
     tiles = tile + int(_more_tiles(d, scores, d.tiled_queries * d.heads) * tile)
     if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
@@ -255,5 +238,4 @@ def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
     if c.positions == "alibi":
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
-    texts = d.batch if d.padded else 1
-    return KERNEL_CELL * texts * min(max(KERNEL, d.tokens), d.tokens**2)
+    return KERNEL_CELL * d.batch * min(max(KERNEL, d.tokens), d.tokens**2)

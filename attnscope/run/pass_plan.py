@@ -67,12 +67,10 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         top=0,
         as_text=True,
         heads=c.n_heads,
-        padded=any(len({(len(text.tokens), text.hidden) for text in group}) > 1 for group in groups),
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,
         copied_elements=source.copied_elements,
         tiled_queries=longest,
-        output_needed=c.n_layers > 1,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(c.n_layers)),
         threads=run.threads or count_threads(),
     )

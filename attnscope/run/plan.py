@@ -301,14 +301,9 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         top=run.top,
         as_text=run.window is None,
         units=layers * heads,
-        gathered=cells if len(text_plans) > 1 and (run.query or run.key) else 0,
         raw=bool({"scores", "scaled"} & set(plan.stages)),
-        measures=3 if run.by == "projected" else 2,
-        mean="mean" in (plan.layers.word, plan.heads.word),
         drawn=0 if run.window is None else drawn,
         picture=run.picture,
-        padded=len({(len(text_plan.tokens), text_plan.hidden) for text_plan in text_plans}) > 1,
-        counted=layers * heads * len(text_plans) * longest if pool else 0,
         pool=pool,
         heads=c.n_heads if plan.auto or plan.heads.word == "mean" or run.target is not None else heads,
         words=source.tokenizer.name == "words",
@@ -318,7 +313,6 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         tiled_queries=longest
         if pool or plan.auto or plan.n_layers_run > 1
         else max(len(text_plan.queries) for text_plan in text_plans),
-        output_needed=extremes(picked)[0] + 1 < plan.n_layers_run,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
         predicted=max(min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)), int(run.generate > 0)),

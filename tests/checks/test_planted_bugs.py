@@ -212,12 +212,12 @@ def test_the_check_for_it_fails(folders, monkeypatch, name):
 
 def _loops_as(change):
     """The softmax of compiled loops, changed before (`weights` is not there yet) or after."""
-    softmax = attention.softmax
+    softmax = row_summary.softmax
 
     def changed(loops, count, masked, weights):
         return change(lambda scores: softmax(loops, count, scores, weights), masked, weights)
 
-    return attention, "softmax", changed
+    return row_summary, "softmax", changed
 
 
 def _light_rows(softmax, masked, weights):
@@ -255,16 +255,16 @@ def test_each_sum_of_compiled_loops_is_judged(folders, monkeypatch, place):
         return found
 
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
-    monkeypatch.setattr(*_after(rows, "sums", changed))
+    monkeypatch.setattr(*_after(row_summary.RowSummary, "sums", changed))
     failed = outcome(folders("llama"))[1]
     assert "row statistics follow from weights" in failed and failed <= _SHOWN_BY.keys()
 
 
 def test_without_a_bug_every_check_passes_with_compiled_loops(folders, monkeypatch):
     used = []
-    softmax = attention.softmax
+    softmax = row_summary.softmax
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
-    monkeypatch.setattr(attention, "softmax", lambda *given: used.append(1) or softmax(*given))
+    monkeypatch.setattr(row_summary, "softmax", lambda *given: used.append(1) or softmax(*given))
     report, failed = outcome(folders("llama"))
     assert used and report.passed and not failed
 

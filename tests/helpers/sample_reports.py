@@ -6,6 +6,7 @@ from msgspec.structs import asdict
 from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
 from attnscope.findings.tokens import Token
+from tests.helpers.row_statistics import row_statistics
 
 BANK = "The bank by the river"
 HOSTILE = [
@@ -68,26 +69,8 @@ def ranked(weights, norms, out_norms, top, by):
 
 
 def statistics(weights, special, cross):
-    n, t = weights.shape
-    special, first = np.array(special, dtype=bool), np.arange(t) == 0
-    own = np.zeros((n, t), dtype=bool) if cross else np.arange(n)[:, None] == np.arange(t)[None]
-    logs = np.log2(np.where(weights > 0, weights, 1))
-    away = np.abs(np.arange(n)[:, None] - np.arange(t)[None])
-    nothing = np.full(n, np.nan, dtype=np.float32)
-    empty = np.isnan(weights).all(axis=1)
-
-    def total(chosen):
-        return np.where(empty, np.nan, np.where(chosen, weights, 0).sum(axis=1)).astype(np.float32)
-
-    return Rows(
-        entropy=np.where(empty, np.nan, -(weights * logs).sum(axis=1)).astype(np.float32),
-        first=total(first[None]),
-        special=total(special[None]),
-        self=nothing if cross else total(own),
-        other=total(~(own | special[None] | first[None])),
-        distance=nothing if cross else np.where(empty, np.nan, (weights * away).sum(axis=1)).astype(np.float32),
-        **{f"within_{n}": nothing if cross else total(away <= n) for n in (16, 64, 256, 1024)},
-    )
+    found = row_statistics(weights, special, np.zeros(len(special)), aligned=not cross)
+    return Rows(**{name: values.astype(np.float32) for name, values in found.items() if name != "punctuation"})
 
 
 def head_report(

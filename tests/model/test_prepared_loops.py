@@ -1,7 +1,6 @@
 """Loops are compiled while the embedding is read, if and only if a layer will use them."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,8 +33,8 @@ def test_they_are_compiled_beforehand_where_they_are_used(
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 1)
     happened = list[str]()
 
-    def noting(what: str, choose: Callable[..., ModuleType | None]) -> Callable[..., ModuleType | None]:
-        def noted(*size: Any) -> ModuleType | None:
+    def noting(what: str, choose: Callable[..., Callable[..., Any] | None]) -> Callable[..., Callable[..., Any] | None]:
+        def noted(*size: Any) -> Callable[..., Any] | None:
             loops = choose(*size)
             happened.append(f"{what}: {loops is not None}")
             return loops
@@ -49,8 +48,8 @@ def test_they_are_compiled_beforehand_where_they_are_used(
             happened.append("embedding")
         fill(store, piece, ahead)
 
-    monkeypatch.setattr(hooks, "loops_for", noting("before", hooks.loops_for))
-    monkeypatch.setattr(attention, "loops_for", noting("layer", attention.loops_for))
+    monkeypatch.setattr(hooks, "find_summarizer", noting("before", hooks.find_summarizer))
+    monkeypatch.setattr(attention, "find_summarizer", noting("layer", attention.find_summarizer))
     monkeypatch.setattr(WeightStore, "_fill", filled)
     inspect(requested((TextInput(RIVER),), **({"layer": "all", "head": "all"} | options)))
     before, after = happened[: happened.index("embedding")], happened[happened.index("embedding") :]
@@ -61,8 +60,8 @@ def test_they_are_compiled_beforehand_where_they_are_used(
 
 def test_a_layer_of_few_rows_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = list[object]()
-    choose = hooks.loops_for
-    monkeypatch.setattr(hooks, "loops_for", lambda *size: chosen.append(choose(*size)) or chosen[-1])
+    choose = hooks.find_summarizer
+    monkeypatch.setattr(hooks, "find_summarizer", lambda *size: chosen.append(choose(*size)) or chosen[-1])
     n_tokens = len(inspect(requested((TextInput(RIVER),))).texts[0].tokens)
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 2 * n_tokens)
     for query, used in (("0", False), ("0:2", True)):

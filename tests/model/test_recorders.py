@@ -17,6 +17,7 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWi
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
 from tests.helpers.key_tokens import key_tokens
+from tests.helpers.row_statistics import row_statistics
 from tests.model.test_attention import close
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -164,38 +165,20 @@ def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], coun
     assert places[0].tolist()[: len(finite)] == finite
 
 
-def _entropy(row: list[float]) -> float:
-    return -sum(p * math.log2(p) for p in row if p > 0)
-
-
 @given(cases(), st.data())
 def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows, sources = data.draw(st.permutations(some(data, n_heads))), some(data, n_queries), case.sources
     recorder, whole = RowRecorder(heads, rows, sources), MatrixRecorder(["weights"], heads, rows, range(n_keys))
     run(case, recorder, whole)
-    special, real = sources.special.tolist(), sources.real.tolist()
     for b in range(case.sizes[0]):
-        words = [j for j in range(n_keys) if real[b][j] and not special[b][j] and j > 0]
-        for h in range(len(heads)):
-            for r, i in enumerate(rows):
-                p = whole.compute()["weights"][b, h, r].tolist()
-                expected = {
-                    "entropy": _entropy(p),
-                    "first": p[0],
-                    "special": sum(p[j] for j in range(n_keys) if special[b][j]),
-                    "punctuation": sum(p[j] for j in range(n_keys) if sources.kinds["punctuation"][b, j]),
-                    "self": p[i] if sources.same else math.nan,
-                    "other": sum(p[j] for j in words if not (sources.same and j == i)),
-                    "distance": sum(p[j] * abs(i - j) for j in range(n_keys)) if sources.same else math.nan,
-                }
-                for n in WITHIN:
-                    near = sum(p[j] for j in range(n_keys) if abs(i - j) <= n)
-                    expected[f"within_{n}"] = near if sources.same else math.nan
-                if not case.allowed[b, i].any():
-                    expected = dict.fromkeys(expected, math.nan)
-                found = {name: float(kept[b, h, r]) for name, kept in recorder.recorded.items()}
-                assert found == pytest.approx(expected, abs=1e-5, nan_ok=True)
+        weights = whole.compute()["weights"][b].double().numpy()
+        kinds = sources.special[b].numpy(), sources.kinds["punctuation"][b].numpy()
+        real = sources.real[b].numpy()
+        expected = row_statistics(weights, *kinds, queries=rows, aligned=sources.same, real=real)
+        none = ~case.allowed[b, rows].any(-1)
+        for name, kept in recorder.recorded.items():
+            close(kept[b], torch.from_numpy(expected[name]).masked_fill(none, torch.nan))
 
 
 @pytest.mark.parametrize("heads", [[0, 3, 2], [0, 3, 2, 1], [3, 2, 1, 0]])
@@ -238,10 +221,9 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
         tile_elements=elements,
     )
     weights = whole.compute()["weights"].double()
-    apart = (torch.tensor(rows)[:, None] - torch.arange(n)).abs()
-    close(recorder.recorded["distance"], (weights * apart).sum(-1))
-    for near in WITHIN:
-        close(recorder.recorded[f"within_{near}"], (weights * (apart <= near)).sum(-1))
+    expected = row_statistics(weights.numpy(), *torch.zeros(2, n, dtype=torch.bool).numpy(), queries=rows)
+    for name in ("distance", *(f"within_{near}" for near in WITHIN)):
+        close(recorder.recorded[name], torch.from_numpy(expected[name]))
 
 
 @pytest.mark.parametrize("size", [2048, 2049, 2111, 5000])

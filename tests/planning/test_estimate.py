@@ -1,4 +1,4 @@
-"""The memory estimate against what runs take: never below, and at most half above."""
+"""The memory estimate against what runs take: never below, and at most twice as much."""
 
 import re
 from pathlib import Path
@@ -30,17 +30,17 @@ CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of al
 def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(tmp_path):
     """In 32 bits; `benchmarks/memory.py` has 16, too."""
     kept, streamed = (measure("stored", "all layers", 256, tmp_path, streamed=streamed) for streamed in (False, True))
-    assert 1.0 <= kept.ratio <= 1.5, kept
-    assert 1.0 <= streamed.ratio <= 1.5, streamed
+    assert 1.0 <= kept.ratio <= 2.0, kept
+    assert 1.0 <= streamed.ratio <= 2.0, streamed
     layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * 4  # all but two of six
     assert kept.peak - streamed.peak > 0.85 * layers
 
 
 @LINUX
 @pytest.mark.parametrize(("stack", "selection", "tokens"), CASES, ids=lambda case: str(case))
-def test_the_estimate_is_the_peak_or_up_to_half_more(stack, selection, tokens, tmp_path):
+def test_the_estimate_is_the_peak_or_up_to_twice_that(stack, selection, tokens, tmp_path):
     measured = measure(stack, selection, tokens, tmp_path)
-    assert 1.0 <= measured.ratio <= 1.5, measured
+    assert 1.0 <= measured.ratio <= 2.0, measured
 
 
 HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
@@ -87,7 +87,7 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_run_keeps_to_its_own_estimate(name):
     estimate, taken = measure_drawn(DRAWS[name])
-    assert 1.0 <= estimate / taken <= 1.35, (estimate, taken)
+    assert 1.0 <= estimate / taken <= 2.0, (estimate, taken)
 
 
 @LINUX

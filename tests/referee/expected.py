@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from tests.helpers.row_statistics import WITHIN, key_factors
 from tests.referee.reference import Allowed, Array, Layer, raw_and_scaled, softmax
 
 U = 2.0**-24
 ROUNDINGS = 210.0
-WITHIN = (16, 64, 256, 1024)
 STAGES = ("scores", "scaled", "masked", "weights", "output")
 STATISTICS = (
     "entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN), "punctuation"
@@ -114,10 +114,7 @@ class Attention:
         return self._statistics[name]
 
     def _statistic(self, name: str) -> Number:
-        n_queries, n_keys = self.raw.shape[1:]
-        w, at = self.weights, np.arange(n_keys)
-        apart = np.abs(np.arange(n_queries)[:, None] - at)  # (Q, K)
-        own = apart == 0
+        w = self.weights
         match name:
             case "entropy":
                 bits = np.log2(np.where(w > 0, w, 1.0))
@@ -127,19 +124,7 @@ class Attention:
                 assert self.sink is not None
                 off = self.growth[..., 0] * self.sink * (1 - self.sink) + 4 * U
                 return Number(np.where(self.dead, np.nan, self.sink), off)
-            case "first":
-                return self._sum(at == 0)
-            case "special":
-                return self._sum(self.special)
-            case "punctuation":
-                return self._sum(self.punctuation)
-            case "self":
-                return self._sum(own)
-            case "other":
-                return self._sum(~own & ~self.special & (at != 0))
-            case "distance":
-                return self._sum(apart)
-        return self._sum(apart <= int(name.removeprefix("within_")))
+        return self._sum(key_factors(range(self.raw.shape[1]), self.special, self.punctuation)[name])
 
     def _sum(self, factors: Array) -> Number:
         """Sum weights times factors c, (K,), (Q, K) or (H, Q, K), over the keys; the slack is δ Σ w |c − Σ w c|."""

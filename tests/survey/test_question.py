@@ -17,6 +17,7 @@ from attnscope.studies.heads.texts import TEXTS
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 from tests.helpers.requests import changed, requested
+from tests.helpers.row_statistics import row_statistics
 
 TEXT = "The animal did not cross the street because it was too tired."
 OTHER = "The animal saw it"
@@ -73,20 +74,12 @@ def test_contributions_are_weights_times_norms(minilm, eager, measure):
             assert found.values[layer, head] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("measure", ["entropy", "first", "self", "distance", "punctuation"])
+@pytest.mark.parametrize("measure", STATISTICS)
 def test_statistics_of_the_average_word(minilm, eager, measure):
     found = asked(minilm, measure)
     seen = eager.text(TEXT)
     rows = [row for row in range(len(seen.ids)) if not seen.special[row]]
-    weights, at = seen.weights[:, :, rows], np.arange(len(seen.ids))
-    apart = np.abs(np.array(rows)[:, None] - at)
-    expected = {
-        "entropy": lambda: -(weights * np.log2(weights)).sum(-1),
-        "first": lambda: weights[..., 0],
-        "self": lambda: (weights * (apart == 0)).sum(-1),
-        "distance": lambda: (weights * apart).sum(-1),
-        "punctuation": lambda: (weights * seen.marks).sum(-1),
-    }[measure]()
+    expected = row_statistics(seen.weights[:, :, rows], seen.special, seen.marks, queries=rows)[measure]
     np.testing.assert_allclose(found.values, expected.mean(-1), atol=1e-4)
 
 

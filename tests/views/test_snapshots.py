@@ -64,7 +64,7 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "sink-80": (bank(allowed=causal, sink=0.5), 80, {}),
     "sink-heat-80": (bank(allowed=causal, sink=0.5), 80, {"format": "heat"}),
     "bank-20": (bank(), 20, {}),
-    **{f"bank-colour-{width}": (bank(), width, {"colour": "truecolor"}) for width in WIDTHS[1:]},
+    "bank-colour-80": (bank(), 80, {"colour": "truecolor"}),
     "bank-heat-colour-80": (bank(), 80, {"colour": "truecolor", "format": "heat"}),
     "bank-heat-256-80": (bank(), 80, {"colour": "256", "format": "heat"}),
     "bank-heat-16-80": (bank(), 80, {"colour": "standard", "format": "heat"}),
@@ -122,14 +122,7 @@ COMPARED = {
     "compare-40": (compared(("causal", FORWARD), ("bidirectional", bank())), 40, {}),
     "compare-120": (compared(("causal", FORWARD), ("own", bank()), ("blind", BLIND)), 120, {}),
     "compare-heat-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"format": "heat"}),
-    **{
-        f"compare-colour-{width}": (
-            compared(("causal", FORWARD), ("bidirectional", bank())),
-            width,
-            {"colour": "truecolor"},
-        )
-        for width in WIDTHS[1:]
-    },
+    "compare-colour-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"colour": "truecolor"}),
     "compare-texts-80": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), 80, {}),
     "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
 }
@@ -175,7 +168,7 @@ def long_text(replaced, size):
     return report(one)
 
 
-EVERY_WIDTH = {  # of each kind of screen, at every width, with and without colour
+EVERY_WIDTH = {
     "brief": (sized(15), {"brief": True}),
     "brief-long": (sized(50), {"brief": True}),
     "heat-5": (SIZES[5], {"format": "heat"}),
@@ -187,9 +180,12 @@ EVERY_WIDTH = {  # of each kind of screen, at every width, with and without colo
     "compare-long": (compared(("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"), {}),
     "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
 }
+# Elsewhere, colour changes no character, so one width shows it.
+SHADED = ("brief-long", "heat-5", "heads", "overview", "compare-heat")
 for kind, (findings, form) in EVERY_WIDTH.items():
-    for columns in WIDTHS[1:]:
+    for columns in WIDTHS[1:] if kind != "measured" else WIDTHS[1:4]:  # a wider screen of it is the same
         SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
+    for columns in (80, 200) if kind in SHADED else (80,):
         SCREENS.setdefault(f"{kind}-colour-{columns}", (findings, columns, {**form, "colour": "truecolor"}))
 
 

@@ -124,7 +124,7 @@ def read_config(
     known = (
         family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | COMMON_CHOICES.keys() | {_QUANTIZED, _MLX}
     )
-    ignored = check_unknown(family, reader, config, known, others)
+    ignored = check_unknown(family, reader, known, others)
     return ConfigReading(config, ignored, dropped, reader.filled)
 
 

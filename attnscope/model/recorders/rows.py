@@ -14,7 +14,6 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
 from attnscope.model.recorders.diagonal import diagonal_band
-from attnscope.model.row_summary import sums
 from attnscope.model.tile import Tile
 from attnscope.model.workspace import Workspace
 
@@ -209,8 +208,8 @@ class _SummedRows(_TileRows):
         first, _, k0, k1 = self._box
         kinds, reaches = torch.stack(list(self._kinds.values()), 1)[..., k0:k1], (0, *WITHIN)
         names = ["distance", *(f"within {n}" for n in reaches), *self._kinds]
-        found = sums(self._tile.summary.loops, self.weights, kinds, reaches, first - k0)
-        return dict(zip(names, found, strict=True))
+        sums = self._tile.summary.sums(self.weights, kinds, reaches, first - k0)
+        return dict(zip(names, sums, strict=True))
 
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -179,9 +179,7 @@ def _plan(
         batch=_copies(len(longest.tokens)) + 1 if measure.zeroing else 1,
         cells=0 if measure.zeroing else len(layers) * cells,
         rows=0,
-        mean=False,
         drawn=0 if run.window is None else results,
-        output_needed=True,
     )
     kept = 8 * cells * (len(layers) + _FLOATS)
     hint = "use a shorter text, or raise --max-memory"

