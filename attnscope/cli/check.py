@@ -33,7 +33,7 @@ class CheckOptions:
     """What is checked, and when it fails.
 
     Attributes:
-        text: The text, or `-` for standard input.
+        text: The text, or `-` for standard input; None for built-in texts.
         context: Where keys and values come from under cross-attention.
         tolerance: Largest allowed difference.
         quiet: Print the table alone.
@@ -41,13 +41,13 @@ class CheckOptions:
     """
 
     text: Annotated[
-        str,
+        str | None,
         Argument(
             metavar="TEXT",
-            help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: a built-in "
-            "sentence.",
+            help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: built-in "
+            "texts of several kinds.",
         ),
-    ] = arguments.CHECKED_TEXT  # also where input is piped: `while read -r name; do attnscope check -m "$name"; done`
+    ] = None
     context: Annotated[str | None, context_option()] = None
     tolerance: Annotated[
         float | None,
@@ -73,9 +73,11 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     from attnscope.cli.run_config import read_texts
     from attnscope.request.run_config import RunConfig
 
-    texts = TextOptions(text=checked.text, context=checked.context)
+    # built-in also if something is piped: `while read -r name; do attnscope check -m "$name"; done`
+    texts = arguments.CHECKED_TEXTS if checked.text is None else (checked.text,)
+    named = [TextOptions(text=text, context=checked.context) for text in texts]
     run = RunConfig(
-        texts=read_texts(texts, quiet=checked.quiet, reads_files=False),
+        texts=tuple(text for one in named for text in read_texts(one, quiet=checked.quiet, reads_files=False)),
         **stack.chosen(),
         **vars(machine),
     )
@@ -86,7 +88,7 @@ def check(checked: CheckOptions, show: FormatOptions, stack: ModelOptions, machi
     from attnscope.studies.check.run import check as check_model
 
     with progress(quiet=checked.quiet) as on_progress:
-        report = check_model(run, checked.tolerance, on_progress)
+        report = check_model(run, checked.tolerance, on_progress, built_in=checked.text is None)
     if show.format == "json":
         write_bytes(view.as_json(report))
     else:
