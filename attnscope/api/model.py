@@ -26,7 +26,7 @@ from attnscope.api.results import CheckResult, CompareResult, ExplainResult, Ins
 from attnscope.api.running import new_session, opened, running
 from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
-from attnscope.request.arguments import CHECKED_TEXT, asks_one_number, number, tolerance
+from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, number, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
@@ -116,15 +116,15 @@ class OpenModel:
         with self._call(options, text) as (session, texts):
             return ablate_text(self._run(texts, options), options, session)
 
-    def check(self, text: str = CHECKED_TEXT, **options: Unpack[ModelCheckArguments]) -> CheckResult:
+    def check(self, text: str | None = None, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""
         check_names("check", options, ModelCheckArguments)
         allowed = options.get("tolerance")
         limit = None if allowed is None else tolerance("tolerance")(allowed)
-        with self._call(options, text) as (session, texts):
+        with self._call(options, CHECKED_TEXTS if text is None else text) as (session, texts):
             from attnscope.studies.check.run import check
 
-            return CheckResult(check(self._run(texts, options), limit, session=session))
+            return CheckResult(check(self._run(texts, options), limit, session=session, built_in=text is None))
 
     def compare(
         self, text: str | Sequence[str], *others: str, **options: Unpack[ModelCompareArguments]

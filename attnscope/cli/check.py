@@ -1,11 +1,13 @@
 """The command `attnscope check`: check a model's attention against laws and references."""
 
 import sys
+from types import SimpleNamespace
 
 from typer import Exit
 
 from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given
+from attnscope.request import arguments
 
 EXAMPLES = """
 attnscope check
@@ -27,7 +29,10 @@ def check(given: Given) -> None:
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
 
-    run = run_config(read_texts(given, reads_files=False), given)
+    # built-in also if something is piped: `while read -r name; do attnscope check -m "$name"; done`
+    texts = arguments.CHECKED_TEXTS if given.text is None else (given.text,)
+    named = [SimpleNamespace(text=text, context=given.context, quiet=given.quiet) for text in texts]
+    run = run_config(tuple(text for one in named for text in read_texts(one, reads_files=False)), given)
     from attnscope.engines.torch_setup import import_torch
 
     import_torch()
@@ -35,7 +40,7 @@ def check(given: Given) -> None:
     from attnscope.studies.check.run import check as check_model
 
     with progress(quiet=given.quiet) as on_progress:
-        report = check_model(run, given.tolerance, on_progress)
+        report = check_model(run, given.tolerance, on_progress, built_in=given.text is None)
     if given.format == "json":
         write_bytes(view.as_json(report))
     else:

@@ -63,7 +63,7 @@ def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "
     return RunConfig(**{**values, **model_fields(given), **fields, "texts": texts})
 
 
-def read_texts(given: Given, *, built_in: bool = False, reads_files: bool = True) -> "tuple[TextInput, ...]":
+def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) -> "tuple[TextInput, ...]":
     """Return the texts that the user named: where there is no name, what is piped to standard input.
 
     Args:

@@ -21,6 +21,7 @@ class Check(msgspec.Struct, frozen=True):
         limit: The limit; None if nothing was measured.
         where: Layer and head of that deviation, such as `L3H7`; None if it has none.
         note: Why it was skipped, or further information.
+        text: Number of the text of that deviation, from 0.
     """
 
     name: str
@@ -29,10 +30,11 @@ class Check(msgspec.Struct, frozen=True):
     limit: float | None = None
     where: str | None = None
     note: str | None = None
+    text: int = 0
 
 
 class Differences(msgspec.Struct, frozen=True):
-    """Difference between attnscope and another implementation.
+    """Difference between attnscope and another implementation: in each layer, for the text nearest to its limit.
 
     Attributes:
         reference: The other implementation: `scaled_dot_product_attention`, or `transformers`.
@@ -47,27 +49,37 @@ class Differences(msgspec.Struct, frozen=True):
     by_head: list[list[float | None]]
 
 
+class CheckedText(msgspec.Struct, frozen=True):
+    """A text that a model was checked with.
+
+    Attributes:
+        text: The text; for tokens that were drawn from the vocabulary, a description.
+        tokens: Its tokens.
+        fully_masked: Positions of the queries that may attend to nothing in some layer.
+    """
+
+    text: str
+    tokens: list[Token]
+    fully_masked: list[int]
+
+
 class CheckReport(msgspec.Struct, frozen=True):
     """What `attnscope check` found.
 
     Attributes:
         provenance: What produced the numbers.
         mask: The model's own mask.
-        text: The text.
-        tokens: Its tokens.
-        checks: Every check, in order.
+        texts: The texts.
+        checks: Every check, in order: of the text in which it is nearest to its limit, or furthest beyond it.
         differences: The differences that the comparisons measured, by layer and head.
-        fully_masked: Positions of the queries that may attend to nothing in some layer.
         passed: No check failed.
         schema: Name and version of this format.
     """
 
     provenance: Provenance
     mask: str
-    text: str
-    tokens: list[Token]
+    texts: list[CheckedText]
     checks: list[Check]
     differences: list[Differences]
-    fully_masked: list[int]
     passed: bool
     schema: str = CHECK_SCHEMA

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.model.matmul import linear, uses_onednn
+from attnscope.model.matmul import layer_uses_onednn, linear
 
 _FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
 
@@ -15,7 +15,7 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
         """Apply the layer as nn.Linear does, then a non-linearity, by oneDNN where that can do it."""
         after = (
-            _FUSED.get(activation or "") if uses_onednn(input, self.weight) else None
+            _FUSED.get(activation or "") if layer_uses_onednn(input, self.weight) else None
         )  # saves a pass over a wide tensor
         product = linear(input, self.weight, self.bias, after)
         return product if activation is None or after else activate(activation, product)

@@ -16,7 +16,12 @@ Each = Literal["head", "layer", "edge"]
 Replacement = Literal["zero", "mean"]
 LARGEST_POOL = 1024
 GENERATED = 4096  # largest --generate
-CHECKED_TEXT = "The bank by the river was eroded"  # default text of `check`
+CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other scripts, one token again and again
+    "The bank by the river was eroded",
+    "if x >= 20.5: y = 7",
+    "Straße, река, 河岸",
+    "no no no no no no no no",
+)
 STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)

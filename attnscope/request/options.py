@@ -586,9 +586,8 @@ CHECK = (
     replace(
         TEXTS[0],
         group=OTHER,
-        help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: a built-in "
-        "sentence.",
-        default=arguments.CHECKED_TEXT,
+        help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: built-in texts "
+        "of several kinds.",
     ),
     TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),

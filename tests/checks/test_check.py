@@ -10,8 +10,9 @@ import transformers as hf
 
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.cli import main
-from attnscope.findings.check import Check, CheckReport, Differences
+from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
 from attnscope.findings.codec import to_json
+from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.request.masks.terms import Causal
 from attnscope.request.run_config import TextInput
 from attnscope.studies.check.run import check
@@ -80,6 +81,35 @@ def test_the_shipped_sample_passes():
     assert checked().passed
 
 
+def test_without_a_text_several_kinds_are_checked(capsys):
+    """Each check is that of the text nearest to its limit, which the table names."""
+    assert main(["check"]) == 0
+    screen = capsys.readouterr().out
+    texts = [text.removeprefix(f"text #{number}  ") for number, text in enumerate(screen.splitlines()[2:])]
+    assert texts[0] == f"{CHECKED_TEXTS[0]} · 8 tokens"
+    assert "text #3  tokens drawn from the vocabulary · 11 tokens\n" in screen
+    assert main(["check", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    prose, code, _, repeated = CHECKED_TEXTS  # the sample does not know other scripts
+    assert [text["text"] for text in report["texts"]] == [prose, code, repeated, "tokens drawn from the vocabulary"]
+    assert len({one["text"] for one in report["checks"]}) > 1
+
+
+def test_texts_that_the_vocabulary_does_not_fit_are_left_out(folders):
+    report = check(requested(tuple(map(TextInput, CHECKED_TEXTS)), str(folders("bert"))), built_in=True)
+    assert [text.text for text in report.texts] == [CHECKED_TEXTS[0], "tokens drawn from the vocabulary"]
+    assert not any(token.unknown for token in report.texts[1].tokens)
+
+
+def test_several_texts_are_compared_with_eager_attention_each(folders):
+    """The reference is loaded once, and back under our attention for each text."""
+    report = check(requested((TextInput(TEXT), TextInput("the river was old")), str(folders("bert"))))
+    alone = [checked(folders("bert"), text=text.text) for text in (TextInput(TEXT), TextInput("the river was old"))]
+    for number, one in enumerate(report.differences):
+        for layer, heads in enumerate(one.by_head):
+            assert heads in [other.differences[number].by_head[layer] for other in alone]
+
+
 def test_what_has_no_meaning_is_skipped_and_says_why(folders):
     bert, gemma2 = verdicts(checked(folders("bert"))), verdicts(checked(folders("gemma2")))
     assert bert["a prefix does not see what follows"] == "skipped"
@@ -106,12 +136,12 @@ def test_differences_have_a_number_for_every_layer_and_head(of_llama):
 
 
 def test_fully_masked_rows_are_named(folders, monkeypatch):
-    assert checked(folders("gpt2")).fully_masked == []
+    assert checked(folders("gpt2")).texts[0].fully_masked == []
     # the first and the fourth see nothing
     monkeypatch.setattr(Causal, "allowed", lambda self, q, k: (k < q) & (q != 3))
     monkeypatch.setattr(Causal, "all_visible_range", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
-    assert report.fully_masked == [0, 3]
+    assert report.texts[0].fully_masked == [0, 3]
     assert "masked   0 the, 3 the: fully masked in some layer\n" in as_text(report)
     (sums,) = [one for one in report.checks if one.name == "rows sum to 1"]
     assert sums.verdict == "pass" and sums.note.startswith("16 rows are fully masked")
@@ -174,7 +204,8 @@ def test_a_failure_is_told_with_its_place():
     endless = Check("computing in tiles changes nothing", "fail", None, 1e-4, "L0H0")
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
     gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]])
-    shown = as_text(CheckReport(made, "causal", "The\x1bbank", [], [failed, endless, left], [gaps], [], False))
+    text = CheckedText("The\x1bbank", [], [])
+    shown = as_text(CheckReport(made, "causal", [text], [failed, endless, left], [gaps], False))
     lines = shown.splitlines()
     assert any(line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"] for line in lines)
     assert any("not finite" in line and "FAIL" in line for line in lines)

@@ -13,7 +13,7 @@ from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import main
 from attnscope.cli.app import COMMANDS, build_app
-from attnscope.request.arguments import CHECKED_TEXT
+from attnscope.request.arguments import CHECKED_TEXTS
 
 TEXT = "The bank by the river"
 
@@ -184,7 +184,7 @@ def test_check_reads_a_pipe_only_if_asked_to(piped, monkeypatch):
     stop_at_the_texts(asked := [], monkeypatch)
     piped("models/b\n")
     assert main(["check"]) == 130
-    assert [text.text for text in asked[0]] == [CHECKED_TEXT]
+    assert [text.text for text in asked[0]] == [*CHECKED_TEXTS]
 
 
 def test_texts_are_piped_to_a_dump(attnscope, tmp_path):
@@ -300,5 +300,5 @@ def test_quiet_keeps_what_warns(capsys):
 def test_a_quiet_check_is_its_table(capsys):
     assert main(["check", "--config", "causal", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["check", "measured", "limit", "worst", "verdict"]
+    assert lines[0].split() == ["check", "measured", "limit", "worst", "#", "verdict"]
     assert {line.split()[-1] for line in lines[1:]} == {"ok", "skipped"}

@@ -9,8 +9,8 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
-from attnscope.engines.transformers.interface import AttentionCapture, capturing
-from attnscope.engines.transformers.loading import load_model
+from attnscope.engines.transformers.interface import NAME, AttentionCapture, capturing
+from attnscope.engines.transformers.loading import TransformersModel, load_model
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
@@ -23,37 +23,47 @@ class ReferenceInputs:
     """What a reference is computed of.
 
     Attributes:
-        model: The checkpoint, or the model itself where it is in memory.
-        dtype: Type that the model runs in.
-        device: Where.
-        part: Which part's attention; None where there is only one.
+        loaded: The model.
         batch: One text.
         encoder_texts: What an encoder reads where the decoder's own attention is looked at.
     """
 
-    model: Folder | LoadedModel
-    dtype: torch.dtype
-    device: torch.device
-    part: str | None
+    loaded: TransformersModel
     batch: Batch
     encoder_texts: TokenTensors | None
+
+
+def load_reference(
+    model: Folder | LoadedModel, dtype: torch.dtype, device: torch.device, part: str | None
+) -> TransformersModel:
+    """Return a model of transformers: a checkpoint, or the model that is in memory.
+
+    Args:
+        model: The checkpoint, or the model.
+        dtype: Type that it runs in.
+        device: Where.
+        part: Which part's attention; None where there is only one.
+
+    Raises:
+        AttnscopeError: transformers is not installed, or does not know the model.
+    """
+    if isinstance(model, Folder):
+        loaded = load_model(model, dtype)
+    else:
+        assert isinstance(model, OpenedModel)
+        loaded = model.loaded
+    loaded.model.to(device)
+    return replace(loaded, chosen=loaded.resolve_part(part))
 
 
 def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     """Return every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers.
 
     Raises:
-        AttnscopeError: transformers is not installed, does not know the model, or gives no weights.
+        AttnscopeError: transformers gives no weights for the model.
     """
-    if isinstance(work.model, Folder):
-        loaded = load_model(work.model, work.dtype)
-    else:
-        assert isinstance(work.model, OpenedModel)
-        loaded = work.model.loaded
-    loaded.model.to(work.device)
-    engine = TransformersEngine(
-        replace(loaded, chosen=loaded.resolve_part(work.part)), EngineSettings((), encoder_texts=work.encoder_texts)
-    )
+    loaded = work.loaded
+    engine = TransformersEngine(loaded, EngineSettings((), encoder_texts=work.encoder_texts))
     layers: list[dict[str, Tensor]] = []
 
     def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
@@ -91,8 +101,11 @@ def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Te
     """Return what transformers' own eager attention gives for `output_attentions`."""
     model = engine.loaded.model
     model.set_attn_implementation("eager")
-    with torch.inference_mode():
-        found = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
+    try:
+        with torch.inference_mode():
+            found = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
+    finally:
+        model.set_attn_implementation(NAME)  # for the next text
     if found is None or len(found) != n_layers or any(one is None for one in found):
         raise AttnscopeError("transformers returns no attention weights for this model")
     return list(found)

@@ -59,3 +59,46 @@ def differences(reference: str, stage: str, found: Sequence[Tensor], limits: flo
     """Return what `make_check` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
     return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)
+
+
+def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
+    """Return each check of the text in which it is nearest to its limit, or furthest beyond it.
+
+    Args:
+        texts: The checks of each text.
+    """
+    by_name: dict[str, list[Check]] = {}
+    for one in (check for checks in texts for check in checks):
+        by_name.setdefault(one.name, []).append(one)
+    return [max(checks, key=_nearness) for checks in by_name.values()]
+
+
+def _nearness(check: Check) -> float:
+    """Return the share of the limit that was measured; below 0 for a check that was skipped."""
+    if check.verdict == "skipped":
+        return -1.0
+    if check.measured is None or check.limit is None:
+        return float("inf")
+    return check.measured / max(check.limit, 1e-300)
+
+
+def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Differences]:
+    """Return the differences of each layer in the text where they are nearest to their limit.
+
+    Args:
+        texts: The differences of each text.
+    """
+    by_stage: dict[tuple[str, str], list[Differences]] = {}
+    for one in (gaps for text in texts for gaps in text):
+        by_stage.setdefault((one.reference, one.stage), []).append(one)
+    found = []
+    for (reference, stage), each in by_stage.items():
+        layers = [
+            max(
+                ((one.limits[layer], one.by_head[layer]) for one in each),
+                key=lambda pair: max(float("inf") if x is None else x / max(pair[0], 1e-300) for x in pair[1]),
+            )
+            for layer in range(len(each[0].limits))
+        ]
+        found.append(Differences(reference, stage, [limit for limit, _ in layers], [gaps for _, gaps in layers]))
+    return found

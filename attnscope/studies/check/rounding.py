@@ -1,13 +1,18 @@
-"""What rounding does to every stage of every layer, measured on the model itself.
+"""What rounding does to every stage of every layer, measured on the model and the text themselves.
 
 Two correct computations of the same numbers differ by rounding, and the effect of a rounding in the first layer depends
-on the model: softmax amplifies it in proportion to the scores. A bound for all models would be too wide to detect
-anything. The model therefore runs again with the output of every module randomly rounded once more (Monte Carlo
-arithmetic: Parker, 1997); the resulting change of a stage shows the effect that rounding can have on it.
+on the model and the text: softmax amplifies it in proportion to the scores, and a massive activation rounds whatever is
+added to it. A bound for all models would be too wide to detect anything. The model therefore runs again with the output
+of every module randomly rounded once more (Monte Carlo arithmetic: Parker, 1997); the resulting change of a stage shows
+the effect that rounding can have on it.
+
+A number is rounded by up to half a step of its type, and a sum of K products in float32, whatever their order, by about
+√K·‖x∘w‖ half steps of float32 (Higham and Mary, 2019): much more than its own half step where large products cancel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import sqrt
 from typing import Any
 
 import torch
@@ -36,8 +41,9 @@ def limits(
         dtype: What it runs in: a correct number is up to half a step of this type away from its rounding.
     """
     found = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
+    sums: list[Tensor | None] = []
     for seed in range(_RUNS):
-        with rounded_again(model, torch.finfo(dtype).eps / 2, seed):
+        with rounded_again(model, dtype, seed, sums):
             moved = again()
         for layer, (one, other) in enumerate(zip(alone, moved, strict=True)):
             for stage in STAGES:
@@ -50,18 +56,51 @@ def limits(
 
 
 @contextmanager
-def rounded_again(model: nn.Module, unit: float, seed: int) -> Iterator[None]:
-    """Multiply every number that an innermost module gives by 1 + δ, δ evenly between −unit and unit."""
-    generator = torch.Generator().manual_seed(seed)
+def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
+    """Change every number that an innermost module gives by up to its rounding, evenly distributed.
 
-    def change(_: nn.Module, __: Any, made: Any) -> Any:
+    Args:
+        model: The model.
+        dtype: What it runs in.
+        seed: Of the random numbers.
+        sums: The rounding of the sums behind each output, in the order of the calls: filled by the first run over a
+            text, and used by the others. None for an output that is no sum, or if its own rounding is far larger.
+    """
+    generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
+    first = not sums
+
+    def change(module: nn.Module, given: Any, made: Any) -> Any:
         if not isinstance(made, Tensor) or not made.is_floating_point():
             return made
+        if first:
+            sums.append(sum_rounding(module, given[0]) if dtype == torch.float32 and given else None)
+        of_sum = sums[-1] if first else next(calls)
         noise = torch.rand(made.shape, generator=generator).to(made.device) * 2 - 1
-        return (made.float() * (1 + unit * noise)).to(made.dtype)
+        wide = made.float()
+        reach = unit * wide.abs()
+        return (wide + noise * (reach if of_sum is None else reach + of_sum)).to(made.dtype)
 
     with ExitStack() as stack:
         for module in model.modules():
             if next(module.children(), None) is None:
                 stack.callback(module.register_forward_hook(change).remove)
         yield
+
+
+def sum_rounding(module: nn.Module, x: Any) -> Tensor | None:
+    """Return how far rounding moves the sums of a linear layer in float32, (…, N): √K·‖x∘w‖ half steps.
+
+    Args:
+        module: A module; one without a matrix, or that looks rows up in it, sums nothing.
+        x: Its input, (…, K).
+    """
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or not isinstance(x, Tensor):
+        return None
+    if not (weight.is_floating_point() and x.is_floating_point()):
+        return None
+    matrix = weight if isinstance(module, nn.Linear) else weight.mT  # transformers' Conv1D is stored as (K, N)
+    if matrix.shape[1] != x.shape[-1]:
+        return None
+    size = (x.float().square() @ matrix.float().square().mT).sqrt()
+    return size * (sqrt(x.shape[-1]) * torch.finfo(torch.float32).eps / 2)

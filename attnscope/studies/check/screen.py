@@ -1,7 +1,7 @@
 """A CheckReport as text or JSON."""
 
 from attnscope.base.errors import listed
-from attnscope.findings.check import Check, CheckReport, Differences
+from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
 from attnscope.findings.codec import to_json
 from attnscope.findings.run import Provenance
 from attnscope.findings.tokens import describe_unknown
@@ -30,17 +30,19 @@ def as_text(
         verbose: Write all that is known about the model, and the differences of each layer even if every check passed.
         hint: What shows the differences of each layer, said where they are left out.
     """
-    checks = page.table(
-        [("check", "measured", "limit", "worst", "verdict"), *(_cells(check) for check in report.checks)]
-    )
+    several = len(report.texts) > 1
+    names = ("check", "measured", "limit", "worst", *(("#",) if several else ()), "verdict")
+    checks = page.table([names, *(_cells(check, several=several) for check in report.checks)])
     if data_only:
         return "\n".join(checks) + "\n"
     made, safe = report.provenance, page.safe
     facts = [("model", _model(made, page, verbose=verbose)), ("mask", safe(report.mask))]
-    facts.append(("text", f"{safe(report.text[:200])} · {len(report.tokens)} tokens"))
-    share, words = describe_unknown([(report.text, None, report.tokens)])
-    facts += [("unknown", f"{share}: {safe(listed(words, _NAMED))}")] if share else []
-    facts += [("masked", _fully_masked(report, page))] if report.fully_masked else []
+    for number, text in enumerate(report.texts):
+        label = f"text #{number}" if several else "text"
+        facts.append((label, f"{safe(text.text[:200])} · {len(text.tokens)} tokens"))
+        share, words = describe_unknown([(text.text, None, text.tokens)])
+        facts += [("unknown", f"{share}: {safe(listed(words, _NAMED))}")] if share else []
+        facts += [("masked", _fully_masked(text, page))] if text.fully_masked else []
     facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
     facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]
     by_layer = _by_layer(report, page) if verbose or _failed(report) else []
@@ -68,18 +70,19 @@ def _model(made: Provenance, page: Page, *, verbose: bool) -> str:
     return " · ".join([*map(page.safe, items), sizes, *(page.safe(one) for one in other if one not in usual)])
 
 
-def _fully_masked(report: CheckReport, page: Page) -> str:
+def _fully_masked(text: CheckedText, page: Page) -> str:
     """Name the queries that see nothing."""
-    names = ", ".join(f"{query} {page.safe(report.tokens[query].text)}" for query in report.fully_masked[:_NAMED])
-    more = len(report.fully_masked) - _NAMED
+    names = ", ".join(f"{query} {page.safe(text.tokens[query].text)}" for query in text.fully_masked[:_NAMED])
+    more = len(text.fully_masked) - _NAMED
     return names + (f" and {more} more" if more > 0 else "") + ": fully masked in some layer"
 
 
-def _cells(check: Check) -> tuple[str, ...]:
+def _cells(check: Check, *, several: bool) -> tuple[str, ...]:
     not_finite = check.verdict == "fail" and check.measured is None and check.limit is not None
     measured = "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
     limit = "" if check.limit is None else f"{check.limit:.0e}"
-    return check.name, measured, limit, check.where or "", _VERDICTS[check.verdict]
+    text = (f"{check.text}" if check.where else "",) if several else ()
+    return check.name, measured, limit, check.where or "", *text, _VERDICTS[check.verdict]
 
 
 def _by_layer(report: CheckReport, page: Page) -> list[str]:

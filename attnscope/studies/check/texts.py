@@ -1,0 +1,44 @@
+"""Which texts a model is checked with if the user names none."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import TextInput
+from attnscope.run.text_plan import TextPlan
+
+
+def fitting_texts(texts: Sequence[TextInput], source: ModelSource) -> tuple[TextInput, ...]:
+    """Return the texts of which the tokenizer knows at least half of the tokens; the first, if it knows none of them.
+
+    Raises:
+        AttnscopeError: The first text cannot be tokenized.
+    """
+    fitting = []
+    for text in texts[1:]:
+        try:
+            tokens, _ = tokenize(source, text.text, text.pair, text.where, truncate=True)
+        except AttnscopeError:
+            continue
+        if 2 * sum(token.unknown for token in tokens) <= sum(not token.special for token in tokens):
+            fitting.append(text)
+    return (texts[0], *fitting)
+
+
+def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, TextPlan] | None:
+    """Return a description and tokens drawn from the vocabulary, in place of the tokens of the longest text.
+
+    None if the vocabulary is not known.
+    """
+    ids = [number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size]
+    if not ids:
+        return None
+    longest, random = max(plans, key=lambda plan: len(plan.tokens)), Random(0)
+    tokens = [
+        token if token.special else Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
+        for token in longest.tokens
+    ]
+    return "tokens drawn from the vocabulary", replace(longest, tokens=tokens)
