@@ -88,13 +88,33 @@ def test_the_benchmark_of_cuda_says_that_there_is_none(run_here: RunHere) -> Non
     assert "no CUDA device" in said
 
 
-def test_the_benchmark_of_cuda_writes_its_table_down(tmp_path: Path, run_here: RunHere) -> None:
-    """On the CPU, where nothing that it prints says anything about a GPU."""
-    asked = ("--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--write", tmp_path / "gpu.md")
-    _, printed, said = run_here("gpu.py", *map(str, asked))
-    title, *table = printed.splitlines()
-    assert not said and table[1].startswith("causal, 64 tokens")
-    assert (tmp_path / "gpu.md").read_text() == "\n".join(["", f"## {title}", "", "```", *table, "```", ""])
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+def test_the_benchmark_of_cuda_writes_every_line_down(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU, where nothing that it prints says anything about one."""
+    monkeypatch.setenv("OUT", str(tmp_path))
+    done = run("gpu.py", "facts", "attend", "--device", device, "--tokens", "40", "--runs", "1")
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(lines) + 1
+    assert [line["part"] for line in lines if line["name"] == "ended"] == ["facts", "attend"]
+    took = {line["name"]: line["value"] for line in lines if line["unit"] == "ms"}
+    assert took["40 tokens, tiles of the usual size"] > 0
+
+
+def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+
+    def too_long(command: list[str], timeout: float) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", too_long)
+    code, printed, _ = run_here("gpu.py", "facts", "sdpa", "--device", "cpu")
+    assert (code, printed.count("124")) == (1, 2)
+    assert printed.endswith("failed: facts, sdpa\n")
 
 
 def test_the_import_is_measured_against_its_floor() -> None:

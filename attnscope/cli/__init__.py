@@ -99,6 +99,11 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     """Return the error in our own words, or None for a bug."""
     if isinstance(error, AttnscopeError):
         return error
+    if "torch" in sys.modules:
+        from attnscope.engines.torch_setup import device_failure
+
+        if (failure := device_failure(error)) is not None:
+            return failure
     refused = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
     if isinstance(error, MemoryError) or refused:
         hint = "select fewer layers or heads, a shorter text or a smaller --dtype"
