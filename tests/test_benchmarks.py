@@ -97,13 +97,13 @@ def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_ne
     """On the CPU, where nothing that it prints says anything about a GPU."""
     page = tmp_path / "page.md"
     page.write_text("# Benchmarks\n\n## CUDA: `python benchmarks/gpu.py`\n\nText.\n\n## Other\n\nEnd.\n")
-    asked = ("gpu.py", "--device", "cpu", "--only", "attention", "--tokens", "64", "--runs", "1", "--into", str(page))
+    asked = ("gpu.py", "attend", "--device", "cpu", "--tokens", "64", "--runs", "1", "--into", str(page))
     for _ in range(2):
         done = run("record.py", *asked)
         before, rest = page.read_text().split(f"<!-- {' '.join(asked[:-2])}; ")
         machine, _, after = rest.partition(" -->\n\n```\n")
         assert before == "# Benchmarks\n\n## CUDA: `python benchmarks/gpu.py`\n\nText.\n\n"
-        assert "causal, 64 tokens" in done.stdout and "cores" in machine
+        assert "64 tokens" in done.stdout and "cores" in machine
         assert after == f"{done.stdout.rstrip()}\n```\n\n## Other\n\nEnd.\n"
 
 
@@ -111,6 +111,35 @@ def test_a_table_without_a_section_is_refused(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("# Benchmarks\n")
     done = run("record.py", "imports.py", "1", "--into", str(tmp_path / "page.md"))
     assert done.returncode == 1 and done.stderr == "no section names imports.py\n"
+
+
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+def test_the_benchmark_of_cuda_writes_every_line_down(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU, where nothing that it prints says anything about one."""
+    monkeypatch.setenv("OUT", str(tmp_path))
+    done = run("gpu.py", "facts", "attend", "--device", device, "--tokens", "40", "--runs", "1")
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(lines) + 1
+    assert [line["part"] for line in lines if line["name"] == "ended"] == ["facts", "attend"]
+    took = {line["name"]: line["value"] for line in lines if line["unit"] == "ms"}
+    assert took["40 tokens, tiles of the usual size"] > 0
+
+
+def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+
+    def too_long(command: list[str], timeout: float) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", too_long)
+    code, printed, _ = run_here("gpu.py", "facts", "sdpa", "--device", "cpu")
+    assert (code, printed.count("124")) == (1, 2)
+    assert printed.endswith("failed: facts, sdpa\n")
 
 
 def test_the_import_is_measured_against_its_floor() -> None:

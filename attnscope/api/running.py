@@ -94,9 +94,10 @@ def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any =
     """Run one call at a time, with live models borrowed; restore torch's settings at the end."""
     if progress is not None and not callable(progress):
         raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
-    from attnscope.engines.torch_setup import default_settings, restore_threads
+    from attnscope.engines.torch_setup import default_settings, device_failures, restore_threads
 
     with _RUNNING, ExitStack() as stack:
+        stack.enter_context(device_failures())
         stack.enter_context(default_settings())
         stack.callback(restore_threads)
         for one in live.values():

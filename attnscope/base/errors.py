@@ -66,6 +66,10 @@ class MemoryExceeded(AttnscopeError):
     """A run takes more memory than it was given, against its estimate: with another text it would be no better."""
 
 
+class DeviceMemoryExceeded(AttnscopeError):
+    """A GPU has no memory left: less at a time may fit."""
+
+
 class UsageError(AttnscopeError):
     """The command line itself is wrong: an unknown option value, a range that cannot be read."""
 

@@ -12,6 +12,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.atomic import check_not_read
 from attnscope.base.system.file_system import FileSystem
+from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.base.system.threads import count_threads
 from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
@@ -191,7 +192,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         predicted=int(cut and source.predicts is not None),
     )
     more = {"kept": logit_bytes(source)} if cut else {}
-    spare, stream_reason, memory = spare_memory(run, source, asked, more)
+    spare, stream_reason, memory = spare_memory(run, source, asked, more, multiplications=WORTH_A_GPU)
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0

@@ -13,7 +13,7 @@ from itertools import takewhile
 from threading import Lock
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from attnscope.base.errors import AttnscopeError, MemoryExceeded, ModelError
+from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError
 from attnscope.base.system.shutdown import finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.groups import TextSize, group_texts
@@ -49,6 +49,7 @@ class TextWorker(Protocol[T]):
         Raises:
             ModelError: The model cannot be read, so that none can be done.
             MemoryExceeded: The run takes more memory than it may.
+            DeviceMemoryExceeded: They do not fit into a GPU's memory together.
             AttnscopeError: One of them at least cannot be done.
         """
 
@@ -269,7 +270,7 @@ class Runner(Generic[T]):
             raise AttnscopeError(found, hint=hint)
 
     def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
-        """Compute a group's records; if one text fails, compute each text alone."""
+        """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
         ready = [one for _, one, _ in group if not isinstance(one, Record)]
         try:
             return self._work.process(ready)
@@ -278,7 +279,10 @@ class Runner(Generic[T]):
         except AttnscopeError as e:
             if len(group) == 1:
                 return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
-        return [self._process_group([one])[0] for one in group]
+            size = -(-len(group) // 2) if isinstance(e, DeviceMemoryExceeded) else 1
+        # the error, whose traceback holds what the group had on the device, is gone by now
+        parts = [group[first : first + size] for first in range(0, len(group), size)]
+        return [record for part in parts for record in self._process_group(part)]
 
     def _write(
         self, records: list[Record], items: list[Item], new: int, by_group: list[list[Record]], writer: BackgroundWriter

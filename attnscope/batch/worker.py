@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import UsageError
+from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, gather_parts
 from attnscope.batch.runner import record_of
 from attnscope.checkpoints.source import ModelSource
+from attnscope.engines.torch_setup import device_failures
 from attnscope.findings.record_parts import PARTS, Axis
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
@@ -124,7 +126,7 @@ class ModelWorker:
         n_layers = self._source.config.n_layers if self._cuts else plan.n_layers_run
         work = n_layers * layer_parameters(self._source.config) * group
         plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
-        self._model, self.device = session.load(plan)
+        self._model, self.device = session.load(plan, WORTH_A_GPU)
         self._units = count_units(run, self._source)
 
     def prepare(self, item: Item) -> PreparedText | Record:
@@ -154,6 +156,10 @@ class ModelWorker:
 
     def process(self, ready: Sequence[PreparedText]) -> list[Record]:
         """Run texts through the model together."""
+        with device_failures():
+            return self._process(ready)
+
+    def _process(self, ready: Sequence[PreparedText]) -> list[Record]:
         effects = [self._effects(one) if self._cuts else {} for one in ready]
         if self._settings.keep == ("effects",):
             units: list[Any] = list(self._places())

@@ -103,6 +103,11 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
         return error
     if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
         return AttnscopeError("out of address space to load libraries", hint="raise the limit: ulimit -v unlimited")
+    if "torch" in sys.modules:
+        from attnscope.engines.torch_setup import device_failure
+
+        if (failure := device_failure(error)) is not None:
+            return failure
     refused = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
     if isinstance(error, MemoryError) or refused:
         hint = "select fewer layers or heads, a shorter text or a smaller --dtype"

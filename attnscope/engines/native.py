@@ -70,7 +70,8 @@ class NativeEngine:
         """Pass the attention of every recorded layer over a batch to its recorders."""
         asked, keys = self.settings, batch.context or batch.tokens
         own, used = self._masks()
-        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        longest, padded_rows = max(keys.lengths), asked.padded_rows
+        pad = padding_mask(keys.lengths, longest, keys.real.device, padded_rows=padded_rows)
         observed: dict[int, Mask] = {}
         if asked.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}

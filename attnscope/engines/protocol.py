@@ -31,6 +31,7 @@ class EngineSettings:
         encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
         tile_elements: See `attend`.
         all_outputs: Compute the output of every layer, also of the last one that runs.
+        padded_rows: What padding attends to is of interest, too.
     """
 
     terms: tuple[MaskTerm, ...]
@@ -39,6 +40,7 @@ class EngineSettings:
     encoder_texts: TokenTensors | None = None
     tile_elements: int | None = None
     all_outputs: bool = False
+    padded_rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded
+from attnscope.base.system.gpu import cuda_device
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.threads import count_threads
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how long threads look for work before they sleep
 _OPENMP_PATIENCE = "3000"  # turns of a waiting loop, about 0.05 ms
+_TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # containers of NVIDIA set it to 1
+_NARROW_SUMS = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation")
+_GPU_LIBRARIES = ("CUDA", "cuDNN", "CUDNN_", "CUBLAS_", "HIP", "MPS", "NVIDIA driver")  # in messages of torch
 _WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
 
 
@@ -38,6 +42,8 @@ def import_torch(*, freeze: bool = True) -> None:
     os.environ.update(impatient)  # read when OpenMP is loaded
     try:
         import torch  # noqa: F401
+
+        use_full_precision()  # an environment variable may have set TF32
     finally:
         for name in impatient:
             del os.environ[name]
@@ -51,12 +57,16 @@ def import_torch(*, freeze: bool = True) -> None:
 def default_settings() -> Iterator[None]:
     """Compute under torch's own defaults: float32, on the CPU, without autocast; afterwards those of the caller return.
 
-    Tensors are made in the default type, and autocast would round products that reports show as float32.
+    Tensors are made in the default type, and autocast would round products that reports show as float32, as TF32 would.
     """
     with ExitStack() as stack:
         stack.enter_context(small_product_caches())
-        if "torch" not in sys.modules:  # nobody has set anything
-            yield
+        if "torch" not in sys.modules:  # nobody has set anything, except for the variable that torch reads on import
+            try:
+                yield
+            finally:
+                if "torch" in sys.modules and os.environ.get(_TF32) == "1":
+                    sys.modules["torch"].set_float32_matmul_precision("high")
             return
         import torch
 
@@ -68,11 +78,75 @@ def default_settings() -> Iterator[None]:
             stack.enter_context(torch.device("cpu"))
         stack.callback(torch.set_default_dtype, dtype)
         torch.set_default_dtype(torch.float32)
+        stack.callback(use_full_precision())
         yield
 
 
-def choose_device(name: str) -> "torch.device":
+def use_full_precision() -> Callable[[], None]:
+    """Multiply float32 as float32, and add 16-bit products up in float32; return what restores the settings.
+
+    torch has an old and a new way to set the former. They have to agree while something is multiplied, and each of them
+    has its value back afterwards.
+    """
+    import torch
+
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    backends = [cuda, cudnn, torch.backends.mkldnn]
+    backends += [getattr(backend, name, None) for backend in backends[1:] for name in ("matmul", "conv", "rnn")]
+    precisions = [(one, "fp32_precision") for one in backends if hasattr(one, "fp32_precision")]
+    sums = [(cuda, f"allow_{name}") for name in _NARROW_SUMS if hasattr(cuda, f"allow_{name}")]
+    before = [(one, name, getattr(one, name)) for one, name in precisions + sums]
+    old: list[Callable[[], None]] = []
+    with suppress(RuntimeError):  # set in the new way only
+        old.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+    with suppress(RuntimeError):
+        old.append(partial(setattr, cudnn, "allow_tf32", cudnn.allow_tf32))
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = False
+    for one, name in precisions + sums:
+        setattr(one, name, "ieee" if name == "fp32_precision" else False)
+
+    def restore() -> None:
+        for call in old:
+            call()
+        for one, name, value in before:
+            setattr(one, name, value)
+
+    return restore
+
+
+def device_failure(error: BaseException) -> AttnscopeError | None:
+    """Return what torch says of a GPU that fails, as an error of ours; None for other errors."""
+    message = str(error)
+    if not isinstance(error, RuntimeError) or not any(name in message for name in _GPU_LIBRARIES):
+        return None
+    lines = " ".join(message.split("\n", 1)[0].split())
+    if "out of memory" in message:
+        hint = "select fewer layers or heads, a shorter text or a smaller --dtype, or use --device cpu"
+        return DeviceMemoryExceeded(f"the GPU is full: {'. '.join(lines.split('. ')[:3])}", hint=hint)
+    hint = "use --device cpu"
+    if "no kernel image" in message:
+        hint = "install a build of torch for this GPU, or use --device cpu"
+    return AttnscopeError(f"the GPU failed: {lines.rstrip('.')}", hint=hint)
+
+
+@contextmanager
+def device_failures() -> Iterator[None]:
+    """Raise what torch raises because of a GPU as an AttnscopeError."""
+    try:
+        yield
+    except RuntimeError as e:
+        if (known := device_failure(e)) is None:
+            raise
+        raise known from e
+
+
+def choose_device(name: str, multiplications: int) -> "torch.device":
     """Return the device that `--device` names.
+
+    Args:
+        name: Its value.
+        multiplications: How much there is to compute: `auto` is the CPU for little work.
 
     Raises:
         AttnscopeError: There is none of this name here.
@@ -80,7 +154,7 @@ def choose_device(name: str) -> "torch.device":
     import torch
 
     if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        return torch.device(cuda_device(name, multiplications) or "cpu")
     kind, _, index = name.partition(":")
     # torch stores an index in 8 bits, so that 999 becomes -25
     missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()

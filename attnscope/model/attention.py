@@ -13,18 +13,20 @@ row of a tile is whole, so its softmax is exact; one token and 100,000 go the sa
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import frexp, isfinite
+from math import frexp
 
 import torch
 from torch import Tensor
 
-from attnscope.base.errors import AttnscopeError
 from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
+from attnscope.model.finite import FiniteChecks
+from attnscope.model.fused_rows import fused_layer
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.matmul import matmul_transposed
+from attnscope.model.masks import plain_mask
+from attnscope.model.matmul import matmul_grouped
 from attnscope.model.row_summary import RowSummary, find_summarizer
-from attnscope.model.sdpa import fused_attention
+from attnscope.model.sdpa import fused_attention, kernel_cells
 from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
 from attnscope.model.workers import Deferred, run_parts
@@ -33,7 +35,6 @@ from attnscope.request.masks.terms import Mask
 
 _LARGEST = 1e38  # well below what float32 holds
 _WORTH_A_THREAD = 1 << 18  # cells
-_KERNEL_CELLS = 1 << 20  # cells of a mask that is made for a kernel, block by block
 
 
 def attend(
@@ -67,10 +68,17 @@ def attend(
     every = range(inputs.q.shape[1])
     walk = _Walk(inputs, tile_elements, workspace or Workspace(), cuts)
     recorded = sorted({head for recorder in recorders for head in recorder.heads})
-    if not recorded or not need_output or observed is not None:
+    if recorded and cuts is None and observed is None:
+        rows = fused_layer(inputs, recorders)
+        if rows is not None:
+            rows.fill(recorders, inputs)
+            return rows.output if need_output else None
+    if not recorded or not need_output or observed is not None or _fuses_output(walk, recorded):
         if recorded:
             _record(walk, recorded, observed or inputs.spec.mask, recorders, None)
         output = _output_only(walk, every) if need_output else None
+        if recorded and output is not None:
+            FiniteChecks(inputs.layer).add(output, "outputs", torch.tensor(every))
     else:
         output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])  # (B, H, Q, Ev)
         if rest := [head for head in every if head not in recorded]:
@@ -91,8 +99,32 @@ class _Walk:
     cuts: BatchCuts | None
 
 
+def _fuses_output(walk: _Walk, recorded: Sequence[int]) -> bool:
+    """Tell whether a GPU computes the output of recorded heads faster by a kernel than from the weights of tiles."""
+    q, spec = walk.inputs.q, walk.inputs.spec
+    plain = spec.bias is None and plain_mask(spec.mask, q.shape[2], walk.inputs.k.shape[2]) is not None
+    return q.device.type != "cpu" and plain and not _tiled_heads(walk, recorded)
+
+
 def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recorder], output: Tensor | None) -> None:
     """Walk over the tiles of some heads, show each to the recorders, and collect the output where it is wanted."""
+    checks = FiniteChecks(walk.inputs.layer, walk.inputs.q.device)
+    _walk_tiles(walk, heads, mask, recorders, output, checks)
+    if not checks.passed():  # on a GPU, where nothing waits for sums while tiles are launched
+        _walk_tiles(walk, heads, mask, recorders, output, FiniteChecks(walk.inputs.layer), quiet=True)
+
+
+def _walk_tiles(
+    walk: _Walk,
+    heads: list[int],
+    mask: Mask,
+    recorders: Sequence[Recorder],
+    output: Tensor | None,
+    checks: FiniteChecks,
+    *,
+    quiet: bool = False,
+) -> None:
+    """Compute the tiles of some heads; `quiet` shows them to nobody, and only looks for what is not finite."""
     inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
@@ -104,8 +136,8 @@ def _record(walk: _Walk, heads: list[int], mask: Mask, recorders: Sequence[Recor
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
 
     def compute(part: _TileInputs, thread: int) -> list[Deferred]:
-        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize, in_place=in_place)
-        deferred = [recorder.update(tile) for recorder in recorders]
+        tile = _tile(part, walk.workspace.of_thread(thread), walk.cuts, summarize, checks, in_place=in_place)
+        deferred = [] if quiet else [recorder.update(tile) for recorder in recorders]
         if output is not None:
             output[:, tile.index, tile.q0 : tile.q1] = tile.output.to(output.dtype)
         return [one for one in deferred if one is not None]
@@ -152,7 +184,10 @@ def _parts(
     """
     n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
     bounded = _bounded(inputs)
-    numbers = torch.tensor(heads, device=inputs.q.device)
+    # an upload would wait for the device
+    adjacent = isinstance(as_slice(heads), slice)
+    numbers = torch.arange(heads[0], heads[-1] + 1, device=inputs.q.device) if adjacent else torch.tensor(heads)
+    numbers = numbers.to(inputs.q.device)
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
@@ -168,10 +203,10 @@ def _parts(
                 (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
             )
             block_mask = BlockMask.of(mask, block, all_visible_range, inputs.q.device)
-            at_once = shape.heads(block)
+            at_once = _whole_groups(shape.heads(block), inputs.q.shape[1] // inputs.k.shape[1])
             for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
                 chosen = list(heads[first : first + at_once])
-                theirs = as_slice([used.index(group) for group in groups[first : first + at_once]])
+                theirs = _shared([used.index(group) for group in groups[first : first + at_once]])
                 sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
                 some = numbers[first : first + at_once]
                 yield _TileInputs(inputs, block_mask, some, as_slice(chosen), *sides, block, all_visible_range, bounded)
@@ -179,9 +214,25 @@ def _parts(
     return of_blocks()
 
 
+def _whole_groups(at_once: int, share: int) -> int:
+    """Return a number of heads, at most `at_once`, that are whole groups of `share` heads, or parts of one group."""
+    if at_once >= share:
+        return at_once // share * share
+    return max(n for n in range(1, at_once + 1) if share % n == 0)
+
+
+def _shared(groups: list[int]) -> list[int] | slice:
+    """Return the groups of heads as an index: of each group once where all have as many heads, side by side."""
+    share = groups.count(groups[0])
+    once = groups[::share]
+    return as_slice(once) if groups == [group for group in once for _ in range(share)] else groups
+
+
 @dataclass(frozen=True)
 class _TileInputs:
-    """What a tile is made of: some heads, their keys and values (B, h, k, E), and which queries and keys they are.
+    """What a tile is made of: some heads, their keys and values, and which queries and keys they are.
+
+    Keys and values are (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads.
 
     Attributes:
         block_mask: What the queries may not see.
@@ -206,6 +257,7 @@ def _tile(
     workspace: Workspace,
     cuts: BatchCuts | None,
     summarize: Callable[[Tensor, Tensor], RowSummary] | None,
+    checks: FiniteChecks,
     *,
     in_place: bool,
 ) -> Tile:
@@ -222,12 +274,12 @@ def _tile(
     if before != 1:
         q = q * before
     shape = (*q.shape[:3], part.k.shape[2])
-    scores = matmul_transposed(q, part.k, workspace.buffer("scores", shape, q.device))  # (B, h, q, k)
+    scores = matmul_grouped(q, part.k, workspace.buffer("scores", shape, q.device))  # (B, h, q, k)
     scaled = scores.clone() if needs_scores else scores
     if after != 1:
         scaled *= after
     if not part.bounded:
-        _check_finite(scaled, "scores", inputs.layer, heads)
+        checks.add(scaled, "scores", heads)
     _apply_softcap_and_bias(scaled, inputs.spec, block, heads)
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
@@ -244,8 +296,6 @@ def _tile(
             weights.masked_fill_(none_left[..., None], 0.0)
     if cuts is not None:
         cuts.zero_(weights, heads, block.q0, block.k0)
-    output = matmul_transposed(weights, part.v.mT)  # (B, h, q, Ev)
-    _check_finite(output, "outputs", inputs.layer, heads)
     return Tile(
         inputs=inputs,
         heads=heads,
@@ -259,7 +309,8 @@ def _tile(
         scaled=scaled if needs_scores else None,
         masked=masked.to("meta") if in_place else masked,
         weights=weights,
-        output=output,
+        values=part.v,
+        checks=checks,
         fully_masked=block_mask.fully_masked,
         workspace=workspace,
         sink=sink,
@@ -292,20 +343,9 @@ def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBloc
 
 def _bounded(inputs: AttentionInputs) -> bool:
     """Tell whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖."""
-    q, k = (float(torch.linalg.vector_norm(side, dtype=torch.float32)) for side in (inputs.q, inputs.k))
-    return max(1.0, abs(inputs.spec.scale)) * q * k < _LARGEST
-
-
-def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None:
-    """Refuse NaN and infinity in (B, h, q, …), naming the first head that has any."""
-    if isfinite(float(numbers.sum())):  # one cheap pass; only a bad sum is worth a closer look
-        return
-    bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
-    if bad.any():
-        i = int(bad.argmax())
-        found = f"{int(bad[i])} {what} are not finite"
-        hint = "the model overflows in this dtype; use --dtype float32"
-        raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
+    norms = [torch.linalg.vector_norm(side, dtype=torch.float32) for side in (inputs.q, inputs.k)]
+    q, k = torch.stack(norms).tolist()
+    return bool(max(1.0, abs(inputs.spec.scale)) * q * k < _LARGEST)
 
 
 def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None) -> Tensor:
@@ -314,14 +354,19 @@ def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None
     Through tiles where a soft-cap or sinks bar kernels, and where edges are cut.
     """
     inputs = walk.inputs
-    tiled = set() if walk.cuts is None else walk.cuts.edge_heads & set(heads)
-    if inputs.spec.softcap is not None or inputs.spec.sinks is not None:
-        tiled = set(heads)
+    tiled, cells = _tiled_heads(walk, heads), walk.elements or kernel_cells(inputs.q.device)
     if not tiled:
-        return fused_attention(inputs, heads, walk.elements or _KERNEL_CELLS, output)
+        return fused_attention(inputs, heads, cells, output)
     if output is None:
         output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])
     if rest := [head for head in heads if head not in tiled]:
-        fused_attention(inputs, rest, walk.elements or _KERNEL_CELLS, output)
+        fused_attention(inputs, rest, cells, output)
     _record(walk, sorted(tiled), inputs.spec.mask, (), output)
     return output
+
+
+def _tiled_heads(walk: _Walk, heads: Sequence[int]) -> set[int]:
+    """Return the heads whose output no kernel computes."""
+    if walk.inputs.spec.softcap is not None or walk.inputs.spec.sinks is not None:
+        return set(heads)
+    return set() if walk.cuts is None else walk.cuts.edge_heads & set(heads)

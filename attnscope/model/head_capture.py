@@ -228,7 +228,7 @@ def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers |
 
 
 def _to_float64(tensor: Tensor) -> Numbers:
-    found: Numbers = tensor.detach().double().cpu().numpy()
+    found: Numbers = tensor.detach().cpu().double().numpy()
     return found
 
 

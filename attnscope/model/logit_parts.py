@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnscope.model.layers import RMSNorm
 from attnscope.model.module_hooks import listening
+from attnscope.model.precision import to_float64
 from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Tile
@@ -33,8 +34,8 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
     Returns:
         A function of directions, (N, D) float64: for u it gives u′ and b with norm(x)·u = x·u′ + b.
     """
-    wide = x.double()
-    parameters = {name: value.detach().double() for name, value in norm.named_parameters()}
+    wide = to_float64(x)
+    parameters = {name: to_float64(value.detach()) for name, value in norm.named_parameters()}
     if isinstance(norm, RMSNorm):
         scale = (parameters["weight"] + norm.plus_one) * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
         return lambda u: (u * scale, u.new_zeros(len(u)))
@@ -109,9 +110,9 @@ class StreamCapture:
     def _leave(self, module: Any, given: Any, made: Tensor) -> None:
         self.last = self._rows(made)
         attended, pull_back = self._attended[-1]
-        changed = self.last.double() - self._entering[-1].double() - attended.double()
+        changed = to_float64(self.last) - to_float64(self._entering[-1]) - to_float64(attended)
         out = module.get_submodule("attention").get_submodule("out") if module.config.out_bias else None
-        bias = None if out is None else out.bias.detach().double().clone()
+        bias = None if out is None else to_float64(out.bias.detach()).clone()
         self.layers.append(LayerParts(bias, changed, pull_back))
 
 
@@ -142,10 +143,11 @@ class HeadLogits(BaseRecorder):
                 continue
             laid = self._direction[text]
             if inputs.out_weight is not None:
-                laid = inputs.out_weight.double().mT @ laid  # (H·Ev,)
-            values = inputs.v[text, inputs.group(heads), tile.k0 : tile.k1].double()  # (h, k, Ev)
-            given = (values @ laid.view(-1, width)[heads][..., None])[..., 0]  # (h, k)
-            self.added[text, heads, tile.k0 : tile.k1] = tile.weights[text, :, position - tile.q0].double() * given
+                laid = to_float64(inputs.out_weight).mT @ laid  # (H·Ev,)
+            values = to_float64(inputs.v[text, inputs.group(heads), tile.k0 : tile.k1])  # (h, k, Ev)
+            given = (values @ laid.view(-1, width)[tile.index][..., None])[..., 0]  # (h, k)
+            weights = to_float64(tile.weights[text, :, position - tile.q0])
+            self.added[text, tile.index, tile.k0 : tile.k1] = weights * given
 
 
 @dataclass
@@ -194,8 +196,8 @@ class Directions:
 
 
 def _difference(rows: Tensor, target: int, against: int | None) -> Tensor:
-    row = rows[target].double()
-    return row if against is None else row - rows[against].double()
+    row = to_float64(rows[target])
+    return row if against is None else row - to_float64(rows[against])
 
 
 def make_recorders(stack: Stack, directions: Directions, positions: Sequence[int], n_keys: int) -> list[HeadLogits]:
@@ -210,7 +212,7 @@ def logit_parts(capture: StreamCapture, directions: Directions, recorders: Seque
     with torch.inference_mode():
         for text, stream in enumerate(directions.stream):
             edges = torch.stack([recorder.added[text] for recorder in recorders])  # (L, H, K)
-            parts = LogitParts(float(capture.embedding[text].double() @ stream), float(directions.constant[text]))
+            parts = LogitParts(float(to_float64(capture.embedding[text]) @ stream), float(directions.constant[text]))
             parts.edges = edges
             for layer, (direction, share) in zip(capture.layers, directions.layers, strict=True):
                 bias = 0.0 if layer.bias is None else float(direction[text] @ layer.bias)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.request.masks.terms import Bidirectional, Hidden, Mask, MaskTerm, MatrixFile, Own
+from attnscope.request.masks.terms import Bidirectional, Causal, Hidden, Mask, MaskTerm, MatrixFile, Own
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,12 @@ class PaddingMask(Mask):
 
     Attributes:
         lengths: Real keys of every text, (B,), int64.
+        padded_rows: What padding attends to is of interest, too; without, a causal kernel needs no mask, since real
+            tokens do not see the padding behind them.
     """
 
     lengths: Tensor
+    padded_rows: bool = True
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor:
         """Allow a text's real keys."""
@@ -136,6 +139,18 @@ def intersect(parts: Sequence[Mask]) -> Mask:
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
 
 
+def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
+    """Return the causal or bidirectional mask that gives real tokens what `mask` gives them; None for another mask."""
+    parts = mask.parts if isinstance(mask, Intersection) else (mask,)
+    narrowing = [part for part in parts if part.all_visible_range(0, n_queries, n_keys) != (0, n_keys)]
+    causal = [part for part in narrowing if isinstance(part, Causal)]
+    if causal and n_queries == n_keys:
+        narrowing = [part for part in narrowing if not isinstance(part, PaddingMask) or part.padded_rows]
+    if len(narrowing) > len(causal):
+        return None
+    return causal[0] if causal else Bidirectional()
+
+
 def build_mask(
     terms: Sequence[MaskTerm], own: Mask | None = None, resolved: Mapping[MaskTerm, Mask] | None = None
 ) -> Mask:
@@ -168,8 +183,8 @@ def hidden_keys_mask(hidden: Sequence[Sequence[int]], longest: int, device: torc
     return HiddenKeysMask(places.to(device))
 
 
-def padding_mask(lengths: Sequence[int], longest: int, device: torch.device) -> Mask:
-    """Return the mask that hides padded keys; it allows everything where no text is padded."""
+def padding_mask(lengths: Sequence[int], longest: int, device: torch.device, *, padded_rows: bool = True) -> Mask:
+    """Return the mask that hides padded keys; it allows everything where no text is padded. See PaddingMask."""
     if all(n == longest for n in lengths):
         return Bidirectional()
-    return PaddingMask(torch.tensor(lengths, device=device))
+    return PaddingMask(torch.tensor(lengths, device=device), padded_rows)

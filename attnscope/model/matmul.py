@@ -79,6 +79,25 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
     return made.view(*a.shape[:-1], n)
 
 
+def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return a·bᵀ where neighbouring matrices of `a` share one of `b`, which is not copied for each.
+
+    Args:
+        a: (B, H, M, E).
+        b: (B, G, N, E); H is a multiple of G.
+        out: Room for the result, (B, H, M, N), which may be used or not.
+
+    Returns:
+        (B, H, M, N).
+    """
+    (batch, heads, m, e), (groups, n) = a.shape, b.shape[1:3]
+    if heads == groups:
+        return matmul_transposed(a, b, out)
+    joined = a.reshape(batch, groups, heads // groups * m, e)
+    room = None if out is None else out.view(batch, groups, heads // groups * m, n)
+    return matmul_transposed(joined, b, room).view(batch, heads, m, n)
+
+
 def sums_of_products(a: Tensor, b: Tensor) -> Tensor:
     """Sum a·b over the last dimension of two float32 tensors (…, K), without their product in memory: (…)."""
     if a.device.type != "cpu":

@@ -7,8 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import plain_mask
 from attnscope.model.tiling import TileShape, contiguous_runs
-from attnscope.request.masks.terms import Bidirectional, Causal
+from attnscope.request.masks.terms import Causal
+
+_CELLS_ON_CPU = 1 << 20
+_CELLS_ON_GPU = 1 << 24  # 16 MiB as bool
+
+
+def kernel_cells(device: torch.device) -> int:
+    """Return how many cells a mask has that is made for a kernel, block by block."""
+    return _CELLS_ON_CPU if device.type == "cpu" else _CELLS_ON_GPU
 
 
 def fused_attention(
@@ -27,13 +36,14 @@ def fused_attention(
     """
     q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
     lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel allocates a whole Q×K matrix for every head
-    causal = isinstance(spec.mask, Causal)
-    if lean and spec.bias is None and (causal or isinstance(spec.mask, Bidirectional)):
+    plain = plain_mask(spec.mask, q.shape[2], n_keys)
+    causal = isinstance(plain, Causal)
+    if lean and spec.bias is None and plain is not None:
         if output is None and len(heads) == q.shape[1]:
             return _sdpa(inputs, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        shared = lean and spec.bias is None  # a mask applies to every head; a bias differs between heads
+        plain, shared = None, lean and spec.bias is None  # a mask applies to every head; a bias differs between heads
         rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
         causal = False
     if output is None:
@@ -41,9 +51,9 @@ def fused_attention(
     for theirs in _group_slices(inputs, heads):
         for q0 in range(0, q.shape[2], rows):
             q1 = min(q0 + rows, q.shape[2])
-            k0, k1 = (0, n_keys) if causal else spec.mask.key_range(q0, q1, n_keys)
+            k0, k1 = (0, n_keys) if plain else spec.mask.key_range(q0, q1, n_keys)
             numbers = torch.arange(theirs.start, theirs.stop, device=q.device)
-            added, fully_masked = (None, None) if causal else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
+            added, fully_masked = (None, None) if plain else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
             block = _sdpa(inputs, theirs, (q0, q1), (k0, k1), added, causal=causal)
             # torch's kernels differ in the output of a fully masked row
             output[:, theirs, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)

@@ -11,7 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from attnscope.model.finite import FiniteChecks
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.matmul import matmul_grouped
 from attnscope.model.row_summary import RowSummary
 from attnscope.model.workspace import Workspace
 
@@ -42,7 +44,8 @@ class Tile:
         scaled: See scores.
         masked: −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them.
         weights: 0 in a fully masked row.
-        output: (B, h, q, Ev).
+        values: (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads.
+        checks: Refuses an output that is not finite.
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
             something.
         workspace: Memory for recorders' own work.
@@ -62,7 +65,8 @@ class Tile:
     scaled: Tensor | None
     masked: Tensor
     weights: Tensor
-    output: Tensor
+    values: Tensor
+    checks: FiniteChecks
     fully_masked: Tensor | None
     workspace: Workspace
     sink: Tensor | None = None
@@ -85,6 +89,13 @@ class Tile:
         found: Tensor | None = getattr(self, name)
         assert found is not None, f"{name} was not computed: no recorder declared that it reads it"
         return found
+
+    @cached_property
+    def output(self) -> Tensor:
+        """Weights times values, (B, h, q, Ev); only what reads it takes the time."""
+        output = matmul_grouped(self.weights, self.values.mT)
+        self.checks.add(output, "outputs", self.heads)
+        return output
 
     @cached_property
     def peaks(self) -> Tensor:

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from attnscope.base.system.gpu import device_tile_scores
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Mask
 
 _ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
-_ON_GPU = 1 << 26  # a kernel must be large to be worth its launch
 _MOST_ROWS = 256  # where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
+_MOST_ROWS_ON_GPU = 1024
 _ENOUGH_ROWS = 128  # below these, a tile of twice the scores is the faster one
 _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
 
@@ -42,8 +43,10 @@ class TileShape:
         """
         batch, _, n_queries, _ = inputs.q.shape
         n_keys = inputs.k.shape[2]
-        elements = (limit or (_ON_GPU if inputs.q.is_cuda else _ON_CPU)) // batch
-        some = min(n_queries, _MOST_ROWS)
+        elements = (limit or (device_tile_scores(str(inputs.q.device)) if inputs.q.is_cuda else _ON_CPU)) // batch
+        # on a GPU, fewer launches are worth an eighth of the cells that are computed but not allowed
+        taller = min(_MOST_ROWS_ON_GPU, n_queries // 8) if inputs.q.is_cuda else 0
+        some = min(n_queries, max(_MOST_ROWS, taller))
         width = max(1, *(_width(mask, q0, some, n_keys) for q0 in (n_queries // 2, n_queries - some)))
         fewest = 1 if limit else min(_FEWEST_ROWS, some)
         most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else some

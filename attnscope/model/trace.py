@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnscope.model.recorders import (
     SUM_RECORDERS,
+    FindingsRecorder,
     MatrixRecorder,
     PackedMatrices,
     RecordedTokens,
@@ -14,7 +15,6 @@ from attnscope.model.recorders import (
     SumRecorder,
     TopRecorder,
 )
-from attnscope.model.tile import Recorder
 from attnscope.request.record_spec import RecordSpec
 
 
@@ -79,9 +79,15 @@ class Trace:
     record_spec: RecordSpec
     record_tokens: RecordedTokens
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
-    recorders: dict[int, list[Recorder]] = field(default_factory=dict)
+    recorders: dict[int, list[FindingsRecorder]] = field(default_factory=dict)
     packed: PackedMatrices | None = None
     hidden: Tensor | None = None
+
+    def to_cpu(self) -> None:
+        """Move what was recorded to the CPU; the final hidden states stay where the model is."""
+        for recorder in {id(one): one for some in self.recorders.values() for one in some}.values():
+            recorder.to_cpu()
+        self.record_tokens = replace(self.record_tokens, eligible=self.record_tokens.eligible.cpu())
 
 
 def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:
@@ -111,7 +117,7 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecor
     into = None if trace.packed is None else (trace.packed, first)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
     top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if "top" in w.parts else None
-    exact: list[Recorder | None] = [matrices if w.stages else None, top]
+    exact: list[FindingsRecorder | None] = [matrices if w.stages else None, top]
     rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
     sums = _sums(heads, trace, mean=False)
     every = [*(exact if w.rows else ()), *rows, *sums.values()]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.precision import to_float64
 from attnscope.model.stack import RunBlock
 from attnscope.request.masks.terms import Mask
 
@@ -44,15 +45,17 @@ def output_changes(
         advance: Called with the number of tokens that were done.
     """
     n = x.shape[1]
-    whole = y[0].double()
-    changes = torch.zeros(n, n, dtype=torch.float64, device=y.device)
+    whole = to_float64(y[0])
+    changes = torch.zeros(n, n, dtype=torch.float64, device=whole.device)
     for first in range(0, n, copies):
         positions = torch.arange(first, min(first + copies, n), device=x.device)
         again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))  # (copies, T, D)
-        cosine = torch.cosine_similarity(again.double(), whole, dim=-1)
-        changes[:, positions] = (1 - cosine).clamp_min(0.0).T
+        cosine = torch.cosine_similarity(to_float64(again), whole, dim=-1)
+        changes[:, first : first + len(positions)] = (1 - cosine).clamp_min(0.0).T
         advance(len(positions))
     at = torch.arange(n, device=x.device)
     allowed = mask.allowed(at[:, None], at[None])
+    if allowed is None:
+        return changes
     # The other rows' difference is rounding: a batch of another size may be summed in another order.
-    return changes if allowed is None else changes.masked_fill(~allowed.expand(1, 1, n, n)[0, 0], 0.0)
+    return changes.masked_fill(~allowed.expand(1, 1, n, n)[0, 0].to(changes.device), 0.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError
 from attnscope.base.files.mask_files import read_mask
 from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
 from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.run import STAGES
@@ -24,6 +25,7 @@ from attnscope.request.memory import (
     find_stream_reason,
     layer_parameters,
     memory_limit,
+    require_memory,
 )
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
+_ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
+_GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
 
 
@@ -168,7 +172,7 @@ def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: st
     Raises:
         AttnscopeError: The run does not fit into memory either way.
     """
-    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint)
+    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint, plan.multiplications)
     return replace(plan, stream_reason=streamed, memory=memory)
 
 
@@ -178,8 +182,19 @@ def spare_memory(
     asked: MemoryDemand,
     more: Mapping[str, int] | None = None,
     hint: str = MEMORY_HINT,
+    multiplications: int | None = None,
 ) -> tuple[int, str, MemoryLimit]:
     """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
+
+    On a GPU, its memory decides, and `--max-memory` limits that; what is left over is the least of GPU and host.
+
+    Args:
+        run: What the user asked.
+        source: The model.
+        asked: What the run asks for.
+        more: Bytes by purpose that come on top.
+        hint: Advice on how to make it fit.
+        multiplications: How much there is to compute; None if that follows from `asked`.
 
     Raises:
         AttnscopeError: The run does not fit into memory either way.
@@ -187,13 +202,34 @@ def spare_memory(
     kept, streamed = (
         _bytes_needed(run, source, replace(asked, streamed=streamed), more or {}) for streamed in (False, True)
     )
-    most, what = memory_limit(run.max_memory)
     again = source.can_stream and asked.layers > 2
+    work = multiplications or asked.layers * layer_parameters(source.config) * asked.batch * asked.tokens
+    device = cuda_device(run.device, work)
+    gpu = None if device is None else gpu_memory(device)
+    if gpu is not None:
+        cells = asked.batch * asked.heads * asked.tiled_queries * asked.tokens
+        on_gpu = [_on_gpu(need) | {"tile": tile_bytes(gpu.total, cells)} for need in (kept, streamed)]
+        most, what = (int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}")
+        if run.max_memory is not None:
+            most, what = run.max_memory, "--max-memory"
+        why = find_stream_reason(on_gpu[0], on_gpu[1] if again else None, most, what, hint)
+        # findings are copied to the host, and weights pass through it
+        on_host = {name: size for name, size in streamed.items() if name in (*_ON_HOST, "kept", "weights")}
+        host_most, host_what = memory_limit(None)
+        require_memory(on_host, host_most, host_what, hint)
+        spare = most - sum(on_gpu[bool(why)].values()), host_most - sum(on_host.values())
+        return min(spare), why, MemoryLimit(host_most, host_what, sum(on_host.values()))
+    most, what = memory_limit(run.max_memory)
     if 2 * (streamed if again else kept)["weights"] > most:
         hint = "raise --max-memory" if run.dtype != "float32" else "use --dtype bfloat16, or raise --max-memory"
     why = find_stream_reason(kept, streamed if again else None, most, what, hint)
     estimated = sum((streamed if why else kept).values())
     return most - estimated, why, MemoryLimit(most, what, estimated)
+
+
+def _on_gpu(need: Mapping[str, int]) -> dict[str, int]:
+    """Return what of a run's memory is on the GPU that runs it."""
+    return {name: size for name, size in need.items() if name not in _ON_HOST}
 
 
 def required_memory(plan: RunPlan) -> dict[str, int]:

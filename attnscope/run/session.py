@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from attnscope.base.system.escape import as_unicode
+from attnscope.base.system.gpu import has_gpu_driver
 from attnscope.base.version import __version__
 from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
@@ -74,14 +75,20 @@ class Session:
 
     def source(self, run: RunConfig) -> ModelSource:
         """Open the model that a run names, once."""
+        if run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver()):
+            import_torch(freeze=self.own_process)  # to plan with the memory of the GPU
         key = _model_key(run)
         if key not in self.sources:
             live = self.live.get(run.model or "")
             self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
         return self.sources[key]
 
-    def load(self, plan: RunPlan) -> "tuple[LoadedModel, torch.device]":
+    def load(self, plan: RunPlan, times: int = 1) -> "tuple[LoadedModel, torch.device]":
         """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
+
+        Args:
+            plan: What the run computes.
+            times: How often the model will do about as much, which decides whether a GPU is worth it.
 
         Raises:
             AttnscopeError: They cannot be loaded, or the device does not exist.
@@ -91,7 +98,7 @@ class Session:
 
         run = plan.run
         set_threads(plan.multiplications, run.threads)
-        device = choose_device(run.device)
+        device = choose_device(run.device, plan.multiplications * times)
         key = *_model_key(run), str(device)
         model = self.models.get(key)
         if model is None or model.n_layers < plan.n_layers_run:
@@ -225,6 +232,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         resolved,
         same_scores=not plan.own_mask and plan.run.what_if == "same-scores",
         encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
+        padded_rows=plan.run.show_padding,
     )
     return batch, model.under(settings)
 
@@ -291,6 +299,8 @@ def attend(
     final = bool(plan.predicted) and hidden is None
     made = forward(plan, batch, engine, trace.recorders, ("attending", on_progress), final=final)
     trace.hidden = made if final else hidden
+    if batch.tokens.real.device.type != "cpu":
+        trace.to_cpu()
     return trace
 
 

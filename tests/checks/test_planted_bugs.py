@@ -69,7 +69,7 @@ def _future_seen():
 
 
 def _padding_seen():
-    return native, "padding_mask", lambda *given: Bidirectional()
+    return native, "padding_mask", lambda *given, **options: Bidirectional()
 
 
 def _other_rotary():

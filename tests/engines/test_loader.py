@@ -229,7 +229,7 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: P
 
 def test_a_device_is_accepted_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert choose_device("mps") == torch.device("mps")
+    assert choose_device("mps", 0) == torch.device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(AttnscopeError, match="no device 'mps'"):
-        choose_device("mps")
+        choose_device("mps", 0)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask
+from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask, plain_mask
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import TERMS, Bidirectional, Causal, Mask, SizedTerm
 from tests.helpers.attention_cases import masks, whole
@@ -118,6 +118,43 @@ def test_a_mask_says_the_same_of_a_block_as_of_each_cell(
         assert cells.all()
     else:
         assert torch.equal(at_once.expand(batch, 1, n_queries, n_keys)[:, 0], cells)
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 8), st.integers(1, 8))
+def test_a_plain_mask_allows_real_tokens_what_the_mask_does(
+    data: st.DataObject, batch: int, n_queries: int, n_keys: int
+) -> None:
+    lengths = data.draw(st.lists(st.integers(1, n_keys), min_size=batch, max_size=batch))
+    padded_rows = data.draw(st.booleans())
+    padding = padding_mask(lengths, n_keys, torch.device("cpu"), padded_rows=padded_rows)
+    mask = intersect((data.draw(masks(batch, n_queries, n_keys)), padding))
+    plain = plain_mask(mask, n_queries, n_keys)
+    if plain is None:
+        return
+    assert isinstance(plain, Causal | Bidirectional)
+    cells, expected = (whole(one, batch, n_queries, n_keys) for one in (plain, mask))
+    for text, length in enumerate(lengths):
+        rows = n_queries if padded_rows or n_queries != n_keys else length
+        assert torch.equal(cells[text, :rows], expected[text, :rows])
+
+
+@pytest.mark.parametrize(
+    ("parts", "plain"),
+    [
+        ("causal", "causal"), ("causal+window:6", "causal"), ("causal+window:5", None), ("block:6", "bidirectional"),
+        ("prefix:6", "bidirectional"), ("causal+prefix:2", None),
+    ],
+)  # fmt: skip
+def test_terms_that_narrow_nothing_need_no_mask(parts: str, plain: str | None) -> None:
+    found = plain_mask(build_mask(parse_mask(parts)), 6, 6)
+    assert (None if found is None else str(found)) == plain
+
+
+def test_padding_behind_a_causal_text_needs_no_mask() -> None:
+    hidden, shown = (padding_mask([2, 6], 6, torch.device("cpu"), padded_rows=rows) for rows in (False, True))
+    assert plain_mask(intersect((Causal(), hidden)), 6, 6) == Causal()
+    assert plain_mask(intersect((Causal(), shown)), 6, 6) is None
+    assert plain_mask(hidden, 6, 6) is None
 
 
 def test_a_composition_that_nothing_passes_has_an_empty_span() -> None:

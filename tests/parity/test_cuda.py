@@ -5,7 +5,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 from msgspec.structs import replace
 
 from attnscope.base.model_config import ModelConfig
@@ -19,10 +18,9 @@ TOLERANCE = 1e-4  # float32 on both sides, whose products are summed in another 
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_every_stage_equals_the_cpu(row: Row, tmp_path: Path) -> None:
-    assert _difference(row, tmp_path, "cuda") < TOLERANCE
+def test_every_stage_equals_the_cpu(gpu: str, row: Row, tmp_path: Path) -> None:
+    assert _difference(row, tmp_path, gpu) < TOLERANCE
 
 
 def test_the_comparison_sees_a_model_that_is_changed(tmp_path: Path) -> None:

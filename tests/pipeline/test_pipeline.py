@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.model_config import ModelConfig
@@ -292,15 +291,14 @@ def test_a_score_that_overflows_is_an_error_that_names_layer_head_and_count(tmp_
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_cuda_shows_what_the_cpu_shows(minilm, dtype):
-    cpu, gpu = (
-        run(model=str(minilm), layer="all", head="all", dtype=dtype, device=device) for device in ("cpu", "cuda")
+def test_cuda_shows_what_the_cpu_shows(gpu, minilm, dtype):
+    cpu, other = (
+        run(model=str(minilm), layer="all", head="all", dtype=dtype, device=device) for device in ("cpu", gpu)
     )
     tolerance = 2e-5 if dtype == "float32" else 0.05
-    for head, other in zip(cpu.texts[0].heads, gpu.texts[0].heads, strict=True):
-        np.testing.assert_allclose(other.stages["weights"], head.stages["weights"], atol=tolerance)
+    for head, on_gpu in zip(cpu.texts[0].heads, other.texts[0].heads, strict=True):
+        np.testing.assert_allclose(on_gpu.stages["weights"], head.stages["weights"], atol=tolerance)
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "batch"])

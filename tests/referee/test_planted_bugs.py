@@ -105,7 +105,7 @@ def _minus_infinity_into_a_copy() -> Plant:
 
 
 def _padding_is_seen() -> Plant:
-    return native, "padding_mask", lambda *given: Bidirectional()
+    return native, "padding_mask", lambda *given, **options: Bidirectional()
 
 
 def _special_rows_in_the_choice_of_a_head() -> Plant:

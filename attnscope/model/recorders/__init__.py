@@ -12,6 +12,7 @@ from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.sums import (
     SUM_RECORDERS,
     ColumnRecorder,
+    FindingsRecorder,
     MeanOutputRecorder,
     PooledRecorder,
     SumRecorder,
@@ -21,6 +22,7 @@ from attnscope.model.recorders.top import TopRecorder, strongest
 __all__ = [
     "SUM_RECORDERS",
     "ColumnRecorder",
+    "FindingsRecorder",
     "KeyTokens",
     "MatrixRecorder",
     "MeanOutputRecorder",

@@ -66,6 +66,18 @@ class BaseRecorder:
         """Ask for no raw scores beyond what is allowed."""
         return None
 
+    def select(self, numbers: Tensor) -> Tensor:
+        """Return this recorder's heads and rows of something of a whole layer, (B, H, Q, …)."""
+        return numbers[:, as_slice(self.heads)][:, :, as_slice(self.rows)]
+
+    def to_cpu(self) -> None:
+        """Move what was recorded to the CPU, where findings are made of it: each read of a GPU waits for it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.cpu())
+            elif isinstance(value, dict):
+                setattr(self, name, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in value.items()})
+
     def overlap(self, tile: Tile) -> "Overlap | None":
         """Return what the tile and the recorder have in common; None for nothing."""
         index = tile.index

@@ -65,7 +65,7 @@ class MatrixRecorder(BaseRecorder):
             part = overlap.cut(tile.stage(stage))  # (B, h, r, k)
             if stage != "output":
                 part = self._spread(stage, part, tile)  # (B, h, r, columns)
-            if stage not in _EMPTY and fully_masked is not None and fully_masked.any():
+            if stage not in _EMPTY and fully_masked is not None:
                 part = part.masked_fill(fully_masked[..., None], torch.nan)
             if self.mean:
                 sums[stage] = part.sum(1)
@@ -85,7 +85,7 @@ class MatrixRecorder(BaseRecorder):
         columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
         inside = [column - tile.k0 for column in self.columns[columns]]
         if inside != list(range(part.shape[-1])):
-            part = part[..., inside]
+            part = part[..., as_slice(inside) if inside else []]
         if len(inside) == len(self.columns):
             return part
         spread = part.new_full((*part.shape[:-1], len(self.columns)), _EMPTY.get(stage, 0.0))

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from attnscope.model.precision import has_float64
 from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.recorders.diagonal import diagonal_band
 from attnscope.model.tile import Tile
@@ -243,7 +244,7 @@ class UniformRecorder(BaseRecorder):
 
 def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Allocate sums over many tiles, in float64 where the device has it."""
-    return torch.zeros(shape, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
 
 
 def _add(total: Tensor, part: Tensor, overlap: Overlap) -> None:

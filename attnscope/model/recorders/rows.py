@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
-from attnscope.model.inputs import AttentionSpec
+from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
 from attnscope.model.recorders.diagonal import diagonal_band
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workspace import Workspace
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
@@ -54,6 +54,29 @@ class RowRecorder(BaseRecorder):
         self.fully_masked = torch.zeros(shape[0], shape[2], dtype=torch.bool, device=sources.special.device)
         self._making = Lock()
         self.specs: dict[int, AttentionSpec] = {}
+
+    def to_cpu(self) -> None:
+        """Move the statistics to the CPU, all of them at once."""
+        self.recorded, self._kinds, order = {}, {}, list(self.recorded)
+        super().to_cpu()
+        known = [one.name for one in self._statistics]
+        stored = dict(zip([*known, *(name for name in self.names if name not in known)], self._all, strict=True))
+        self.recorded = {name: stored[name] for name in order}
+
+    def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
+        """Keep the statistics of a whole layer.
+
+        Args:
+            rows: Computes them, (B, H, Q) each; NaN in fully masked rows.
+            sink: What each row gives to the sink, (B, H, Q); None if there is none.
+            fully_masked: Rows that see nothing, (B, Q).
+            inputs: The layer.
+        """
+        self.specs[inputs.layer] = inputs.spec
+        self.fully_masked[:] = fully_masked[:, as_slice(self.rows)]
+        self.sink = None if sink is None else self.select(sink)
+        for place, statistic in enumerate(self._statistics):
+            self._all[place] = self.select(statistic.compute(rows))
 
     def update(self, tile: Tile) -> None:
         """Reduce each row to its statistics."""

@@ -170,7 +170,14 @@ class MeanOutputRecorder(BaseRecorder):
         return self._sum / self._real.sum()
 
 
-class SumRecorder(Recorder, Protocol):
+class FindingsRecorder(Recorder, Protocol):
+    """A recorder whose numbers become findings."""
+
+    def to_cpu(self) -> None:
+        """Move what was recorded to the CPU, once the model has run."""
+
+
+class SumRecorder(FindingsRecorder, Protocol):
     """A recorder of sums over rows, of several heads or of a mean over them."""
 
     def compute(self) -> Tensor:

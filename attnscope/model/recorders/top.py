@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders.base import BaseRecorder, Overlap
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Tile, as_slice
 from attnscope.request.estimate import RANKED_SINGLY
 
 _LONG, _CHUNK = 1 << 14, 64
+_FEW_CHUNKS = 4  # a GPU looks into chunks where a row has so many times those that it looks into
 
 
 class TopRecorder(BaseRecorder):
@@ -57,7 +59,7 @@ class TopRecorder(BaseRecorder):
         for name in self._names:
             if name != "weight" and name not in self._norms:
                 norms = tile.inputs.value_norms if name == "value" else tile.inputs.projected_norms
-                self._norms[name] = norms[:, self.heads]  # (B, heads, K)
+                self._norms[name] = norms[:, as_slice(self.heads)]  # (B, heads, K)
         if tile.summary is not None and self.n_strongest:
             n = min(self.count, tile.k1 - tile.k0)
             keys = overlap.cut(tile.summary.places)[..., :n]
@@ -68,16 +70,30 @@ class TopRecorder(BaseRecorder):
             return
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         measure = self._ranked(tile, overlap, weights)
-        whole = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
-        keys, found = strongest(measure, self.count, tile.peaks if whole else None)
+        known = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
+        known = known and measure.device.type == "cpu"
+        keys, found = strongest(measure, self.count, tile.peaks if known else None)
         none, n = found == -torch.inf, keys.shape[-1]
         self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
+    @property
+    def ranks_all(self) -> bool:
+        """Every key takes part."""
+        return self._all_eligible
+
+    def take(self, keys: Tensor, weights: Tensor, inputs: AttentionInputs) -> None:
+        """Keep the strongest keys of a layer and their weights, (B, H, Q, n); −1 and NaN where there are fewer."""
+        for name in self._names:
+            if name != "weight":
+                self._norms[name] = (inputs.value_norms if name == "value" else inputs.projected_norms)[:, self.heads]
+        self.keys, self._weight = (self.select(x)[..., : self.count].contiguous() for x in (keys, weights))
+
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return what keys are ranked by, (B, h, r, k); −inf for those that take no part."""
         masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
-        if self.by == "weight" and (self._all_eligible or not excluded.any()):
+        on_cpu = masked.device.type == "cpu"  # elsewhere, asking takes longer than masking
+        if self.by == "weight" and (self._all_eligible or (on_cpu and not excluded.any())):
             return masked
         buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
         if self.by == "weight":
@@ -122,7 +138,8 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
     rows, count = measure.reshape(-1, size).contiguous(), min(count, size)  # (n, size)
-    if count <= RANKED_SINGLY and size >= _LONG:
+    on_cpu = rows.device.type == "cpu"
+    if (count <= RANKED_SINGLY and size >= _LONG) if on_cpu else size >= _FEW_CHUNKS * count * _CHUNK:
         places, values = _by_chunks(rows, count)
     else:
         places, values = _few_or_many(rows, count, None if first is None else first.reshape(-1))
@@ -131,7 +148,9 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
 
 def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest of rows (n, size) that are not worth cutting."""
-    if count <= RANKED_SINGLY and rows.device.type == "cpu":
+    if rows.device.type != "cpu":
+        return _on_device(rows, count)
+    if count <= RANKED_SINGLY:
         return _by_argmax(rows, count, first)
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
@@ -142,9 +161,21 @@ def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple
     return places, values
 
 
+def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find them without waiting for the device, whose `max` gives the first of equals, and whose `sort` may."""
+    if count > RANKED_SINGLY:
+        values, places = rows.sort(dim=-1, descending=True, stable=True)
+        return places[:, :count], values[:, :count]
+    left, pairs = rows.clone(), []
+    for _ in range(count):
+        pairs.append(left.max(-1, keepdim=True))
+        left.scatter_(-1, pairs[-1].indices, -torch.inf)
+    return torch.cat([pair.indices for pair in pairs], -1), torch.cat([pair.values for pair in pairs], -1)
+
+
 def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
-    flat = rows.cpu().view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
+    flat = rows.view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
     for i, (at, value) in enumerate(zip(places, values, strict=True)):
@@ -158,7 +189,7 @@ def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[T
     for at, value in zip(places[::-1], values[::-1], strict=True):
         flat[at] = value  # put back; backwards, as −inf may have been taken from there, too
     places -= starts
-    return torch.from_numpy(places.T.copy()).to(rows.device), torch.from_numpy(values.T.copy()).to(rows.device)
+    return torch.from_numpy(places.T.copy()), torch.from_numpy(values.T.copy())
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -170,7 +201,7 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
     some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten()).view(n, -1)
     again = F.pad(chunks[:, 1:] == chunks[:, :-1], (1, 0))  # where fewer chunks than that hold anything
-    if again.any():
+    if rows.device.type != "cpu" or again.any():
         some = some.masked_fill(again.repeat_interleave(_CHUNK, -1), -torch.inf)
     some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
     at, values = _few_or_many(some, count)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnscope.findings.overview import Columns, Pooled
 from attnscope.findings.row_statistics import STATISTICS, Means
+from attnscope.model.precision import to_float64
 from attnscope.model.trace import UnitRecorders
 from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
 
@@ -62,5 +63,5 @@ def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
 
 
 def _mean(values: Tensor) -> float | None:
-    known = values[~values.isnan()].double()
+    known = to_float64(values[~values.isnan()])
     return float(known.mean()) if known.numel() else None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.predictions import PREDICTED, PredictedToken, Prediction
+from attnscope.model.precision import to_float64
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces
 
 Spell = Callable[[int], tuple[str, str]]
@@ -25,13 +26,14 @@ def predict(
     found: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):
         positions = places.positions[first : first + AT_ONCE]
-        for position, row in zip(positions, logits(hidden[positions]), strict=True):
+        rows = logits(hidden[positions]).cpu()  # at once, since each read of a GPU waits for it
+        for position, row in zip(positions, rows, strict=True):
             found.append(Prediction(places.kind, position, most_probable(row, spell)))
     return found
 
 
 def most_probable(logits: Tensor, spell: Spell) -> list[PredictedToken]:
     """Return the most probable tokens of one place by the logits of the whole vocabulary, (V,)."""
-    share = torch.softmax(logits.double(), dim=-1)
+    share = torch.softmax(to_float64(logits), dim=-1)
     ids: Sequence[int] = torch.topk(logits, min(PREDICTED, len(logits))).indices.tolist()
     return [PredictedToken(i, *spell(i), float(logits[i]), float(share[i])) for i in ids]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnscope.engines.protocol import Engine
 from attnscope.model.cuts import EdgeCut, HeadCut, LayerCut, Variant
+from attnscope.model.precision import to_float64
 from attnscope.studies.ablate.plan import LOGITS, Cut
 
 
@@ -61,7 +62,7 @@ class Baseline:
             predicts: The model has an output head.
         """
         found = log_softmax(engine, hidden[0, list(positions)]) if predicts and positions else None
-        return cls(engine, engine.final_states(hidden[0]).double(), positions, found)
+        return cls(engine, to_float64(engine.final_states(hidden[0])), positions, found)
 
     def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Compare final hidden states of variants, (V, rows, D).
@@ -75,7 +76,7 @@ class Baseline:
             with a state of 0 is NaN, and so is a change relative to one.
         """
         chosen = slice(None) if rows is None else list(rows)
-        before, after = self.hidden[chosen], self.engine.final_states(hidden).double()
+        before, after = self.hidden[chosen], to_float64(self.engine.final_states(hidden))
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
@@ -93,7 +94,7 @@ class Baseline:
         rows, found = hidden.flatten(0, 1), []
         step = max(1, LOGITS // share.shape[1])
         for n in range(0, len(rows), step):
-            after = self.engine.logits(rows[n : n + step]).double()
+            after = to_float64(self.engine.logits(rows[n : n + step]))
             at = torch.arange(n, n + len(after), device=after.device) % len(share)
             expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
             found.append(entropy[at] - expected + after.logsumexp(-1))
@@ -102,4 +103,4 @@ class Baseline:
 
 def log_softmax(engine: Engine, rows: Tensor) -> Tensor:
     """Return the log-probabilities, (N, V), float64, natural, that final hidden states, (N, D), predict."""
-    return engine.logits(rows).double().log_softmax(-1)
+    return to_float64(engine.logits(rows)).log_softmax(-1)

@@ -191,7 +191,7 @@ class Bench:
         plan, of_reference, at_once = plan_variants(
             self.run, self.source, (text, reference), count, kept, len(self.positions)
         )
-        return self.run_planned(cuts, (plan, of_reference), self.session.load(plan), at_once)
+        return self.run_planned(cuts, (plan, of_reference), self.session.load(plan, len(cuts)), at_once)
 
     def run_planned(
         self,

@@ -72,14 +72,14 @@ class Seen:
     def _weight_off_sink(self, layer: int) -> list[float]:
         """Return the weight of every head off the first and special tokens, averaged over words."""
         if layer not in self._off_sink:
-            mass = self._columns[layer].compute()[0].double()  # (H, K)
-            content = self._batch.sources.content()[0]
+            mass = self._columns[layer].compute()[0].cpu().double()  # (H, K)
+            content = self._batch.sources.content()[0].cpu()
             self._off_sink[layer] = (mass[:, content].sum(-1) / self._counted).tolist()
         return self._off_sink[layer]
 
     def _matrix(self, layer: int) -> "np.ndarray":
         """Return weights, (heads, rows, keys); 0 where a query may see nothing."""
         if layer not in self._weights:
-            found = self._matrices[layer].compute()["weights"][0].double().cpu().numpy()
+            found = self._matrices[layer].compute()["weights"][0].cpu().double().numpy()
             self._weights[layer] = np.nan_to_num(found, nan=0.0)
         return self._weights[layer]

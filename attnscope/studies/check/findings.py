@@ -232,7 +232,7 @@ class Again:
 
 
 def _numpy(tensor: Tensor) -> Array:
-    found: Array = tensor.double().cpu().numpy()
+    found: Array = tensor.cpu().double().numpy()
     return found
 
 

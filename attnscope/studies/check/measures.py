@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.check import Check, Differences
+from attnscope.model.precision import to_float64
 
 
 def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
@@ -15,7 +16,7 @@ def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) 
     divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
     the difference is infinite.
     """
-    ours, theirs = ours.double(), theirs.double()
+    ours, theirs = to_float64(ours), to_float64(theirs)
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     finite = ours.isfinite() & theirs.isfinite()
     gap = (ours - theirs).abs().masked_fill(~finite, torch.inf).masked_fill(same, 0.0)

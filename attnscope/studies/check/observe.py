@@ -12,7 +12,10 @@ from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.masks import MatrixMask
+from attnscope.model.precision import has_float64, to_float64
 from attnscope.model.tile import Recorder, Tile
+from attnscope.request.masks.terms import Bidirectional
 
 
 @dataclass
@@ -84,7 +87,7 @@ class StageRecorder:
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
         inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
         out = tile.inputs.out_weight if self._projects else None
-        kept = None if out is None else out.double().clone()
+        kept = None if out is None else to_float64(out).clone()
         return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
 
 
@@ -137,4 +140,27 @@ def record_stages(
     ]
     others = {} if beside is None else beside(batch)
     engine.forward(batch, {layer: [one, *others.get(layer, ())] for layer, one in enumerate(recorders)})
-    return [one.seen for one in recorders if one.seen is not None]
+    layers = [one.seen for one in recorders if one.seen is not None]
+    return layers if has_float64(model_shape.device) else [_on_cpu(layer) for layer in layers]
+
+
+def _on_cpu(layer: LayerStages) -> LayerStages:
+    """Return the same on the CPU, where invariants can be computed in float64."""
+    inputs = layer.inputs
+    spec, (n_queries, n_keys) = inputs.spec, layer.stages["scores"].shape[2:]
+    at = [torch.arange(n, device=inputs.q.device) for n in (n_queries, n_keys, inputs.q.shape[1])]
+    allowed = spec.mask.allowed(at[0][:, None], at[1][None])
+    bias = None if spec.bias is None else spec.bias(at[0][:, None], at[1][None], at[2]).cpu()
+    spec = replace(
+        spec,
+        mask=Bidirectional() if allowed is None else MatrixMask(allowed.cpu()),
+        bias=None if bias is None else lambda q, k, heads: bias[..., heads, q, k],
+        sinks=None if spec.sinks is None else spec.sinks.cpu(),
+    )
+    return LayerStages(
+        replace(inputs, q=inputs.q.cpu(), k=inputs.k.cpu(), v=inputs.v.cpu(), spec=spec),
+        {stage: values.cpu() for stage, values in layer.stages.items()},
+        layer.fully_masked.cpu(),
+        layer.sink.cpu(),
+        layer.projection,
+    )

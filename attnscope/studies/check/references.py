@@ -41,7 +41,7 @@ def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tens
     """
     output = one.stages["output"]  # (B, H, Q, Ev)
     joined = output.transpose(1, 2).flatten(2).to(one.inputs.v.dtype)  # (B, Q, H·Ev)
-    expected = projection(joined)
+    expected = projection(joined.to(went_on.device))
     gap = largest_difference(went_on.reshape(expected.shape)[:, None], expected[:, None])
     return gap.expand(output.shape[1])
 

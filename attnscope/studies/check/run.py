@@ -258,7 +258,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
     tokens = job.text_plan.tokens
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
-    ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=job.model_shape.device).triu(1)
+    ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=alone[0].inputs.q.device).triu(1)
     if any((one.stages["masked"] > -torch.inf)[..., ahead].any() for one in alone) and not _is_causal(job):
         return "the model's mask is not causal"
     return None

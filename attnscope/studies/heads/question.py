@@ -55,7 +55,7 @@ def ask_heads(
     longest = max(len(side) for text in texts for side in (text.tokens, text.context or text.tokens))
     kept = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
     plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
-    model, device = session.load(plans[0])
+    model, device = session.load(plans[0], len(plans))
     total, count, engine = np.zeros((c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)

@@ -73,7 +73,7 @@ def survey_heads(
     passes = _passes(texts, random)
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
     plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
-    model, device = session.load(plans[0])
+    model, device = session.load(plans[0], len(plans))
 
     from attnscope.studies.heads.measure import Sums, copying_scores
 

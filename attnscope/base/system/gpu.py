@@ -1,0 +1,73 @@
+"""CUDA devices: whether there may be one, which one a run uses, and its memory. Asks torch only if it is imported."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+WORTH_A_GPU = 1 << 35  # multiplications below which starting a GPU takes longer than a second of the CPU
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+_MOST_SCORES, _FEWEST_SCORES = 1 << 26, 1 << 20
+_SCORE_BYTES = 24  # a tile's stages and what recorders make of them: 5.2 to 6 tensors of float32
+_TILE_SHARE = 16  # a tile takes at most this part of the device
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Bytes of a GPU.
+
+    Attributes:
+        free: Not taken by anyone, or only kept by torch for its next tensors.
+        total: All of them.
+    """
+
+    free: int
+    total: int
+
+
+def has_gpu_driver() -> bool:
+    """Return whether a driver of a GPU is installed, as far as files show; True on Windows."""
+    return os.name == "nt" or any(map(os.path.exists, _DRIVERS))
+
+
+def cuda_device(name: str, multiplications: int) -> str | None:
+    """Return the CUDA device that a run uses; None if it uses another one.
+
+    Args:
+        name: Value of `--device`.
+        multiplications: How much there is to compute: `auto` is the CPU for little work.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or (name != "auto" and not name.startswith("cuda")):
+        return None
+    if name == "auto":
+        return "cuda:0" if multiplications >= WORTH_A_GPU and torch.cuda.is_available() else None
+    return "cuda:0" if name == "cuda" else name
+
+
+def gpu_memory(device: str) -> GpuMemory | None:
+    """Return the memory of a CUDA device, such as `cuda:0`; None if there is no such device."""
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_available() or int(device.partition(":")[2]) >= torch.cuda.device_count():
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return GpuMemory(free + kept, total)
+
+
+def tile_scores(total: int) -> int:
+    """Return how many scores a tile has at most on a GPU of so many bytes.
+
+    It does not depend on what is free: sums over tiles of other sizes differ in their last bits.
+    """
+    fit = total // _TILE_SHARE // _SCORE_BYTES
+    return max(_FEWEST_SCORES, min(_MOST_SCORES, 1 << max(0, fit.bit_length() - 1)))
+
+
+def tile_bytes(total: int, cells: int) -> int:
+    """Return bytes that tiles take on a GPU of `total` bytes, in a layer of `cells` scores."""
+    return _SCORE_BYTES * min(tile_scores(total), cells)
+
+
+def device_tile_scores(device: str) -> int:
+    """Return tile_scores of a CUDA device."""
+    return tile_scores(sys.modules["torch"].cuda.get_device_properties(device).total_memory)

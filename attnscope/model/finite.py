@@ -1,0 +1,49 @@
+"""Refuse scores and outputs that are not finite."""
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+
+
+class FiniteChecks:
+    """Checks of one layer: at once, or by sums that are read together, since reading one waits for a GPU.
+
+    Args:
+        layer: Number of the layer.
+        device: Where the numbers are; None to check at once, wherever they are.
+    """
+
+    def __init__(self, layer: int, device: torch.device | None = None) -> None:
+        self._layer, self._at_once = layer, device is None or device.type == "cpu"
+        self._sums: list[Tensor] = []
+
+    def add(self, numbers: Tensor, name: str, heads: Tensor) -> None:
+        """Check (B, h, q, …), or leave that to `passed`.
+
+        Args:
+            numbers: What has to be finite.
+            name: What it is, for the error.
+            heads: The heads, (h,).
+
+        Raises:
+            AttnscopeError: A number is NaN or infinite; the error names the first head that has any.
+        """
+        total = numbers.sum()  # one cheap pass; only a bad sum is worth a closer look
+        if not self._at_once:
+            self._sums.append(total)
+            return
+        if isfinite(float(total)):
+            return
+        bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
+        if bad.any():
+            i = int(bad.argmax())
+            hint = "the model overflows in this dtype; use --dtype float32"
+            found = f"{int(bad[i])} {name} are not finite"
+            raise AttnscopeError(found, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
+
+    def passed(self) -> bool:
+        """Tell whether every sum that was left for later is finite."""
+        return not self._sums or bool(torch.stack(self._sums).isfinite().all())

@@ -1,0 +1,191 @@
+"""A recorded layer by the fused kernel of `fused_kernels`, which takes 1.3 to 1.8 times as long as its output alone.
+
+That is an estimate from machine code: no GPU has run it yet. So `ATTNSCOPE_KERNEL=triton` asks for it, and
+`fused_layer` decides: where it returns None, tiles are computed by operators.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.masks import Intersection, PaddingMask
+from attnscope.model.recorders.rows import RowRecorder
+from attnscope.model.recorders.top import TopRecorder
+from attnscope.model.tile import Recorder
+from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, SlidingWindow
+
+MOST_KEYS = 5
+BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from the usual ones
+_WIDTHS = (16, 32, 64, 128)
+_ROWS_AT_ONCE = 4  # of the ranking kernel
+
+
+@dataclass(frozen=True)
+class FusedRule:
+    """A mask as the kernel knows it.
+
+    Attributes:
+        causal: Queries see no later keys but for the prefix.
+        prefix: Keys that every query sees; 0 for none.
+        window: Distance from which on keys are not seen; 0 for none.
+        lengths: Keys of every text, (B,); None if no text is padded.
+    """
+
+    causal: bool
+    prefix: int
+    window: int
+    lengths: Tensor | None
+
+
+class FusedRows:
+    """What the kernel gives, for the statistics of report.row_statistics; see RowWeights there.
+
+    Attributes:
+        output: (B, H, Q, Ev).
+        keys: The strongest keys of every row, (B, H, Q, 5), −1 where there are fewer.
+        weights: Their weights, likewise; NaN where there are fewer.
+        numbers: By name in fused_kernels.STATISTICS, (B, H, Q) each.
+    """
+
+    def __init__(
+        self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor], content: Tensor
+    ) -> None:
+        self.output, self.keys, self.weights, self.numbers, self._content = output, keys, weights, numbers, content
+
+    def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
+        """Give recorders what they ask for."""
+        fully_masked = self.keys[:, 0, :, 0] < 0  # (B, Q); the mask is the same for every head
+        sink = None if inputs.spec.sinks is None else self.numbers["sink"]
+        for recorder in recorders:
+            if isinstance(recorder, TopRecorder):
+                recorder.take(self.keys, self.weights, inputs)
+            elif isinstance(recorder, RowRecorder):
+                recorder.take(self, sink, fully_masked, inputs)
+
+    def is_finite(self) -> bool:
+        """Tell whether all scores and outputs are, by one wait for the device."""
+        return bool(torch.stack([self.output.float().sum(), self.numbers["log_sum"].sum()]).isfinite().all())
+
+    def entropy(self) -> Tensor:
+        """Return the entropy of every row, in bits."""
+        return self.numbers["entropy"]
+
+    def on_first(self) -> Tensor:
+        """Return the weight on the first key."""
+        return self.numbers["first"]
+
+    def on_keys(self, name: str) -> Tensor:
+        """Return the weight on keys of a kind."""
+        return self.numbers[name]
+
+    def on_self(self) -> Tensor:
+        """Return the weight on the row's own position."""
+        return self.numbers["self"]
+
+    def on_others(self) -> Tensor:
+        """Return the weight on content that is not the row itself."""
+        return (self.numbers["content"] - self.numbers["self"] * self._content[:, None].float()).clamp_min(0.0)
+
+    def within(self, n: int) -> Tensor:
+        """Return the weight on keys at most `n` positions away."""
+        return self.numbers[f"within_{n}"]
+
+    def distance(self) -> Tensor:
+        """Return mean |query − key|."""
+        return self.numbers["distance"]
+
+
+def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
+    """Compute a layer by the fused kernel; None if operators have to.
+
+    Args:
+        inputs: The layer; queries and keys are the same tokens.
+        recorders: What records it. Those without heads see no tiles.
+    """
+    kept = [recorder for recorder in recorders if recorder.heads]
+    rule = _rule(inputs)
+    if rule is None or not kept or not _is_there(inputs.q.device):
+        return None
+    tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
+    rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder)]
+    orders = {top.by for top in tops}
+    if len(tops) + len(rows) < len(kept) or len(orders) > 1 or not orders <= {"weight", "value"}:
+        return None
+    if not all(top.ranks_all and top.count <= MOST_KEYS for top in tops) or not all(row.sources.same for row in rows):
+        return None
+    if len({id(row.sources) for row in rows}) > 1:
+        return None
+    found = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
+    return found if found.is_finite() else None  # operators say which head it is
+
+
+def _is_there(device: torch.device) -> bool:
+    if os.environ.get("ATTNSCOPE_KERNEL") != "triton" or find_spec("triton") is None:
+        return False
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _rule(inputs: AttentionInputs) -> FusedRule | None:
+    """Return the layer's mask for the kernel; None if the kernel does not know the layer's rule."""
+    spec, (n, width) = inputs.spec, inputs.q.shape[2:]
+    widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
+    if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width not in _WIDTHS:
+        return None
+    causal, prefix, window, lengths = False, 0, 0, None
+    for part in spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,):
+        match part:
+            case Bidirectional():
+                pass
+            case Causal() if not prefix:
+                causal = True
+            case Prefix() if not causal:
+                causal, prefix = True, part.size
+            case SlidingWindow() if not window:
+                window = part.size
+            case PaddingMask() if lengths is None:
+                lengths = part.lengths
+            case _:
+                return None
+    return FusedRule(causal, prefix, window, lengths)
+
+
+def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, by_value: bool) -> FusedRows:
+    from triton import cdiv
+
+    from attnscope.model import fused_kernels
+
+    (batch, heads, n, width), spec, device = inputs.q.shape, inputs.spec, inputs.q.device
+    q, k, v = (side.contiguous() for side in (inputs.q, inputs.k, inputs.v))
+    content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()
+    kinds = torch.zeros(batch, 3, n, device=device)
+    if rows is not None:
+        known = rows.sources.kinds
+        kinds = torch.stack([known["special"], known["punctuation"], content], 1).float()
+    norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
+    lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
+    sinks = kinds if spec.sinks is None else spec.sinks.float()
+    output, slots = torch.empty_like(q), int(fused_kernels.SLOTS)
+    numbers = torch.empty(len(fused_kernels.STATISTICS), batch, heads, n, device=device)
+    kept, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
+    weights = torch.empty(batch, heads, n, slots, device=device)
+    flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
+    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": width, "BY_VALUE": by_value, **flags}
+    sizes = {"BM": 128, "BN": 64, "SUB": 16, "num_warps": 8, "num_stages": 3, "ROWS": _ROWS_AT_ONCE} | BLOCKS
+    scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
+    lengths = lengths.to(torch.int32)
+    walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "num_warps", "num_stages")}
+    fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
+        q, k, v, kinds, norms, lengths, sinks, output, numbers, kept, *scalars, **shared, **walk,
+        HAS_SINKS=spec.sinks is not None,
+    )  # fmt: skip
+    fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
+        q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
+    )
+    named = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
+    return FusedRows(output, keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)

@@ -1,0 +1,51 @@
+"""Compile the fused kernel for GPUs that are not there, and print what it takes of them, a JSON object per line."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from attnscope.model import fused_kernels
+
+FLAGS = {"SHARE": 4, "E": 128, "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BY_VALUE": False, "SUB": 16}
+KERNELS = {
+    "layer_kernel": ({"BM": 128, "BN": 64, "HAS_SINKS": False}, {"num_warps": 8, "num_stages": 3}),
+    "ranking_kernel": ({"ROWS": 4, "PIECE": 16}, {}),
+}
+TYPES = {
+    "Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
+    "scale": "fp32", "softcap": "fp32", "n": "i32", "heads": "i32", "window": "i32", "prefix": "i32",
+}  # fmt: skip
+
+
+def resources(name: str, capability: int) -> dict[str, object]:
+    """Registers, stack and shared memory of a kernel, and whether it multiplies by tensor cores."""
+    kernel = getattr(fused_kernels, name)
+    own, options = KERNELS[name]
+    constants = FLAGS | own
+    signature = {a: "constexpr" if a in constants else TYPES.get(a, "*fp32") for a in kernel.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    numbers = dict(word.split(":") for word in printed.split() if word.startswith(("REG:", "STACK:", "LOCAL:")))
+    ptx = compiled.asm["ptx"]
+    cores = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in ptx), "")
+    found = {word.lower(): int(number) for word, number in numbers.items()}
+    return {"kernel": name, "capability": capability, "shared": compiled.metadata.shared, "cores": cores, **found}
+
+
+if __name__ == "__main__":
+    for capability in map(int, sys.argv[1:]):
+        for name in KERNELS:
+            print(json.dumps(resources(name, capability)), flush=True)

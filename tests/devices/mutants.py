@@ -1,0 +1,222 @@
+"""Take each `device=`, `.cpu()`, `.to(device)` and question about devices out of attnscope: do the tests see it?
+
+    python -m tests.devices.mutants [first [last]]
+
+In a copy of the tree, one place at a time is changed: `device=` becomes None, `.cpu()` and `.to(device)` disappear, a
+comparison of `device.type`, and `is_cuda`, become True, then False. The tests of `tests/devices`, and the parity of
+every family on a GPU, run if they execute the line, the fastest first, until one fails. Changes that no test finds are
+printed, and the command ends with 1. Changes without effect are listed below, with the reason. It forks, so Unix only.
+"""
+
+import ast
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+TESTS = ("tests/devices", "tests/parity/test_cuda.py")
+COPIED = ("attnscope", "tests", "configs", "sample_weights", "benchmarks", "pyproject.toml")
+LIMIT = 120  # seconds of the tests of one change
+# A piece of the line that is changed, to why a change there has no effect, or none that a simulation could see
+EQUIVALENT: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one place.
+
+    Attributes:
+        path: The file, from the root.
+        line: Number of its line, from 1.
+        begin: Where the place begins in the file, in bytes.
+        end: Where it ends.
+        text: What replaces it.
+        what: What it is, for people.
+    """
+
+    path: str
+    line: int
+    begin: int
+    end: int
+    text: str
+    what: str
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every change of one file."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    name = str(path.relative_to(ROOT))
+
+    def mutant(node: ast.AST, text: str, what: str, after: ast.AST | None = None) -> Mutant:
+        begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        if after is not None:
+            begin = starts[after.end_lineno - 1] + after.end_col_offset  # type: ignore[attr-defined]
+        end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        return Mutant(name, node.lineno, begin, end, text, what)  # type: ignore[attr-defined]
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "device" and ast.unparse(keyword.value) != "None":
+                    yield mutant(keyword.value, "None", f"device={ast.unparse(keyword.value)} → None")
+            if isinstance(node.func, ast.Attribute):
+                moves = node.func.attr == "to" and node.args and "device" in ast.unparse(node.args[0])
+                if moves or (node.func.attr == "cpu" and not node.args):
+                    yield mutant(node, "", f"without .{node.func.attr}()", after=node.func.value)
+        is_type = isinstance(node, ast.Compare) and "device.type" in ast.unparse(node.left)
+        if is_type or (isinstance(node, ast.Attribute) and node.attr == "is_cuda"):
+            for value in ("True", "False"):
+                yield mutant(node, value, f"{ast.unparse(node)} → {value}")
+
+
+class Tracer:
+    """A plugin of pytest that notes which of some lines each test executes, and how long it takes.
+
+    Args:
+        lines: Number of lines by file.
+    """
+
+    def __init__(self, lines: Mapping[str, set[int]]) -> None:
+        self._lines, self._seen = lines, set[tuple[str, int]]()
+        self.tests: dict[str, tuple[float, list[tuple[str, int]]]] = {}
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        name = frame.f_code.co_filename.removeprefix(f"{os.getcwd()}/")
+        if name not in self._lines:
+            return None
+        wanted, seen = self._lines[name], self._seen
+
+        def local(frame: FrameType, event: str, argument: object) -> Any:
+            if frame.f_lineno in wanted:
+                seen.add((name, frame.f_lineno))
+            return local
+
+        return local(frame, event, argument)
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        self._seen.clear()
+        self._begun = time.perf_counter()
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        self.tests[nodeid] = time.perf_counter() - self._begun, sorted(self._seen)
+
+
+def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None) -> int:
+    os.chdir(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]  # of the tree that is not changed
+    sys.path.insert(0, str(folder))
+    log = os.open("pytest.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        import pytest
+
+        plugins = [] if plugin is None else [plugin]
+        options = ["-n", "0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        code = pytest.main([*options, *(["-x"] if plugin is None else []), *ids], plugins)
+        if plugin is not None:
+            Path("lines.json").write_text(json.dumps(plugin.tests))
+    except BaseException:
+        traceback.print_exc()
+        raise
+    return int(code)
+
+
+def in_child(folder: Path, ids: Sequence[str], plugin: Tracer | None = None) -> int:
+    """Run tests in a forked process, in a copy of the tree; its exit code, and 124 where it takes too long."""
+    process = os.fork()
+    if process == 0:
+        code = 70
+        try:
+            code = _run_tests(folder, ids, plugin)
+        finally:
+            os._exit(code)  # nothing of the parent's is cleaned up twice
+    until = time.monotonic() + (LIMIT if plugin is None else 3600)
+    while time.monotonic() < until:
+        finished, status = os.waitpid(process, os.WNOHANG)
+        if finished:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(process, 9)
+    os.waitpid(process, 0)
+    return 124
+
+
+def main() -> int:
+    """Plant the changes, one after the other."""
+    every = [mutant for path in sorted((ROOT / "attnscope").rglob("*.py")) for mutant in mutants_of(path)]
+    numbers = [int(word) for word in sys.argv[1:]]
+    chosen = every[slice(*(numbers if len(numbers) > 1 else [*numbers, None]))] if numbers else every
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        for part in COPIED:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, folder / part)
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        os.environ["PYTHONPATH"] = str(folder)
+        sys.path = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
+        import torch
+        import transformers  # noqa: F401
+
+        torch.set_num_threads(1)
+        lines: dict[str, set[int]] = {}
+        for mutant in every:
+            lines.setdefault(mutant.path, set()).add(mutant.line)
+        cache = ROOT / ".mutants.json"
+        if not cache.exists() or not numbers:
+            if code := in_child(folder, TESTS, Tracer(lines)):
+                print(f"the tests fail without any change ({code}):")
+                print((folder / "pytest.log").read_text()[-3000:])
+                return 1
+            shutil.copy(folder / "lines.json", cache)
+        tests = json.loads(cache.read_text())
+        missed = [mutant for number, mutant in enumerate(chosen) if not _is_found(number, mutant, folder, tests)]
+    print(f"{len(chosen)} changes, {len(missed)} not found")
+    return int(bool(missed))
+
+
+def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any]) -> bool:
+    path = folder / mutant.path
+    original = path.read_bytes()
+    line = original.splitlines()[mutant.line - 1].decode().strip()
+    reason = next((why for piece, why in EQUIVALENT.items() if piece in f"{line}  {mutant.what}"), None)
+    if reason is not None:
+        print(f"{number:4} equivalent  {mutant.path}:{mutant.line}  {mutant.what}: {reason}", flush=True)
+        return True
+    touching = [name for name, (_, seen) in tests.items() if [mutant.path, mutant.line] in seen]
+    touching.sort(key=lambda name: tests[name][0])
+    code = 0
+    if touching:
+        path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])
+        try:
+            code = in_child(folder, touching)
+        finally:
+            path.write_bytes(original)
+    verdict = "found" if code else "NOT FOUND" if touching else "NOT RUN"
+    print(f"{number:4} {verdict:10}  {mutant.path}:{mutant.line}  {mutant.what}", flush=True)
+    return bool(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

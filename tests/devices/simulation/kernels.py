@@ -1,0 +1,106 @@
+"""What the operators of a device can do, from the tables that torch ships."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+aten: Any = torch.ops.aten
+
+COPIES = {aten.copy_.default, aten._to_copy.default, aten._copy_from.default}
+INDEXED = {
+    aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default,
+    aten._unsafe_index.Tensor,
+}  # fmt: skip
+FRESH = {
+    aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
+    aten.new_empty_strided.default,
+}  # fmt: skip
+PRODUCTS = {
+    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default, aten.dot.default,
+    aten.mm.out, aten.bmm.out, aten.addmm.out, aten.baddbmm.out, aten.addmv.default,
+}  # fmt: skip
+SIZED_BY_NUMBERS = {
+    aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten._unique.default,
+    aten.unique_dim.default, aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default,
+    aten.equal.default,
+}  # fmt: skip
+READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
+_VIEWS = {aten.detach.default, aten.alias.default, aten._unsafe_view.default}
+# Not tagged as pointwise, though a 0-dimensional tensor of the CPU may be an operand of them, too.
+_TAKES_SCALARS = {
+    "masked_fill", "masked_fill_", "where", "fill_", "index_put_", "index_put", "_index_put_impl_", "lerp", "addcmul",
+    "addcmul_", "clamp", "clamp_", "clamp_min", "clamp_max", "isin", "index_fill_", "minimum", "maximum",
+}  # fmt: skip
+
+
+def launches_nothing(op: OpOverload) -> bool:
+    """Tell whether an operator only makes a view, or room."""
+    return bool(op.is_view) or op in _VIEWS or op in FRESH
+
+
+def takes_host_scalars(op: OpOverload) -> bool:
+    """Tell whether an operator on the device takes 0-dimensional operands from the CPU."""
+    return torch.Tag.pointwise in op.tags or op._schema.name.removeprefix("aten::") in _TAKES_SCALARS
+
+
+@cache
+def _backends() -> dict[str, set[str] | None]:
+    """Operator, with its overload, to the backends that have a kernel for it; None where it is made of others."""
+    import torchgen
+    from torchgen.gen import parse_native_yaml
+    from torchgen.model import DispatchKey
+
+    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    kernels = {key.name: parsed.backend_indices[key].index for key in (DispatchKey.CUDA, DispatchKey.MPS)}
+    table: dict[str, set[str] | None] = {}
+    for function in parsed.native_functions:
+        composite = (
+            function.has_composite_implicit_autograd_kernel
+            or function.has_composite_explicit_autograd_kernel
+            or function.has_composite_explicit_autograd_non_functional_kernel
+        )
+        named = {function.func.name, function.structured_delegate}
+        name = str(function.func.name)
+        table[name if "." in name else f"{name}.default"] = (
+            None if composite else {key for key, index in kernels.items() if named & index.keys()}
+        )
+    return table
+
+
+def has_kernel(op: OpOverload, backend: str) -> bool:
+    """Tell whether `CUDA` or `MPS` can run an operator; operators that torch's table lacks are assumed to be there."""
+    name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name or 'default'}"
+    backends = _backends().get(name)
+    return backends is None or backend in backends
+
+
+@cache
+def is_made_of_operators(op: OpOverload) -> bool:
+    """Tell whether torch takes an operator apart before a device sees it."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def tensor_float_32(x: Tensor) -> Tensor:
+    """Round float32 to the 10 bits of mantissa that tensor cores read under TF32, to nearest even."""
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+def attention_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> str:
+    """Return the kernel that torch chooses on an H100 without cuDNN: flash, efficient or math (sdp_utils.cpp)."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    square, one_width = q.shape[2] == k.shape[2], q.shape[-1] == v.shape[-1]
+    if half and mask is None and one_width and q.shape[-1] <= 256 and (square or not causal):
+        return "flash"
+    aligned = all(x.shape[-1] % (8 if half else 4) == 0 for x in (q, v))
+    if q.shape[1] == k.shape[1] and aligned and (mask is None or not causal):
+        return "efficient"
+    return "math"

@@ -1,0 +1,130 @@
+"""What a recorded layer costs on a GPU: launches, waits for the device, and bytes that leave it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.cli import main
+from attnscope.findings.row_statistics import KEY_TOKENS
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import PaddingMask, intersect
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
+from tests.devices.simulation import counts
+from tests.devices.test_attend import moved
+from tests.devices.test_commands import write_tokenizer
+from tests.helpers.tiny_models import TABLE
+
+HEADS, GROUPS, WIDTH = 4, 2, 16
+
+
+def layer(tokens: int, device: str, *, pruned: bool = False) -> AttentionInputs:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, n, tokens, WIDTH, generator=generator) for n in (HEADS, GROUPS, GROUPS))
+    q[:, 0] *= not pruned
+    return AttentionInputs(0, q.to(device), k.to(device), v.to(device), AttentionSpec(WIDTH**-0.5, Causal()))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 3 layers and 4 heads."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    next(row for row in TABLE if row.name == "gpt2").save(folder)
+    write_tokenizer(folder, "the bank by river".split())
+    return folder
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("tokens", "count"), [(40, 5), (1500, 5), (1500, 3), (300, 12), (3300, 12)])
+def test_ties_are_ranked_on_the_device_as_on_the_cpu(gpu: str, tokens: int, count: int) -> None:
+    """Of a pruned head, whose queries are 0, all keys of a row tie."""
+    ranked = []
+    rows = range(0, tokens, 7)
+    for device in ("cpu", gpu):
+        inputs = layer(tokens, device, pruned=True)
+        eligible = torch.ones(1, tokens, dtype=torch.bool, device=device)
+        recorder = TopRecorder(count, "weight", range(HEADS), rows, eligible)
+        counts.reset()
+        with torch.inference_mode():
+            attend(inputs, [recorder], need_output=False)
+        assert counts.read_bytes < 4096  # no row, only what checks read
+        ranked.append(recorder)
+    cpu, other = ranked
+    assert torch.equal(other.keys[:, 0].cpu(), cpu.keys[:, 0])
+    assert (other.keys.cpu() == cpu.keys).float().mean() > 0.999  # rounding may exchange others
+
+
+@pytest.mark.parametrize(
+    ("mask", "dtype", "kernels"),
+    [
+        (Causal(), torch.bfloat16, {"flash": 1}),
+        (Causal(), torch.float32, {"efficient": 1}),
+        (intersect((Causal(), SlidingWindow(600))), torch.bfloat16, {"flash": 1}),
+        (intersect((Bidirectional(), PaddingMask(torch.tensor([600, 600])))), torch.bfloat16, {"flash": 1}),
+        (intersect((Causal(), PaddingMask(torch.tensor([600, 40]), padded_rows=False))), torch.bfloat16, {"flash": 1}),
+    ],
+)  # fmt: skip
+def test_layers_that_nobody_records_take_one_kernel(
+    simulated: str, mask: Mask, dtype: torch.dtype, kernels: dict[str, int]
+) -> None:
+    q, k, v = (torch.randn(2, n, 600, WIDTH, dtype=dtype, device=simulated) for n in (HEADS, GROUPS, GROUPS))
+    mask = moved(mask, torch.device(simulated))
+    counts.reset()
+    with torch.inference_mode():
+        attend(AttentionInputs(0, q, k, v, AttentionSpec(0.25, mask)))
+    assert counts.attention == kernels
+    assert counts.waits.total() <= 2
+
+
+def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
+    simulated: str, gpt2: Path, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank\nthe bank by the river\nthe river\n" * 3)
+    words = ["batch", str(texts), "--model", str(gpt2), "--layer", "2", "-o", str(tmp_path / "dump.jsonl")]
+    assert main([*words, "--device", simulated, "--quiet"]) == 0
+    assert not [kernel for kernel in counts.attention if "masked" in kernel]
+    assert counts.attention
+
+
+@pytest.mark.parametrize("need_output", [True, False])
+def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str, need_output: bool) -> None:
+    inputs = layer(1024, simulated)
+    real = torch.ones(1, 1024, dtype=torch.bool, device=simulated)
+    heads, rows = range(HEADS), range(1024)
+    recorders = [
+        TopRecorder(5, "weight", heads, rows, real, ("weight",)),
+        RowRecorder(heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, ~real), real)),
+    ]
+    counts.reset()
+    with torch.inference_mode():
+        attend(inputs, recorders, need_output=need_output, tile_elements=1 << 18)
+    tiles = counts.kernels["softmax"]
+    assert tiles > 8
+    assert counts.waits.total() <= 2  # whether scores may overflow, and whether outputs are finite
+    assert counts.launches <= 86 * tiles
+    assert counts.attention.total() == need_output  # tiles multiply no values that nobody reads
+
+
+def test_keys_and_values_are_not_copied_for_each_head_of_a_group(simulated: str) -> None:
+    inputs = layer(512, simulated)
+    stages = MatrixRecorder(["output"], range(HEADS), [0, 511], [])
+    counts.reset()
+    with torch.inference_mode():
+        attend(inputs, [stages], tile_elements=1 << 17)
+    assert counts.kernels["index"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "budget"),
+    [("--layer all --head all", 3, 13), ("--layer all --head mean", 3, 13), ("--layer 1 --head 0", 2, 14)],
+)
+def test_findings_of_all_heads_are_read_together(
+    simulated: str, gpt2: Path, tmp_path: Path, options: str, layers: int, budget: int
+) -> None:
+    """Of one text, without the weights, which are uploaded once."""
+    words = ["run", "the bank by the river", "--model", str(gpt2), *options.split(), "-o", str(tmp_path / "out.json")]
+    assert main([*words, "--device", simulated, "--quiet"]) == 0
+    assert counts.waits["read"] <= budget * layers

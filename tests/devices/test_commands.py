@@ -1,0 +1,183 @@
+"""Every command on a GPU says what it says on the CPU, by the JSON that it writes."""
+
+import contextlib
+import io
+import json
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnscope.base.errors import Exit
+from attnscope.cli import main
+from tests.devices.simulation import counts
+from tests.helpers.tiny_models import TABLE
+
+TEXT = "'The bank by the river was eroded and the bank by the river fell'"
+MASKED = "'She sat by the [MASK] of the river'"
+SHORT = "'the bank of the river'"
+COMMANDS = [
+    f"run {TEXT} --layer all --head all --stage scores,scaled,masked,weights,output --top 10",
+    f"run {TEXT} --layer all --head mean --by projected --no-special",
+    f"run {TEXT} --layer mean --head mean --by value",
+    f"run {TEXT} --pool 5 --layer all --head all",
+    f"run {TEXT} --mask own+window:4 --what-if same-scores --layer 1 --head all",
+    f"run {TEXT} --mask causal --hide river --layer 1 --head 0",
+    f"run {TEXT} --mask block:3 --layer all --head 0 --dtype bfloat16",
+    f"run {TEXT} --measure rollout",
+    f"run {TEXT} --measure value-zeroing",
+    f"run {TEXT} --measure value-zeroing-rollout",
+    f"run {MASKED} --predict --layer 0",
+    "run --file {texts} --layer all --head all --show-padding",
+    "run 'Life is short eat dessert first' --config life-is-short-cross --context 'Life is short'",
+    "run 'life is short eat dessert first' --config sliding-window --layer all --head all",
+    f"run {TEXT} --config transformer-layer --layer all --head all --by projected",
+    "run 'bank river' --config padded-batch",
+    f"run {TEXT} --model {{minilm}} --engine transformers --layer 2 --head 3",
+    f"run {TEXT} --model {{minilm}} --layer auto --head auto --key river",
+    "run 'the bank' --model {gpt2} --generate 4 --layer 1 --head 0",
+    f"run {SHORT} --model {{gpt2}} --by logit --layer all --head all",
+    f"run {SHORT} --model {{gpt2}} --predict --engine transformers --layer all --head all",
+    f"run {SHORT} --model {{llama}} --generate 3 --layer all --head all",
+    f"run {SHORT} --model {{llama}} --layer 0 --head all --dtype bfloat16",
+    f"run {SHORT} --model {{llama}} --by logit --target bank --layer all --head all",
+    f"run {SHORT} --model {{gpt_oss}} --layer all --head all",
+    f"run {SHORT} --model {{gemma2}} --layer all --head all --measure rollout",
+    f"run {SHORT} --model {{mixtral}} --layer all --head all",
+    f"explain {TEXT} --layer 1 --head 1 --query 13 --key 1",
+    f"explain {SHORT} --model {{llama}} --layer 1 --head 1 --query river",
+    f"explain {SHORT} --model {{gpt_oss}} --layer 1 --head 1 --query river",
+    "heads --draws 3",
+    "heads --draws 3 --model {llama}",
+    f"heads {TEXT} --measure entropy",
+    f"heads {TEXT} --query bank --key river",
+    f"ablate {MASKED} --cut '*: [MASK]→river' --cut L1",
+    f"ablate {MASKED} --each head",
+    f"ablate {MASKED} --each edge --layer 1 --head 1",
+    f"ablate {MASKED} --each layer --with mean",
+    f"ablate {SHORT} --model {{gpt2}} --each head --engine transformers",
+    f"compare {TEXT}",
+    f"compare {TEXT} 'an old river'",
+    "check",
+    "check --model {gpt_oss}",
+    "batch {texts} --keep top,rows",
+    "batch {texts} --keep columns,pooled,top --by projected",
+    "batch {texts} --stage weights",
+    "batch {texts} --keep effects --model {gpt2}",
+]
+MODELS = ("gpt2", "llama", "gpt_oss", "gemma2", "mixtral")
+UNEQUAL = {"device", "provenance", "seconds", "window", "grouping", "checks"}
+FEWEST_LAUNCHES = 20  # of a command that computes on the device
+
+
+@dataclass
+class Workplace:
+    """Models and texts in files, and what commands gave on the CPU.
+
+    Attributes:
+        folder: Where files are written.
+        names: What stands in braces in a command.
+        on_cpu: Command to its exit code and JSON.
+    """
+
+    folder: Path
+    names: dict[str, str]
+    on_cpu: dict[str, tuple[int, Any]] = field(default_factory=dict)
+
+    def run(self, command: str, device: str) -> tuple[int, Any]:
+        """Run a command on a device; return its exit code, and the JSON that it wrote."""
+        for name, path in self.names.items():
+            command = command.replace(f"{{{name}}}", path)
+        words = [*shlex.split(command), "--device", device, "--quiet"]
+        if words[0] == "check":
+            with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as printed:
+                if (code := main([*words, "--json"])) == Exit.BUG:
+                    return code, None
+            return code, json.loads(printed.buffer.getvalue())
+        out = self.folder / ("out.jsonl" if words[0] == "batch" else "out.json")
+        out.unlink(missing_ok=True)
+        if (code := main([*words, "-o", str(out)])) == Exit.BUG:
+            return code, None
+        lines = out.read_text().splitlines() if out.suffix == ".jsonl" else [out.read_text()]
+        return code, [json.loads(line) for line in lines]
+
+    def expected(self, command: str) -> tuple[int, Any]:
+        """What the command gives on the CPU."""
+        if command not in self.on_cpu:
+            self.on_cpu[command] = self.run(command, "cpu")
+        return self.on_cpu[command]
+
+
+def write_tokenizer(folder: Path, words: Sequence[str]) -> None:
+    """Write a tokenizer of these words, separated by spaces."""
+    vocabulary = {word: n for n, word in enumerate(["[UNK]", *sorted(set(words))])}
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    folder = tmp_path_factory.mktemp("devices")
+    texts = folder / "texts.txt"
+    texts.write_text("The bank by the river\nan old river ran by the bank of the city\nriver\n" * 3)
+    names = {"texts": str(texts)}
+    for name in MODELS:
+        row = next(row for row in TABLE if row.name == name)
+        path = folder / name
+        row.save(path)
+        write_tokenizer(path, "The bank by the river was eroded and fell of a".split())
+        names[name] = str(path)
+    return Workplace(folder, names)
+
+
+def differences(found: Any, expected: Any, tolerance: float, where: str = "") -> Iterator[str]:
+    """Where two pieces of JSON differ by more than rounding; texts, such as choices between equals, may."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in found.keys() | expected.keys():
+            if key not in UNEQUAL and "crc" not in key and "hash" not in key:
+                yield from differences(found.get(key), expected.get(key), tolerance, f"{where}.{key}")
+    elif isinstance(found, list) and isinstance(expected, list):
+        if len(found) != len(expected):
+            yield f"{where}: {len(found)} and {len(expected)}"
+        for n, (one, other) in enumerate(zip(found, expected, strict=False)):
+            yield from differences(one, other, tolerance, f"{where}[{n}]")
+    elif isinstance(found, int | float) and isinstance(expected, int | float) and not isinstance(found, bool):
+        if not math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance):
+            yield f"{where}: {found} and {expected}"
+    elif found != expected and not isinstance(found, str):
+        yield f"{where}: {found} and {expected}"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_a_gpu_says_what_it_says_on_the_cpu(gpu: str, workplace: Workplace, command: str) -> None:
+    counts.reset()
+    compare(workplace, command, gpu)
+    assert gpu == "cuda:0" or counts.launches >= FEWEST_LAUNCHES, "nothing was computed on the device"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_a_device_without_float64(simulated: str, workplace: Workplace, command: str) -> None:
+    compare(workplace, command, "mps")
+
+
+@pytest.fixture(autouse=True)
+def _models_of_the_command(request: pytest.FixtureRequest, workplace: Workplace, command: str) -> None:
+    if "{minilm}" in command:
+        workplace.names["minilm"] = str(request.getfixturevalue("minilm"))
+
+
+def compare(workplace: Workplace, command: str, device: str) -> None:
+    (code, found), (expected_code, expected) = workplace.run(command, device), workplace.expected(command)
+    assert code == expected_code
+    # in bfloat16, a sum in another order may be rounded to a neighbour
+    tolerance = 2e-2 if "bfloat16" in command else 2e-3
+    assert list(differences(found, expected, tolerance))[:5] == []

@@ -1,0 +1,131 @@
+"""The fused kernel: its numbers in Triton's interpreter, and its machine code for GPUs that are not there."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.findings.row_statistics import KEY_TOKENS, WITHIN
+from attnscope.model import fused_rows
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import hidden_keys_mask, intersect
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.model.tile import Recorder
+from attnscope.request.masks.terms import BlockDiagonal, Causal, Prefix, SlidingWindow
+
+HERE = Path(__file__).parent
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="needs Triton, which builds of torch for CPUs lack: pip install --no-deps triton",
+)
+SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a block, at most
+
+
+def run(name: str, *words: str, interpret: bool) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment["TRITON_INTERPRET"] = str(int(interpret))  # read when a kernel is declared
+    command = [sys.executable, "-W", "ignore", str(HERE / name), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@needs_triton
+def test_the_kernel_has_the_numbers_of_operators() -> None:
+    lines = run("fused_cases.py", interpret=True).splitlines()
+    assert len(lines) == 16
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_the_machine_code_keeps_its_numbers_in_registers(capability: int) -> None:
+    """On an A100, H100 or B200; a few values of a row that the loop rarely reads may be on the stack."""
+    for line in run("fused_machine_code.py", str(capability), interpret=False).splitlines():
+        found = json.loads(line)
+        assert found["reg"] <= 255
+        assert found["local"] == 0
+        assert found["stack"] <= (512 if found["kernel"] == "layer_kernel" else 0)
+        assert found["shared"] <= SHARED_MEMORY[capability]
+        if found["kernel"] == "layer_kernel":
+            assert found["cores"] == {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}[capability]
+
+
+HEADS, TOKENS, WIDTH = range(2), 6, 16
+REAL = torch.ones(1, TOKENS, dtype=torch.bool)
+KINDS = dict.fromkeys(KEY_TOKENS, REAL)
+TOP = TopRecorder(5, "weight", HEADS, range(TOKENS), REAL)
+
+
+def rows(*, same: bool = True) -> RowRecorder:
+    return RowRecorder(HEADS, range(TOKENS), KeyTokens(KINDS, REAL, same=same))
+
+
+@pytest.fixture
+def inputs(monkeypatch: pytest.MonkeyPatch) -> AttentionInputs:
+    """A layer on a machine that has Triton and wants the kernel, which computes nothing."""
+    monkeypatch.setattr(fused_rows, "_is_there", lambda device: True)
+    monkeypatch.setattr(fused_rows, "_run", lambda *given, **named: type("Ran", (), {"is_finite": lambda self: True})())
+    q, k, v = (torch.ones(1, 2, TOKENS, WIDTH) for _ in range(3))
+    return AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal()))
+
+
+@pytest.mark.parametrize(
+    ("recorders", "mask", "chosen"),
+    [
+        ([TOP], Causal(), True),
+        ([TOP, rows()], intersect((Causal(), SlidingWindow(3))), True),
+        ([rows()], Prefix(2), True),
+        ([], Causal(), False),
+        ([TOP], BlockDiagonal(2), False),
+        ([TOP], hidden_keys_mask([[1]], TOKENS, torch.device("cpu")), False),
+        ([TOP], intersect((Causal(), Prefix(2))), False),
+        ([TopRecorder(6, "weight", HEADS, range(TOKENS), REAL)], Causal(), False),
+        ([TopRecorder(5, "projected", HEADS, range(TOKENS), REAL)], Causal(), False),
+        ([TopRecorder(5, "weight", HEADS, range(TOKENS), ~REAL)], Causal(), False),
+        ([MatrixRecorder(["weights"], HEADS, range(TOKENS), [0]), TOP], Causal(), False),
+        ([rows(same=False)], Causal(), False),
+    ],
+)
+def test_one_function_chooses_the_kernel(
+    inputs: AttentionInputs, recorders: list[Recorder], mask: Causal, chosen: bool
+) -> None:
+    layer = replace(inputs, spec=replace(inputs.spec, mask=mask))
+    assert (fused_rows.fused_layer(layer, recorders) is not None) == chosen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: replace(layer, spec=replace(layer.spec, bias=lambda q, k, heads: q - k)),
+        lambda layer: replace(layer, v=torch.ones(1, 2, TOKENS, 8)),
+        lambda layer: replace(layer, q=torch.ones(1, 2, 3, WIDTH)),
+        lambda layer: replace(layer, **{name: torch.ones(1, 2, TOKENS, 24) for name in "qkv"}),
+    ],
+)
+def test_what_the_kernel_does_not_know_stays_with_operators(
+    inputs: AttentionInputs, change: Callable[[AttentionInputs], AttentionInputs]
+) -> None:
+    assert fused_rows.fused_layer(change(inputs), [TOP]) is None
+
+
+def test_the_kernel_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
+    assert not fused_rows._is_there(torch.device("cuda"))
+    monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
+    assert fused_rows._is_there(torch.device("cuda"))
+    assert not fused_rows._is_there(torch.device("cpu"))
+    monkeypatch.setattr(fused_rows, "find_spec", lambda name: None)
+    assert not fused_rows._is_there(torch.device("cuda"))
+
+
+def test_the_kernel_knows_every_statistic() -> None:
+    """One that is added later is added to the kernel, or keeps the layer with operators."""
+    assert WITHIN == (16, 64, 256, 1024)
+    assert set(KEY_TOKENS) == {"special", "punctuation"}
