@@ -17,9 +17,10 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
 from attnscope.request import memory as host
 from attnscope.request.masks.terms import Causal
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import TextInput
 from attnscope.run.plan import RunPlan, make_plan
 from tests.devices.simulation import memory
+from tests.helpers.requests import requested
 
 MIB = 1 << 20
 
@@ -30,7 +31,7 @@ def plan(minilm: Path) -> Callable[..., RunPlan]:
 
     def make(**options: Any) -> RunPlan:
         text = TextInput(text="the bank by the river " * 20, where="text")
-        run = RunConfig(texts=(text,), model=str(minilm), layer="all", head="all", **options)
+        run = requested(texts=(text,), model=str(minilm), layer="all", head="all", **options)
         return make_plan(run, open_source(run, run.texts))
 
     return make
