@@ -21,13 +21,13 @@ from attnscope.model.recorders import (
     KeyTokens,
     MatrixRecorder,
     MeanOutputRecorder,
-    OffsetRecorder,
     PackedMatrices,
     PooledRecorder,
     RowRecorder,
     TargetRecorder,
     TopRecorder,
     UniformRecorder,
+    WordRecorder,
 )
 from attnscope.request.masks.terms import Mask
 from tests.helpers.attention_cases import Case, cases, masks
@@ -178,8 +178,8 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
         ],
         "patterns": [
             *((TargetRecorder(heads, rows, targets, strongest=s), fields_of("sums")) for s in (False, True)),
-            (OffsetRecorder(heads, shown, words), fields_of("sums", "squares", "cells")),
-            (OffsetRecorder(heads, shown, words, reach=None), fields_of("sums", "squares", "cells")),
+            (WordRecorder(heads, shown, words), fields_of("sums", "squares", "cells", "excess")),
+            (WordRecorder(heads, shown, words, reach=None), fields_of("sums", "squares", "cells", "excess")),
             (UniformRecorder(heads, shown), fields_of("shared", "rows_seen")),
         ],
         "logits": [
