@@ -1,7 +1,7 @@
-"""Findings as a sequence of parts: plain data that a lowering draws on a terminal or in a page.
+"""Findings as a sequence of parts: plain data that a view draws on a terminal or in a page.
 
-This package does not know rich, HTML, the width of a screen or the number of colours. A new view is a lowering of the
-parts (`parts.py`), not another reading of findings.
+This package does not know rich, HTML, the width of a screen or the number of colours. A new view draws the
+parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ import msgspec
 
 from attnscope.findings.explain import Explanation
 from attnscope.findings.run import Report
-from attnscope.views.parts import Facts, FirstFitting, Flow, Gap, Paragraph, ViewPart
+from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
 from attnscope.views.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
     """Leave out remarks, and the gaps around them."""
     gap, begun = False, False
     for part in _without_remarks(parts):
-        if isinstance(part, Gap):
+        if isinstance(part, Text) and not part.items:
             gap = begun
             continue
         if gap:
-            yield Gap()
+            yield GAP
         gap, begun = False, True
         yield part
 
@@ -75,7 +75,7 @@ def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
         elif isinstance(part, Facts) and part.remark:
             if kept := [(name, value) for name, value in part.lines if _warns(value)]:
                 yield Facts(kept)
-        elif not (isinstance(part, Paragraph | Flow) and part.remark):
+        elif not (isinstance(part, Text) and part.remark):
             yield part
 
 

@@ -10,7 +10,7 @@ from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, MaskUse, Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.views.axes import format_positions
-from attnscope.views.parts import Facts, Flow, OneLine, Paragraph, ViewPart
+from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
@@ -25,7 +25,7 @@ _EXPLAINED = {
     "stack": "the whole model ran with this mask, so later layers read changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
 }
-Line = tuple[str, Spans | Flow | OneLine]
+Line = tuple[str, Spans | Text | OneLine]
 
 
 def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
@@ -34,18 +34,18 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
-        yield Paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         said += f" unknown to the tokenizer (marked {UNKNOWN})"
-        yield Paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
         said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
-        yield Paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
 
 
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
@@ -59,7 +59,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     made = report.provenance
     if made.weights == "random" and not (labelled and settings.data_only):
         said = " untrained model: real arithmetic, meaningless patterns"
-        yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
+        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [one for one in (made.device, made.dtype) if one not in usual]
@@ -68,7 +68,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
     if settings.verbose:
         folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
-        lines: list[Line] = [("model", Flow([*folders[:-1], (*folders[-1], *after)], ""))]
+        lines: list[Line] = [("model", Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
@@ -185,7 +185,7 @@ def token_ids(text: TextReport) -> Facts:
             for n, token in enumerate(tokens)
         ]
         if items:
-            lines.append((name, Flow(items, " · ")))
+            lines.append((name, Text(items, " · ")))
     return Facts(lines, remark=False)
 
 
@@ -215,9 +215,9 @@ def head_header(report: Report, text: TextReport, head: HeadReport, settings: Di
     for one in said:
         spans += [Span(between), *one]
         between = "  "
-    yield Paragraph(tuple(spans))
+    yield paragraph(tuple(spans))
     if facts := _row_facts(text, head):
-        yield Flow([ours(fact, "dim") for fact in facts], " ", remark=True)
+        yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 
 RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
@@ -320,4 +320,4 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Name options that show more, to a user of the command line."""
     if settings.options:
-        yield Facts([("more", Flow([ours(option) for option in options], " · "))])
+        yield Facts([("more", Text([ours(option) for option in options], " · "))])
