@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 import msgspec
 
+from attnscope.findings.check import CheckReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.run import Report
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from attnscope.findings.heads import HeadSurvey, MeasuredHeads
     from attnscope.studies.heads.screen import Listing
 
-Findings = Union[Report, "Comparison", Explanation, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"]
+Findings = Union[
+    Report, "Comparison", Explanation, CheckReport, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"
+]
 Format = Literal["table", "heat", "verdict"]
 
 
@@ -90,6 +93,10 @@ def _present(
         from attnscope.studies.run.screen import present_report
 
         return present_report(findings, settings, heat=format == "heat")
+    if isinstance(findings, CheckReport):
+        from attnscope.studies.check.screen import present_check
+
+        return present_check(findings, settings)
     if isinstance(findings, Explanation):
         from attnscope.studies.explain.screen import present_explanation
 

@@ -12,7 +12,7 @@ _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
 def note_for(text: str, *, ascii: bool) -> str:
     """Format a note of ours that may quote untrusted text: escape control characters, use ASCII if needed."""
     text = escape_control(text)
-    return text.translate(ASCII).encode("ascii", "backslashreplace").decode() if ascii else text
+    return text.translate(ASCII).translate(_LONGER).encode("ascii", "backslashreplace").decode() if ascii else text
 
 
 def spell_token(text: str, *, ascii: bool) -> str:

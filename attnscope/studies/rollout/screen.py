@@ -37,11 +37,11 @@ def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> Pan
     nothing = [position in flow.nothing for position in text.queries]
     digits = digits_for(flow.matrix, max(settings.precision, 1))
     cells = texts("weights", flow.matrix, nothing, digits)
-    said = [ours(_said(text, flow, mark)) for mark in ("0 without decimals", "·")]
+    said, pictured = (ours(_said(text, flow, mark)) for mark in ("0 without decimals", "·"))
     rows, columns = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     scale = scale_for("weights", flow.matrix)
     title = ours(SHARES)  # written and drawn as weights are: from 0, and 0 is exact
-    return Panel("weights", title, flow.matrix, cells, rows, columns, scale, digits, nothing, *said)
+    return Panel("weights", title, flow.matrix, cells, rows, columns, scale, digits, nothing, said, pictured)
 
 
 def _said(text: TextReport, flow: TokenFlow, zero: str) -> str:

@@ -11,8 +11,8 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
 from attnscope.views.figure.colours import NO_VALUE, stops
-from attnscope.views.plain import spell
 from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
+from attnscope.views.spelling import spell
 
 WIDTH = 720  # units at which text wraps; the page is as wide as its content
 _NARROWEST = 260.0

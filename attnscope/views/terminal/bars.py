@@ -119,7 +119,7 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Tabl
             table.add_row(*[label] * bool(query), *cells, last)
             label = Text("")
         if said := _other(row, rest):
-            others = Text(said, "dim"), *[""] * bool(bar), Text(rest[1] if rest else "", "dim")
+            others = [Text(said, "dim"), *[Text()] * bool(bar), Text(rest[1] if rest else "", "dim")]
             table.add_row(*[label] * bool(query), *others)
     return table
 

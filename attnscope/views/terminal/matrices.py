@@ -48,7 +48,7 @@ class Layout:
     column_name: int
     gap: int
     widths: list[int]
-    texts: list[list[str]]
+    texts: Sequence[Sequence[str]]
     blocks: list[range]
     percent: bool = False
 

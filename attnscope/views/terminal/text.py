@@ -55,7 +55,9 @@ def draw_facts(screen: Screen, facts: parts.Facts) -> None:
         return
     indent = INDENTS[facts.indent]
     least = INDENTS[facts.indent + 1] - indent if facts.indent else _NAMES
-    names = max(least, *(len(name) + 2 for name, _ in facts.lines)) if screen.width >= ROOMY else 0
+    names = max(least, *(len(name) + 2 for name, _ in facts.lines))
+    if screen.width < ROOMY or indent + names > screen.width // 2:
+        names = 0  # values are behind their names
     style = STYLES[facts.look]
     lines = [(name, _value(screen, value, indent + names)) for name, value in facts.lines]
     if not names:
