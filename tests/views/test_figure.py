@@ -18,7 +18,7 @@ from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
 from attnscope.views import figure as drawing
 from attnscope.views import parts
-from attnscope.views.figure import canvas, lowering, matrices
+from attnscope.views.figure import canvas, matrices
 from attnscope.views.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
@@ -215,7 +215,8 @@ def test_bars_are_as_long_as_the_numbers_beside_them():
 def test_bars_of_numbers_below_0_end_where_the_others_begin():
     page = canvas.Canvas()
     column = parts.Column("adds", ["0.50", "−1.00", "0.25"])
-    lowering.put_part(page, parts.Grid("part", None, [ours(name) for name in "abc"], [column], bars=[0.5, -1.0, 0.25]))
+    table = parts.Table("part", [column], labels=[ours(name) for name in "abc"], bars=[0.5, -1.0, 0.25])
+    drawing.DRAWN[parts.Table](page, table)
     root = ElementTree.fromstring(page.svg())
     bars = [(float(e.get("x")), float(e.get("width"))) for e in root.iter(f"{SVG}rect") if e.get("fill") == "#4292c6"]
     zero = bars[0][0]

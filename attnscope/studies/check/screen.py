@@ -7,14 +7,11 @@ from attnscope.findings.run import MaskUse, Report, TextReport
 from attnscope.studies.screens.header import report_header, text_header, unknown_words
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Look, Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _NAMED = 20  # number of fully masked queries that are named
-_VERDICTS: dict[str, tuple[str, Look]] = {
-    "pass": ("ok", "good"),
-    "fail": ("FAIL", "bad"),
-    "skipped": ("skipped", "dim"),
-}
+_HEADINGS = ("measured", "limit", "worst", "text", "verdict")
+_VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
 
 
 def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -26,7 +23,7 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
     """
     texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
     yield from unknown_words(texts)
-    yield from report_header(Report(report.provenance, MaskUse(report.mask, report.mask), []), settings)
+    yield from report_header(Report(report.provenance, MaskUse(report.mask, report.mask), []), settings, labelled=True)
     for text, checked in zip(texts, report.texts, strict=True):
         yield text_header(text, len(texts), settings)
         if checked.fully_masked:
@@ -57,11 +54,10 @@ def _fully_masked(text: CheckedText) -> Spans:
 
 
 def _table(report: CheckReport) -> Table:
-    cells = [_cells(check) for check in report.checks]
-    headings = ["measured", "limit", "worst", "#", "verdict"]
-    columns = [Column(heading, column, left=True) for heading, column in zip(headings, zip(*cells), strict=False)]
+    cells = zip(*(_cells(check) for check in report.checks), strict=True)
+    columns = [Column(heading, column, left=True) for heading, column in zip(_HEADINGS, cells, strict=True)]
     if len(report.texts) == 1:
-        del columns[headings.index("#")]
+        del columns[_HEADINGS.index("text")]
     return Table("check", columns, labels=[ours(check.name) for check in report.checks], indent=0)
 
 
@@ -69,7 +65,7 @@ def _cells(check: Check) -> tuple[str | Spans, ...]:
     not_finite = check.verdict == "fail" and check.measured is None and check.limit is not None
     measured = "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
     limit = "" if check.limit is None else f"{check.limit:.0e}"
-    return measured, limit, check.where or "", f"{check.text}" if check.where else "", ours(*_VERDICTS[check.verdict])
+    return measured, limit, check.where or "", f"{check.text}" if check.where else "", _VERDICTS[check.verdict]
 
 
 def _by_layer(report: CheckReport) -> Iterator[ViewPart]:

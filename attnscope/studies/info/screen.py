@@ -121,7 +121,8 @@ def _positions(c: "ModelConfig") -> str:
 def _cost(rows: Sequence[CostRow]) -> Iterator[ViewPart]:
     """Present the cost of attention: one line for every length of text, and what its columns mean."""
     tokens = [f"{row.tokens:,}" for row in rows]
-    columns = [Column(heading, cells) for heading, cells in zip(_HEADINGS, zip(*map(_cells, rows)), strict=True)]
+    cells = zip(*map(_cells, rows), strict=True)
+    columns = [Column(heading, column) for heading, column in zip(_HEADINGS, cells, strict=True)]
     widest = max(map(len, (*tokens, "tokens")))
     yield paragraph(ours("cost of attention, over all layers and heads of one text"))
     yield Table("tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0)

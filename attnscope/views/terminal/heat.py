@@ -24,7 +24,7 @@ _NAMES = 7, 16  # Cells of the names in legends, at least; longer ones than the 
 
 
 @dataclass(frozen=True)
-class Piece:
+class PanelColumns:
     """Some columns of one matrix.
 
     Attributes:
@@ -73,17 +73,17 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
     _put_columns(screen, rows, labels(screen, named.columns), name)
 
 
-def _pieces(screen: Screen, stage: Panel, space: int) -> list[Piece]:
+def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     """Cut a stage into as few pieces as fit the space, as even as they can be."""
     count = len(stage.columns.positions)
     most = max(1, space // 2)
     needed = -(-count // most)
     title = screen.plain(stage.title)
     if needed == 1 and not stage.columns.needs_caption:
-        return [Piece(stage, range(count), title)]
+        return [PanelColumns(stage, range(count), title)]
     size = -(-count // needed)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    return [Piece(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
+    return [PanelColumns(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
 
 
 def _which(stage: Panel, part: range) -> str:
@@ -91,9 +91,9 @@ def _which(stage: Panel, part: range) -> str:
     return f"{format_positions(shown) if stage.columns.numbered else len(shown)} of {stage.columns.total}"
 
 
-def _bands(pieces: list[Piece], space: int) -> list[list[Piece]]:
+def _bands(pieces: list[PanelColumns], space: int) -> list[list[PanelColumns]]:
     """Group pieces that fit side by side."""
-    bands: list[list[Piece]] = []
+    bands: list[list[PanelColumns]] = []
     for piece in pieces:
         used = sum(p.width + BETWEEN for p in bands[-1]) if bands else 0
         if bands and used + piece.width <= space:
@@ -103,7 +103,7 @@ def _bands(pieces: list[Piece], space: int) -> list[list[Piece]]:
     return bands
 
 
-def _table(screen: Screen, band: list[Piece], rows: Labels, name: int, label: int) -> Table:
+def _table(screen: Screen, band: list[PanelColumns], rows: Labels, name: int, label: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="")
     digits = max(piece.panel.columns.digits for piece in band)
     titles = [Text(piece.title, "bold").wrap(screen.console, piece.width) for piece in band]
@@ -117,7 +117,7 @@ def _table(screen: Screen, band: list[Piece], rows: Labels, name: int, label: in
     return table
 
 
-def _heading(piece: Piece, title: Sequence[Text], digits: int) -> Text:
+def _heading(piece: PanelColumns, title: Sequence[Text], digits: int) -> Text:
     """Put the title over the columns' positions, which are read downwards."""
     heading = Text("\n").join([Text(" " * BETWEEN) + line for line in title])
     positions = [f"{piece.panel.columns.number(i) or '+':>{digits}}" for i in piece.columns]
@@ -127,7 +127,7 @@ def _heading(piece: Piece, title: Sequence[Text], digits: int) -> Text:
     return heading
 
 
-def _row(screen: Screen, piece: Piece, r: int) -> Text:
+def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
     stage = piece.panel
     row = Text(" " * BETWEEN)
     if stage.masked_rows[r] and stage.name in ("weights", "output"):
