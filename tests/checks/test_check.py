@@ -88,7 +88,7 @@ def test_without_a_text_several_kinds_are_checked(capsys):
     screen = capsys.readouterr().out
     texts = [text.removeprefix(f"text {number}   ") for number, text in enumerate(screen.splitlines()[2:])]
     assert texts[0] == f"{CHECKED_TEXTS[0]} · 8 tokens"
-    assert "text #3  tokens drawn from the vocabulary · 11 tokens\n" in screen
+    assert "text 3   tokens drawn from the vocabulary · 11 tokens\n" in screen
     assert main(["check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     prose, code, _, repeated = CHECKED_TEXTS  # the sample does not know other scripts

@@ -30,12 +30,7 @@ _EDGE = "edge A → B: what query A reads from key B."
 
 
 def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn what a cut changes into parts.
-
-    Args:
-        found: What to show.
-        settings: Digits, and whose options are named.
-    """
+    """Turn what a cut changes into parts."""
     yield from _header(found, settings)
     yield GAP
     yield _cuts(found, settings)
@@ -55,13 +50,7 @@ def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[Vie
 
 
 def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn the effects of every head, layer or edge into parts.
-
-    Args:
-        found: What to show.
-        settings: Digits, and whose options are named.
-        listing: How many are listed.
-    """
+    """Turn the effects of every head, layer or edge into parts."""
     yield from _header(found, settings)
     yield GAP
     for effects in found.effects:

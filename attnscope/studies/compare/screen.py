@@ -62,14 +62,7 @@ _LEGEND = (
 def present_comparison(
     comparison: Comparison, settings: DisplaySettings, *, heat: bool = False, verdict: bool = False
 ) -> Iterator[ViewPart]:
-    """Turn a comparison into parts.
-
-    Args:
-        comparison: What to show.
-        settings: Digits, and whose options are named.
-        heat: Pictures in place of numbers.
-        verdict: Only the verdict of the tolerance.
-    """
+    """Turn a comparison into parts; `verdict` leaves only the verdict of the tolerance."""
     if not settings.verbose:
         comparison = _with_short_labels(comparison)
     if not verdict:
@@ -291,14 +284,7 @@ def _numbers(
 ) -> Iterator[ViewPart]:
     """Present both sides' weights, their difference and what moved.
 
-    Args:
-        sides: What is compared.
-        reports: Its texts.
-        head: What changes.
-        columns: What `_columns` found.
-        settings: Digits, and whose options are named.
-        few: Those of `query` and `key` of which only the ones are shown where most moves.
-        heat: Pictures in place of numbers.
+    `few`: those of `query` and `key` of which only the ones are shown where most moves.
     """
     rows = len(head.queries)
     if few and _largest_change(head) == 0:  # there are no rows where most moves

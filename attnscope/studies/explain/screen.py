@@ -35,12 +35,7 @@ _STREAM = 4  # residuals up to which each has its vector shown
 
 
 def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn an explanation into parts.
-
-    Args:
-        e: What to show.
-        settings: Digits, and whose options are named.
-    """
+    """Turn an explanation into parts."""
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
     text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
     yield from unknown_words([text])

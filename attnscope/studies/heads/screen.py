@@ -56,13 +56,7 @@ class Listing:
 
 
 def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn a survey of all heads into parts.
-
-    Args:
-        survey: What to show.
-        settings: Digits, and whose options are named.
-        listing: Which heads are listed.
-    """
+    """Turn a survey of all heads into parts."""
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(said)) for name, said in _probes(survey)])

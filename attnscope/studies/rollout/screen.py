@@ -14,14 +14,7 @@ from attnscope.views.spans import Span, ours
 
 
 def present_flow(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
-    """Present one matrix.
-
-    Args:
-        text: The text.
-        flow: The matrix, with the strongest sources.
-        settings: Digits.
-        heat: Pictures in place of numbers.
-    """
+    """Present one matrix."""
     measure = FLOW_MEASURES.get(flow.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
     yield paragraph((Span(f"{flow.name} {flow.measure}", "title"), Span(source, "dim")))

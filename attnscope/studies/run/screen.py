@@ -31,13 +31,7 @@ _FEWEST = 8  # heads: of fewer, each has pictures of its own
 
 
 def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
-    """Turn a report into parts.
-
-    Args:
-        report: What to show.
-        settings: Digits, and whose options are named.
-        heat: Pictures in place of numbers.
-    """
+    """Turn a report into parts."""
     small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
     yield from unknown_words(report.texts)
     yield from report_header(report, settings, labelled=True)

@@ -22,11 +22,7 @@ _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖
 def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
     """Present the strongest sources of every shown query, with numbers as text and remarks.
 
-    Args:
-        text: The text.
-        head: The head, with its `top`.
-        settings: Digits, and whether sources with little weight are summed.
-        compact: One paragraph per query in place of one line per source.
+    `compact` makes them one paragraph per query, instead of one line per source.
     """
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
@@ -121,11 +117,8 @@ def _summed(
 def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
     """Count the sources of a row that are not listed, and sum their weight.
 
-    Args:
-        weights: The row, over every source.
-        kept: Sources that are listed.
-        excluded: Which sources do not take part in the ranking.
-        digits: How the sum is written; one that would be 0 as less than the smallest number.
+    `excluded`: which sources do not take part in the ranking.
+    `digits`: how the sum is written; one that would be 0 as less than the smallest number.
     """
     others = np.where(excluded, 0.0, weights)
     others[kept] = 0

@@ -51,10 +51,7 @@ def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
     """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual.
 
-    Args:
-        report: The report.
-        settings: How much is said.
-        labelled: The title of every head says that weights are random.
+    `labelled`: the title of every head says that weights are random.
     """
     made = report.provenance
     if made.weights == "random" and not (labelled and settings.data_only):
@@ -131,12 +128,8 @@ def text_header(
 ) -> Facts:
     """Say which text this is and how many tokens it has.
 
-    Args:
-        text: The text.
-        count: How many texts there are.
-        settings: How much of it is repeated.
-        name: What it is called; None for its number among several.
-        around: Start of the word that has to be shown if not all of the text fits.
+    `name`: what it is called; None for its number among several.
+    `around`: start of the word that has to be shown if not all of the text fits.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
     made = sum(token.made for token in text.tokens)
@@ -287,10 +280,7 @@ def notes(notes: Iterable[str]) -> Facts:
 def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
     """Name the options that show what the parts of a report do not.
 
-    Args:
-        report: The report.
-        settings: Whose options are named.
-        thumbnails: Whether heads are thumbnails, which have weights alone.
+    `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
     if any(text.flows for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)

@@ -97,10 +97,6 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
 
     A browser takes a letter that a font lacks from another font. resvg takes the whole line from the first font that
     holds that letter, whatever it looks like: with serifs, and not bold. One font for the page avoids this.
-
-    Args:
-        canvas: The page.
-        render: Returns an SVG as PNG.
     """
     unusual = _unusual(canvas)
     svg, nothing = canvas.svg(_font(canvas)), _letter(_IN_NO_FONT, render) if unusual else b""

@@ -23,9 +23,6 @@ class _Labelled:
     """Bars with their labels.
 
     Attributes:
-        bars: The bars.
-        queries: Labels of the queries.
-        sources: Labels of the sources.
         query: Cells of a query's name.
         source: Cells of a source's name.
     """
@@ -153,13 +150,7 @@ def bar_text(share: float, cells: int) -> str:
 
 
 def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
-    """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`.
-
-    Args:
-        screen: Where to.
-        labelled: The bars.
-        shown: Which measures.
-    """
+    """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
     bars, sources = labelled.bars, labelled.sources
     cells = labelled.source if bars.brief else sources.widest
     if len(shown) > 1:

@@ -72,12 +72,7 @@ def _put_cells(
 ) -> None:
     """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks.
 
-    Args:
-        screen: Where to.
-        n_heads: Number of heads.
-        width: Cells of each.
-        draw: Draws the cell of a layer and head, so wide.
-        layers: Layers that are printed.
+    `draw` takes a layer, a head and the cells of each.
     """
     label = _label(max(layers, default=0) + 1)
     digits = len(str(n_heads - 1))

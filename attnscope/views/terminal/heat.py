@@ -25,13 +25,7 @@ _NAMES = 7, 16  # Cells of the names in legends, at least; longer ones than the 
 
 @dataclass(frozen=True)
 class PanelColumns:
-    """Some columns of one matrix.
-
-    Attributes:
-        panel: The matrix.
-        columns: Which of its columns.
-        title: Its title.
-    """
+    """Some columns of one matrix."""
 
     panel: Panel
     columns: range

@@ -24,11 +24,9 @@ class Picture:
     Attributes:
         queries: Where runs of queries start, and the end.
         keys: Where runs of keys start, and the end.
-        weights: (runs of queries, runs of keys).
         cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.
-        scale: Places of the weights.
     """
 
     queries: list[int]

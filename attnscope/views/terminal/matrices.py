@@ -29,15 +29,11 @@ class Layout:
     """Where everything goes.
 
     Attributes:
-        rows: Labels of the queries.
-        columns: Labels of the keys or dimensions.
         row_name: Cells of a row's name.
         label: Cells of the whole row label.
         column_name: Cells of a column's name.
         gap: Blanks before a column; one of two is after it.
         widths: Cells of every column, gap included.
-        texts: Every cell as text.
-        blocks: The columns of each block.
         percent: The cells are percentages.
     """
 
@@ -63,7 +59,6 @@ class Neighbour:
     """One matrix beside others.
 
     Attributes:
-        stage: The matrix.
         layout: How it is laid out, in one block.
         labelled: Its rows are labelled; otherwise the labels of the panel before it are.
         other_columns: Its columns are not those of the panel before it, and its title says which they are.
@@ -226,10 +221,7 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
     Where every column is a row, too, and that makes one block of several, columns have positions without names, and
     weights no zero before the point; or they are percentages, beside shorter names of rows if need be.
 
-    Args:
-        screen: Where it goes.
-        stage: The matrix.
-        percent: Weights may be percentages.
+    `percent`: weights may be percentages.
     """
     rows, columns, width = labels(screen, stage.rows), labels(screen, stage.columns), screen.width
     label = _label_cells(width, rows, columns)

@@ -116,11 +116,7 @@ class Screen:
 def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
     """Lay out items one after the other, with line breaks between items, never inside one that fits the width.
 
-    Args:
-        items: The items.
-        width: Columns.
-        between: What separates two of them.
-        indent: Blanks in front of every line but the first.
+    `indent`: blanks in front of every line but the first.
     """
     flowed, used = Text(overflow="fold"), 0
     width -= len(between.rstrip()) + indent  # it ends a line that is broken
