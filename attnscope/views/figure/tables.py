@@ -92,7 +92,7 @@ def draw_table(canvas: Canvas, table: Table) -> None:
     labels = [] if table.keys is None else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
     labels += table.labels
     columns = [*table.columns, *table.further[:_FURTHER]]
-    rows = [[ours(table.heading, "dim"), *(_whole(column.heading, "dim") for column in columns)]]
+    rows = [[ours(table.heading, "dim"), *(ours(plain(_whole(column.heading)), "dim") for column in columns)]]
     rows += [[label, *(_whole(c.cells[n], c.look) for c in columns)] for n, label in enumerate(labels)]
     coloured = any(span.colour for label in labels for span in label)
     x = MARGIN + _INDENT * max(table.indent, coloured)
