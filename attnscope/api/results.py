@@ -148,11 +148,6 @@ def _as_text(data: Findings, width: int | None, precision: int) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
-    if isinstance(data, CheckReport):
-        from attnscope.studies.check.screen import as_text as check_as_text
-        from attnscope.views.plain import Page
-
-        return check_as_text(data, Page(columns))
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text
 
@@ -160,10 +155,6 @@ def _as_text(data: Findings, width: int | None, precision: int) -> str:
 
 
 def _as_html(data: Findings, precision: int) -> str:
-    if isinstance(data, CheckReport):
-        import html
-
-        return f"<pre>{html.escape(_as_text(data, _WIDEST_HTML, precision))}</pre>"
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_html
 

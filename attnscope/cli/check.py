@@ -1,6 +1,5 @@
 """The command `attnscope check`: check a model's attention against laws and references."""
 
-import sys
 from types import SimpleNamespace
 
 from typer import Exit
@@ -25,7 +24,7 @@ def check(given: Given) -> None:
     transformers if it is installed.
     Exits with 0 if every check passes, with 1 if one fails.
     """
-    from attnscope.cli.deliver import page, write_bytes
+    from attnscope.cli.deliver import console, write_bytes
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
 
@@ -36,15 +35,17 @@ def check(given: Given) -> None:
     from attnscope.engines.torch_setup import import_torch
 
     import_torch()
-    from attnscope.studies.check import screen as view
+    from attnscope.findings.codec import to_json
     from attnscope.studies.check.run import check as check_model
+    from attnscope.studies.present import present
+    from attnscope.views.terminal import draw
 
     with progress(quiet=given.quiet) as on_progress:
         report = check_model(run, given.tolerance, on_progress, built_in=given.text is None)
     if given.format == "json":
-        write_bytes(view.as_json(report))
+        write_bytes(to_json(report) + b"\n")
     else:
-        hint = " (--verbose: the differences of each layer)"
-        sys.stdout.write(view.as_text(report, page(), data_only=given.quiet, verbose=given.verbose, hint=hint))
+        parts = present(report, data_only=given.quiet, verbose=given.verbose)
+        draw(parts, console("auto"))
     if not report.passed:
         raise Exit(Failed.FAILED)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from attnscope.studies.heads.screen import Listing
     from attnscope.studies.present import Findings, Format
-    from attnscope.views.plain import Page
     from attnscope.views.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
@@ -134,14 +133,6 @@ def write_bytes(data: bytes) -> None:
     """Write bytes to standard output, whatever its encoding is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
-
-
-def page() -> "Page":
-    """Describe standard output as plain text: as wide as the terminal, and in ASCII where its encoding is."""
-    from attnscope.views.plain import Page
-
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    return Page(_width(), ascii=not encoding.startswith("utf"))
 
 
 def console(color: str) -> "Console":

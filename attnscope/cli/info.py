@@ -1,7 +1,6 @@
 """The command `attnscope info`: describe a model."""
 
 import os
-import sys
 
 from attnscope.base.errors import UsageError
 from attnscope.cli.parameters import Given
@@ -23,10 +22,11 @@ def info(given: Given) -> None:
     Shows architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of attention. A
     config.json alone is enough.
     """
-    from attnscope.cli.deliver import page, write_bytes
+    from attnscope.cli.deliver import console, write_bytes
     from attnscope.cli.run_config import model_fields
     from attnscope.engines.description import describe, known_models
     from attnscope.studies.info import screen as view
+    from attnscope.views.terminal import draw
 
     if given.list:
         _refuse_beside_list(given)
@@ -34,7 +34,7 @@ def info(given: Given) -> None:
         if given.format == "json":
             write_bytes(view.models_as_json(models))
         else:
-            sys.stdout.write(view.models_as_text(models, page()))
+            draw(view.present_models(models), console("auto"))
         return
     description = describe(**model_fields(given))
     rows = None
@@ -45,7 +45,7 @@ def info(given: Given) -> None:
     if given.format == "json":
         write_bytes(view.as_json(description, rows))
     else:
-        sys.stdout.write(view.as_text(description, rows, page()))
+        draw(view.present_info(description, rows), console("auto"))
 
 
 def _refuse_beside_list(given: Given) -> None:

@@ -152,12 +152,6 @@ def _json(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
 
 
 def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
-    if _command_of(findings) == "check":
-        from attnscope.studies.check.screen import as_text as check_as_text
-        from attnscope.views.plain import Page
-
-        yield check_as_text(findings, Page(drawing.width), data_only=drawing.data_only).encode()
-        return
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 

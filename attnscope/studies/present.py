@@ -1,7 +1,7 @@
-"""Findings as a sequence of parts: plain data that a lowering draws on a terminal or in a page.
+"""Findings as a sequence of parts: plain data that a view draws on a terminal or in a page.
 
-This package does not know rich, HTML, the width of a screen or the number of colours. A new view is a lowering of the
-parts (`parts.py`), not another reading of findings.
+This package does not know rich, HTML, the width of a screen or the number of colours. A new view draws the
+parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal, Union, Unpack
 
 import msgspec
 
+from attnscope.findings.check import CheckReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.run import Report
-from attnscope.views.parts import Facts, FirstFitting, Flow, Gap, Paragraph, ViewPart
+from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
 from attnscope.views.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from attnscope.findings.heads import HeadSurvey, MeasuredHeads
     from attnscope.studies.heads.screen import Listing
 
-Findings = Union[Report, "Comparison", Explanation, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"]
+Findings = Union[
+    Report, "Comparison", Explanation, CheckReport, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"
+]
 Format = Literal["table", "heat", "verdict"]
 
 
@@ -57,11 +60,11 @@ def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
     """Leave out remarks, and the gaps around them."""
     gap, begun = False, False
     for part in _without_remarks(parts):
-        if isinstance(part, Gap):
+        if isinstance(part, Text) and not part.items:
             gap = begun
             continue
         if gap:
-            yield Gap()
+            yield GAP
         gap, begun = False, True
         yield part
 
@@ -75,7 +78,7 @@ def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
         elif isinstance(part, Facts) and part.remark:
             if kept := [(name, value) for name, value in part.lines if _warns(value)]:
                 yield Facts(kept)
-        elif not (isinstance(part, Paragraph | Flow) and part.remark):
+        elif not (isinstance(part, Text) and part.remark):
             yield part
 
 
@@ -90,6 +93,10 @@ def _present(
         from attnscope.studies.run.screen import present_report
 
         return present_report(findings, settings, heat=format == "heat")
+    if isinstance(findings, CheckReport):
+        from attnscope.studies.check.screen import present_check
+
+        return present_check(findings, settings)
     if isinstance(findings, Explanation):
         from attnscope.studies.explain.screen import present_explanation
 

@@ -1,57 +1,50 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
-The functions of this package read findings and yield parts; a lowering, such as `views/terminal`, draws each kind of
-part. Styles are names, and colours are positions on a scale.
+`studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
+colours are places on a scale. There are eight kinds: Text, Facts, Table, Matrices, HeatGrid, WeightMap, Bars and
+FirstFitting; the other structs are what these consist of.
 """
 
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Matrix
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Look, Span, Spans
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """An empty line."""
-
-
-class Paragraph(msgspec.Struct, frozen=True):
-    """Text that wraps at words.
+class Text(msgspec.Struct, frozen=True):
+    """Items one after the other: lines break between items, and at words within an item that is longer than a line.
 
     Attributes:
-        spans: The text.
-        indent: Its distance from the left edge, in steps.
+        items: The items; none for an empty line.
+        between: What separates two items.
+        indent: Distance from the left edge, in steps.
         remark: Whether it is about the findings, and no part of them: `--quiet` leaves it out.
-    """
-
-    spans: Spans
-    indent: int = 0
-    remark: bool = False
-
-
-class Flow(msgspec.Struct, frozen=True):
-    """Items one after the other, with line breaks between items.
-
-    Attributes:
-        items: The items.
-        between: What separates two of them.
-        indent: See Paragraph.
-        remark: See Paragraph.
+        cut: If not None, only the items that fit on one line are shown, then this, with the number of the others in
+            place of `{}`.
     """
 
     items: Sequence[Spans]
-    between: str
+    between: str = ""
     indent: int = 0
     remark: bool = False
+    cut: str | None = None
+
+
+GAP = Text(())
+
+
+def paragraph(spans: Spans, indent: int = 0, *, remark: bool = False) -> Text:
+    """Return text that wraps at words."""
+    return Text((spans,), indent=indent, remark=remark)
 
 
 class OneLine(msgspec.Struct, frozen=True):
-    """Text that is shortened where the line is too short for it, and what follows it in any case.
+    """Text that is shortened if the line is too short for it, and what follows it in any case.
 
     Attributes:
         text: The text.
@@ -70,110 +63,129 @@ class Facts(msgspec.Struct, frozen=True):
     """Lines of a name and a value.
 
     Attributes:
-        lines: Each name with its value.
-        remark: See Paragraph. Lines that warn are shown all the same.
+        lines: Each name with its value; a value without a name is below the one before.
+        remark: See Text. Lines that warn are shown all the same.
+        indent: See Text.
+        look: How names look.
     """
 
-    lines: Sequence[tuple[str, Spans | Flow | OneLine]]
+    lines: Sequence[tuple[str, Spans | Text | OneLine]]
     remark: bool = True
+    indent: int = 0
+    look: Look = "dim"
+
+
+Cell = str | Spans | Text  # a str is ours
+
+
+def joined(cell: Cell | OneLine) -> Spans:
+    """Return the text of a cell, or of a fact, for a view that cuts nothing."""
+    if isinstance(cell, str):
+        return (Span(cell),)
+    if isinstance(cell, OneLine):
+        return *cell.lead, *cell.text, *cell.after
+    if isinstance(cell, Text):
+        return tuple(span for n, item in enumerate(cell.items) for span in (Span(cell.between * bool(n)), *item))
+    return cell
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of a table.
+
+    Attributes:
+        heading: Its heading.
+        cells: One for every row.
+        look: How cells without a look of their own look.
+        left: It holds words, not numbers: cells begin below each other, and wrap.
+    """
+
+    heading: Cell
+    cells: Sequence[Cell]
+    look: Look = ""
+    left: bool = False
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows of cells.
+
+    Attributes:
+        heading: Heading above the labels.
+        columns: The columns.
+        keys: Labels of the first rows, if they are tokens.
+        labels: Labels of the rows after them.
+        bars: A share of a full bar for each row, below 0 to the left; None for no bar; if there are bars.
+        further: Columns of which as many are shown as fit.
+        further_name: What `further` columns are, with what shows all of them; empty if only data are shown.
+        indent: See Text.
+        spelled: Whole names follow for `keys` that had to be shortened.
+    """
+
+    heading: str
+    columns: Sequence[Column]
+    keys: Axis | None = None
+    labels: Sequence[Spans] = ()
+    bars: Sequence[float | None] | None = None
+    further: Sequence[Column] = ()
+    further_name: str = ""
+    indent: int = 1
+    spelled: bool = False
 
 
 SHARES = "shares"  # title of the matrix of a measure over layers, which is no stage
 
 
-class StageMatrix(msgspec.Struct, frozen=True):
-    """One matrix with the arithmetic that made it.
+class Panel(msgspec.Struct, frozen=True):
+    """One matrix: of numbers, of cells of colour, or both.
 
     Attributes:
-        name: The stage.
+        name: The stage; `heads` for a number or role of every head.
         title: Title if several matrices are shown: the stage, or the side of a comparison.
-        arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
-        arithmetic_of_picture: The same for cells that are drawn as colours.
-        matrix: The numbers.
-        texts: Every cell as text.
-        masked_rows: Which rows may attend to nothing.
+        matrix: The numbers; NaN if there is none.
+        texts: Every cell as text; none for thumbnails.
+        rows: The queries, or layers.
+        columns: The keys, the dimensions of the value, or heads.
         scale: Values of its colours.
         digits: How its numbers are written.
-        rows: The queries.
-        columns: The keys, or the dimensions of the value.
+        masked_rows: Which rows may attend to nothing.
+        arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
+        arithmetic_of_picture: The same for cells that are drawn as colours.
+        colours: Of roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
     """
 
     name: str
     title: Spans
-    arithmetic: Spans
-    arithmetic_of_picture: Spans
     matrix: Matrix
-    texts: list[list[str]]
-    masked_rows: list[bool]
-    scale: Scale
-    digits: Digits
+    texts: Sequence[Sequence[str]]
     rows: Axis
     columns: Axis
+    scale: Scale
+    digits: Digits
+    masked_rows: Sequence[bool] = ()
+    arithmetic: Spans = ()
+    arithmetic_of_picture: Spans = ()
+    colours: Sequence[Sequence[str]] | None = None
 
 
 class Matrices(msgspec.Struct, frozen=True):
-    """Matrices that are read together, as numbers: side by side where there is room.
+    """Matrices that are read together, as numbers: side by side if there is room.
 
     Attributes:
-        stages: The matrices, in the order in which they are read.
+        panels: The matrices, in the order in which they are read.
     """
 
-    stages: Sequence[StageMatrix]
+    panels: Sequence[Panel]
 
 
-class HeatPanels(msgspec.Struct, frozen=True):
-    """Matrices of the same rows as pictures.
+class HeatGrid(msgspec.Struct, frozen=True):
+    """Matrices as cells of colour.
 
     Attributes:
-        stages: The matrices.
+        panels: The matrices.
+        places: Layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side.
     """
 
-    stages: Sequence[StageMatrix]
-
-
-class SourceRow(msgspec.Struct, frozen=True):
-    """One source of one query.
-
-    Attributes:
-        index: Position among the sources.
-        bar: Length of the bar, as a share of a full bar, 0 to 1.
-        numbers: Weight and contributions, as text.
-        remark: A mark and what it says; None where weight and content agree.
-    """
-
-    index: int
-    bar: float
-    numbers: list[str]
-    remark: tuple[str, str] | None
-
-
-class Ranking(msgspec.Struct, frozen=True):
-    """Every shown query with its strongest sources.
-
-    Attributes:
-        title: Name of the measure that ranks.
-        meaning: Definition of the measures besides the weight.
-        queries: The queries.
-        sources: Every token that can be a source.
-        measures: Headings of the numbers; the first is the weight.
-        rows: Per query its sources, strongest first; None where it may attend to nothing.
-        rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None where
-            all are listed.
-        by: Which of the measures ranks them.
-        compact: A paragraph per query is enough.
-        brief: So are the weight and the measure that ranks.
-    """
-
-    title: Spans
-    meaning: Spans
-    queries: Axis
-    sources: Axis
-    measures: list[str]
-    rows: list[list[SourceRow] | None]
-    rest: Sequence[tuple[str, str] | None]
-    by: int
-    compact: bool
-    brief: bool = False
+    panels: Sequence[Panel]
+    places: Sequence[tuple[int, int]] | None = None
 
 
 class WeightMap(msgspec.Struct, frozen=True):
@@ -192,236 +204,61 @@ class WeightMap(msgspec.Struct, frozen=True):
     weights: Matrix
 
 
-class AttendedRow(msgspec.Struct, frozen=True):
-    """One of the sources that get the most weight.
+class Bar(msgspec.Struct, frozen=True):
+    """One source, as a bar with numbers.
 
     Attributes:
-        bar: Length of the bar, as a share of a full bar, 0 to 1.
-        weight: Total weight that the source receives.
-        share: Share of all weight.
-        before: The tokens before it, the nearest first.
+        index: Position among the sources.
+        length: As a share of a full bar, 0 to 1.
+        numbers: Its measures as text.
+        remark: A mark and what it says, if weight and content disagree.
+        before: The tokens before it in its text, the nearest first.
         after: The tokens after it.
     """
 
-    bar: float
-    weight: str
-    share: str
-    before: list[Span]
-    after: list[Span]
+    index: int
+    length: float
+    numbers: Sequence[str]
+    remark: tuple[str, str] | None = None
+    before: Sequence[Span] = ()
+    after: Sequence[Span] = ()
 
 
-class MostAttended(msgspec.Struct, frozen=True):
-    """The sources that get the most weight, each within its text.
+class Bars(msgspec.Struct, frozen=True):
+    """The strongest sources of every shown query, or of a whole text.
 
     Attributes:
-        sources: The sources.
-        rows: What is known about each.
+        sources: Every token that can be a source.
+        measures: Headings of the numbers; the first is the weight.
+        rows: Per query its sources, strongest first; None if it may attend to nothing.
+        queries: The queries; None for the one row of a whole text.
+        title: Name of the measure that ranks.
+        meaning: Definition of the measures besides the weight.
+        rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None if
+            all are listed.
+        by: Which of the measures ranks them.
+        compact: A paragraph per query is enough.
+        brief: So are the weight and the measure that ranks.
     """
 
     sources: Axis
-    rows: list[AttendedRow]
+    measures: Sequence[str]
+    rows: Sequence[Sequence[Bar] | None]
+    queries: Axis | None = None
+    title: Spans = ()
+    meaning: Spans = ()
+    rest: Sequence[tuple[str, str] | None] = ()
+    by: int = 0
+    compact: bool = False
+    brief: bool = False
 
+    def remarks(self) -> list[tuple[str, str]]:
+        """Return every mark with what it says."""
+        return sorted({bar.remark for row in self.rows for bar in row or () if bar.remark})
 
-class Thumbnails(msgspec.Struct, frozen=True):
-    """The weights of many heads, each small.
-
-    Attributes:
-        weights: (queries, keys) by layer and head; all of one shape, on a scale from 0 to 1.
-    """
-
-    weights: dict[tuple[int, int], Matrix]
-
-
-class VectorLine(msgspec.Struct, frozen=True):
-    """A vector by its first numbers.
-
-    Attributes:
-        name: Name of the vector.
-        made: How it was made.
-        norm: Norm of the vector.
-        values: Numbers of the vector.
-        digits: How they are written.
-    """
-
-    name: str
-    made: str
-    norm: str
-    values: Floats
-    digits: Digits
-
-
-class Column(msgspec.Struct, frozen=True):
-    """One column of a grid.
-
-    Attributes:
-        heading: Its heading.
-        cells: A text for every row.
-        look: How they look.
-    """
-
-    heading: str
-    cells: list[str]
-    look: Look = ""
-
-
-class Dimensions(msgspec.Struct, frozen=True):
-    """A vector for every row of a grid.
-
-    Attributes:
-        name: Name of the vectors.
-        matrix: One vector a row.
-        digits: How their numbers are written.
-        whole: What shows all dimensions; empty if only data are shown.
-    """
-
-    name: str
-    matrix: "np.ndarray"
-    digits: Digits
-    whole: str
-
-
-class Grid(msgspec.Struct, frozen=True):
-    """Rows of numbers.
-
-    Attributes:
-        heading: Heading above the labels.
-        keys: The first rows; None for none of the keys.
-        others: Labels of the rows after them.
-        columns: The numbers.
-        bars: A share of a full bar for each row, below 0 to the left; None for no bar; where there are bars.
-        dimensions: Vectors of which as many numbers are shown as fit, if there are any.
-    """
-
-    heading: str
-    keys: Axis | None
-    others: Sequence[Spans]
-    columns: Sequence[Column]
-    bars: Sequence[float | None] | None = None
-    dimensions: Dimensions | None = None
-
-
-class WholeNames(msgspec.Struct, frozen=True):
-    """The whole names of tokens whose labels had to be shortened in the parts before.
-
-    Attributes:
-        axis: The tokens.
-    """
-
-    axis: Axis
-
-
-class MovedSources(msgspec.Struct, frozen=True):
-    """Weights of sources in two sides, and how much they change.
-
-    Attributes:
-        sources: The sources.
-        sides: Labels of the sides.
-        columns: The weights in both sides, and the change.
-    """
-
-    sources: Axis
-    sides: tuple[Spans, Spans]
-    columns: list[list[str]]
-
-
-class Moves(msgspec.Struct, frozen=True):
-    """What moved, a query a row.
-
-    Attributes:
-        titles: Headings of the cells.
-        named: Which of them are above names of tokens, rather than numbers alone.
-        rows: Cells of each row, the query first.
-    """
-
-    titles: Sequence[str]
-    named: Sequence[bool]
-    rows: Sequence[Sequence[Spans]]
-
-
-class RoleCell(msgspec.Struct, frozen=True):
-    """The main role of a head.
-
-    Attributes:
-        letter: Letter of the role.
-        colour: The role's colour as `#rrggbb`; None for none.
-        strength: Place of the head's value between none and all of the role, from 0 to 1.
-    """
-
-    letter: str
-    colour: str | None
-    strength: float
-
-
-class RolePicture(msgspec.Struct, frozen=True):
-    """The main role of every head.
-
-    Attributes:
-        cells: By layer and head; None where no role is clear.
-        unclear: What stands for that.
-    """
-
-    cells: list[list[RoleCell | None]]
-    unclear: str
-
-
-class StrongestRow(msgspec.Struct, frozen=True):
-    """The strongest heads of a role.
-
-    Attributes:
-        role: The role, at full strength.
-        title: What it is called.
-        count: How many heads have it as their main role.
-        heads: The heads with their values.
-        none: What stands in place of heads where there are none.
-    """
-
-    role: RoleCell
-    title: str
-    count: Spans
-    heads: list[Spans]
-    none: str
-
-
-class StrongestHeads(msgspec.Struct, frozen=True):
-    """The strongest heads of every role.
-
-    Attributes:
-        rows: The roles.
-        one_line: As many heads as fit on a line are enough.
-    """
-
-    rows: list[StrongestRow]
-    one_line: bool
-
-
-class HeadNumbers(msgspec.Struct, frozen=True):
-    """A number for every head.
-
-    Attributes:
-        values: (layers, heads); NaN where there is none.
-        texts: The same as text.
-        scale: Values of their colours.
-        low: The smallest value of the scale, as text.
-        high: The largest.
-    """
-
-    values: Matrix
-    texts: list[list[str]]
-    scale: Scale
-    low: str
-    high: str
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """A title and items beside it.
-
-    Attributes:
-        title: The title.
-        items: The items.
-    """
-
-    title: str
-    items: list[str]
+    def rests(self) -> Sequence[tuple[str, str] | None]:
+        """Return `rest` of every row."""
+        return self.rest or [None] * len(self.rows)
 
 
 class FirstFitting(msgspec.Struct, frozen=True):
@@ -429,7 +266,7 @@ class FirstFitting(msgspec.Struct, frozen=True):
 
     Attributes:
         forms: The parts of each form, the most detailed first.
-        picture: What replaces the last of them where that takes several screens; None for nothing.
+        picture: What replaces the last of them if that takes several screens; None for nothing.
         lines: How many lines are several screens.
     """
 
@@ -438,25 +275,4 @@ class FirstFitting(msgspec.Struct, frozen=True):
     lines: int = 100
 
 
-ViewPart = (
-    Gap
-    | Paragraph
-    | Flow
-    | Facts
-    | Matrices
-    | HeatPanels
-    | Ranking
-    | WeightMap
-    | MostAttended
-    | Thumbnails
-    | VectorLine
-    | Grid
-    | WholeNames
-    | MovedSources
-    | Moves
-    | RolePicture
-    | StrongestHeads
-    | HeadNumbers
-    | Listed
-    | FirstFitting
-)
+ViewPart = Text | Facts | Table | Matrices | HeatGrid | WeightMap | Bars | FirstFitting

@@ -38,12 +38,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class LogScale:
-    """A logarithmic scale of weights above zero.
-
-    Attributes:
-        low: The weight at its lower end.
-        high: The largest weight.
-    """
+    """A logarithmic scale of weights above zero."""
 
     low: float
     high: float
@@ -79,11 +74,7 @@ def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
 def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1) -> str:
     """Say how many queries and keys a cell of pool_largest stands for; empty if it is one of each.
 
-    Args:
-        shape: Queries and keys.
-        rows: Rows of the coarser grid.
-        columns: Its columns.
-        together: How many of its rows are drawn as one cell.
+    `together`: how many of its rows are drawn as one cell.
     """
     queries, keys = shape[-2:]
     starts = [n * queries // rows for n in range(0, rows, together)]

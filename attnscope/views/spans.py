@@ -1,4 +1,4 @@
-"""Texts of parts. They keep their origin, so that each lowering can escape what is untrusted in its own way."""
+"""Texts of parts. They keep their origin, so that each view can escape what is untrusted in its own way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +19,17 @@ class Span:
 
     Attributes:
         text: The text as it was found: nothing is escaped.
-        look: What it is, for a lowering to choose how that looks.
+        look: What it is, for a view to choose how that looks.
         origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
             untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
             that the model generated.
+        colour: What is behind it, as `#rrggbb`: of a role.
     """
 
     text: str
     look: Look = ""
     origin: Origin = "ours"
+    colour: str = ""
 
 
 Spans = tuple[Span, ...]

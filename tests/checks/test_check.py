@@ -16,7 +16,8 @@ from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.request.masks.terms import Causal
 from attnscope.request.run_config import TextInput
 from attnscope.studies.check.run import check
-from attnscope.studies.check.screen import as_text
+from attnscope.studies.present import present
+from attnscope.views.terminal.recorded import as_text
 from tests.helpers.architectures import ONE_PART
 from tests.helpers.requests import requested
 from tests.helpers.schemas import validate
@@ -85,9 +86,9 @@ def test_without_a_text_several_kinds_are_checked(capsys):
     """Each check is that of the text nearest to its limit, which the table names."""
     assert main(["check"]) == 0
     screen = capsys.readouterr().out
-    texts = [text.removeprefix(f"text #{number}  ") for number, text in enumerate(screen.splitlines()[2:])]
+    texts = [text.removeprefix(f"text {number}   ") for number, text in enumerate(screen.splitlines()[2:])]
     assert texts[0] == f"{CHECKED_TEXTS[0]} · 8 tokens"
-    assert "text #3  tokens drawn from the vocabulary · 11 tokens\n" in screen
+    assert "text 3   tokens drawn from the vocabulary · 11 tokens\n" in screen
     assert main(["check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     prose, code, _, repeated = CHECKED_TEXTS  # the sample does not know other scripts
@@ -142,7 +143,7 @@ def test_fully_masked_rows_are_named(folders, monkeypatch):
     monkeypatch.setattr(Causal, "all_visible_range", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
     assert report.texts[0].fully_masked == [0, 3]
-    assert "masked   0 the, 3 the: fully masked in some layer\n" in as_text(report)
+    assert "masked   0 the, 3 the: fully masked in some layer\n" in as_text(present(report), 200)
     (sums,) = [one for one in report.checks if one.name == "rows sum to 1"]
     assert sums.verdict == "pass" and sums.note.startswith("16 rows are fully masked")
 
@@ -189,13 +190,14 @@ def test_the_header_is_short_and_verbose_is_whole(minilm, monkeypatch, capsys):
     assert header[0] == f"model    {minilm.parent.name}/{minilm.name} (bert) · 6 layers × 12 heads"
     assert main(["check", "a river", "--model", str(minilm), "--verbose"]) == 0
     header = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    whole = f"model    {minilm} (bert) · 6 layers × 12 heads · engine native · cpu · float32 · trained weights"
+    whole = f"model    {minilm} (bert) · 6 layers × 12 heads · cpu · float32"
     assert header[0] == whole
     assert sum("stored in tokenizer.json" in line for line in header) == 2
     assert main(["run", "a river", "--model", str(minilm), "--verbose"]) == 0
     assert f"model    {minilm} (bert) · 6 layers" in capsys.readouterr().out
     assert main(["check", "--config", "causal", "--dtype", "bfloat16"]) in (0, 1)
-    assert "bfloat16 · random weights" in capsys.readouterr().out.splitlines()[0]
+    banner, model = capsys.readouterr().out.splitlines()[:2]
+    assert banner.startswith(" RANDOM WEIGHTS ") and "bfloat16" in model
 
 
 def test_a_failure_is_told_with_its_place():
@@ -205,7 +207,7 @@ def test_a_failure_is_told_with_its_place():
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
     gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]])
     text = CheckedText("The\x1bbank", [], [])
-    shown = as_text(CheckReport(made, "causal", [text], [failed, endless, left], [gaps], False))
+    shown = as_text(present(CheckReport(made, "causal", [text], [failed, endless, left], [gaps], False)), 200)
     lines = shown.splitlines()
     assert any(line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"] for line in lines)
     assert any("not finite" in line and "FAIL" in line for line in lines)

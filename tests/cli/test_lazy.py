@@ -86,7 +86,7 @@ def test_what_cannot_be_done_is_said_without_torch(tmp_path, args, code, says):
 def test_info_needs_no_torch(tmp_path, args):
     code, stderr, modules = loaded(RUN, tmp_path, *args)
     assert (code, stderr) == (0, "")
-    assert not modules & {"torch", "transformers", "rich"}
+    assert not modules & {"torch", "transformers"}
 
 
 def test_a_run_does_load_torch(tmp_path):

@@ -16,7 +16,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
-from attnscope.views.parts import Paragraph
+from attnscope.views.parts import Text, joined
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
 from tests.helpers.requests import requested
@@ -170,9 +170,11 @@ def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, w
         e = walk(config=str(path), query="2", layer=str(layer), head="0", **options)
         assert (e.mask.used, e.layer_mask) == (whole, name)
         (shown,) = [
-            "".join(span.text for span in part.spans)
+            text
             for part in present_explanation(e, DisplaySettings(2))
-            if isinstance(part, Paragraph) and part.spans[0].text == "mask: "
+            if isinstance(part, Text)
+            for text in ("".join(span.text for span in joined(part)),)
+            if text.startswith("mask: ")
         ]
         assert shown == f"mask: {name or whole}{', with bank hidden' if 'hide' in options else ''}"
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.predictions import PredictedToken, Prediction
 from attnscope.findings.run import HeadReport, Report, TextReport, Top
-from attnscope.views.terminal.contributors import bar_text
+from attnscope.views.terminal.bars import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import draw
 

@@ -1,6 +1,5 @@
 import io
 import json
-import re
 import subprocess
 import sys
 import zipfile
@@ -17,7 +16,6 @@ from attnscope.findings.codec import from_json, to_json
 from attnscope.findings.read_arrays import METADATA, from_arrays
 from attnscope.findings.run import STAGES
 from attnscope.studies import formats
-from attnscope.views.terminal import recorded
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
 from tests.helpers.screens import draw
 
@@ -78,40 +76,6 @@ def test_an_svg_of_the_terminal_is_coloured_well_formed_and_loads_nothing():
     assert b"@font-face" not in data
     assert b"#fde725" in data
     assert "<script>alert(1)</script>" in "".join(root.itertext()).replace("\u00a0", " ")
-
-
-def test_an_svg_of_the_terminal_is_small_and_shows_what_rich_drew(monkeypatch):
-    from xml.etree import ElementTree
-
-    made = report(text_report(tokens([f"word{n}" for n in range(15)]), stages=STAGES[:4]))
-    ours = export(made, Path("x.svg"), look="terminal")
-    monkeypatch.setattr(recorded, "smaller", lambda svg: svg)
-    whole = export(made, Path("x.svg"), look="terminal")
-    assert len(ours) < 0.45 * len(whole)
-    assert len(ours) < 200_000
-
-    def drawn(data):
-        """Texts with their places, and the colour of every cell's width of every line."""
-        root = ElementTree.fromstring(data)
-        svg, texts, cells = "{http://www.w3.org/2000/svg}", [], {}
-        for element in root.iter(f"{svg}text"):
-            if element.text.strip("\n"):
-                place = [float(element.get(name)) for name in ("x", "y", "textLength") if element.get(name)]
-                texts.append((place, element.text))
-        boxes = [
-            [element.get("fill"), *(float(element.get(name)) for name in ("x", "y", "width", "height"))]
-            for element in root.iter(f"{svg}rect")
-            if element.get("shape-rendering")
-        ]
-        for element in root.iter(f"{svg}path"):
-            sizes = re.fullmatch(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-\3", element.get("d")).groups()
-            boxes.append([element.get("fill"), *map(float, sizes)])
-        for fill, x, y, width, height in boxes:
-            for n in range(round(width / 12.2)):
-                cells[round(x / 12.2) + n, y, height] = fill
-        return texts, cells
-
-    assert drawn(ours) == drawn(whole)
 
 
 def stored(findings, path):

@@ -4,7 +4,8 @@ import pytest
 
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
 from attnscope.findings.info import Description
-from attnscope.studies.info.screen import BINARY, as_text, scaled
+from attnscope.studies.info.screen import BINARY, present_info, scaled
+from attnscope.views.terminal.recorded import as_text
 
 SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16)
 
@@ -20,32 +21,36 @@ def describe(**config):
     )  # fmt: skip
 
 
+def drawn(**config):
+    return as_text(present_info(describe(**config), None), 200)
+
+
 def facts(**config):
-    return dict(line.split(maxsplit=1) for line in as_text(describe(**config), None).splitlines())
+    return dict(line.split(maxsplit=1) for line in drawn(**config).splitlines())
 
 
 def test_the_whole_of_it():
-    text = as_text(describe(max_positions=2048, mask="causal"), None)
+    text = drawn(max_positions=2048, mask="causal")
     assert (
         text
-        == r"""name        my\x1b[2Jmodel
-family      llama
-weights     from the checkpoint
-fingerprint 0000000000000000
-layers      2, 64 wide
-heads       4 that share 2 key/value heads, queries and keys 16 wide, values 16 wide
-scores      q·k × 0.25 (1/√16)
-mask        causal
-positions   none, up to 2,048 tokens
-norm        layernorm (pre), ε 1e-05
-MLP         none
-residual    yes
-vocabulary  50,257 rows
-tokenizer   BPE, 50,257 words
-parameters  1,234,567 in embeddings and blocks
-checkpoint  2,000 numbers: 2,000 × F32
-file        a\nb.safetensors  5.00 MiB
-note        x\x9b ignored
+        == r"""name         my\x1b[2Jmodel
+family       llama
+weights      from the checkpoint
+fingerprint  0000000000000000
+layers       2, 64 wide
+heads        4 that share 2 key/value heads, queries and keys 16 wide, values 16 wide
+scores       q·k × 0.25 (1/√16)
+mask         causal
+positions    none, up to 2,048 tokens
+norm         layernorm (pre), ε 1e-05
+MLP          none
+residual     yes
+vocabulary   50,257 rows
+tokenizer    BPE, 50,257 words
+parameters   1,234,567 in embeddings and blocks
+checkpoint   2,000 numbers: 2,000 × F32
+file         a\nb.safetensors  5.00 MiB
+note         x\x9b ignored
 """
     )
 

@@ -3,8 +3,8 @@ from rich.cells import cell_len
 
 from attnscope.findings.tokens import Token
 from attnscope.views.axes import format_positions
-from attnscope.views.plain import spell_token
 from attnscope.views.spans import Span, token_span
+from attnscope.views.spelling import spell_token
 from attnscope.views.terminal.labels import shorten
 
 

@@ -11,12 +11,11 @@ import pytest
 
 from attnscope.findings.codec import to_json
 from attnscope.findings.compare import Side
+from attnscope.findings.head_roles import ROLES
 from attnscope.findings.run import STAGES
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
-from attnscope.views import parts
-from attnscope.views.figure import lowering as figure
-from attnscope.views.terminal.lowering import LOWERINGS
+from attnscope.views import figure, parts, terminal
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
@@ -57,10 +56,10 @@ def near(text, value):
 def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
     made = report(text)
     found = list(present(made, format="heat" if heat else "table", precision=3))
-    groups = of_kind(parts.HeatPanels if heat else parts.Matrices, found)
-    stages = [stage for group in groups for stage in group.stages]
+    groups = of_kind(parts.HeatGrid if heat else parts.Matrices, found)
+    stages = [stage for group in groups for stage in group.panels]
     (facts,) = json.loads(to_json(made))["texts"]
-    rankings = of_kind(parts.Ranking, found)
+    rankings = of_kind(parts.Bars, found)
     sources = facts["tokens"] if facts["context"] is None else facts["context"]
     for head, ranking in zip(facts["heads"], rankings, strict=True):
         for name, rows in head["stages"].items():
@@ -84,7 +83,7 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
         measures = [top[name] for name in ("weight", "value", "projected") if top[name] is not None]
         for r, (query, row) in enumerate(zip(facts["queries"], ranking.rows, strict=True)):
             assert (row is None) == (query in head["fully_masked"])
-            shown = [(source.index, source.numbers) for source in row or []]
+            shown = [(bar.index, bar.numbers) for bar in row or []]
             keys = [] if row is None else [(k, key) for k, key in enumerate(top["keys"][r]) if key >= 0]
             assert [key for _, key in keys] == [index for index, _ in shown]
             for (k, _), (_, numbers) in zip(keys, shown, strict=True):
@@ -96,30 +95,33 @@ def test_a_map_and_the_most_attended_sources_are_in_the_parts():
     made = overview(200)
     found = list(present(made))
     (head,) = json.loads(to_json(made))["texts"][0]["heads"]
-    (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.MostAttended, found)
+    (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.Bars, found)
     assert (drawn.queries, drawn.keys) == (head["pooled"]["queries"], head["pooled"]["keys"])
     assert drawn.weights.tolist() == np.array(head["pooled"]["weights"], dtype=np.float32).tolist()
     mass = head["columns"]["mass"]
-    order = sorted(range(200), key=lambda key: -mass[key])[: len(attended.rows)]
+    (bars,) = attended.rows
+    order = sorted(range(200), key=lambda key: -mass[key])[: len(bars)]
     assert list(attended.sources.positions) == order
-    for key, row in zip(order, attended.rows, strict=True):
-        assert near(row.weight.replace(",", ""), mass[key])
-        assert near(row.share.rstrip("%"), 100 * mass[key] / head["columns"]["total"])
-        assert row.bar == pytest.approx(mass[key] / mass[order[0]])
+    for n, (key, bar) in enumerate(zip(order, bars, strict=True)):
+        assert bar.index == n
+        weight, share = bar.numbers
+        assert near(weight.replace(",", ""), mass[key])
+        assert near(share.rstrip("%"), 100 * mass[key] / head["columns"]["total"])
+        assert bar.length == pytest.approx(mass[key] / mass[order[0]])
         texts = [token.text for token in made.texts[0].tokens]
-        assert [span.text for span in row.before[::-1]] == texts[max(0, key - 8) : key]
-        assert [span.text for span in row.after] == texts[key + 1 : key + 9]
+        assert [span.text for span in bar.before[::-1]] == texts[max(0, key - 8) : key]
+        assert [span.text for span in bar.after] == texts[key + 1 : key + 9]
 
 
 def test_the_arithmetic_of_an_explanation_is_in_the_parts():
     made = explanation(sink=0.7, softcap=2.0, bias=True, allowed=lambda query, key: key <= query)
-    grids = of_kind(parts.Grid, present(made, precision=4))
+    tables = of_kind(parts.Table, present(made, precision=4))
     facts = json.loads(to_json(made))
     columns = {}
-    for grid in grids:
-        if grid.keys is not None:
-            assert list(grid.keys.positions) == facts["keys"]
-            columns |= {column.heading: column.cells for column in grid.columns}
+    for table in tables:
+        if table.keys is not None:
+            assert list(table.keys.positions) == facts["keys"]
+            columns |= {column.heading: column.cells for column in table.columns}
     row = facts["row"]
     expected = {
         "‖k‖": row["key_norms"],
@@ -135,9 +137,10 @@ def test_the_arithmetic_of_an_explanation_is_in_the_parts():
     for heading, values in expected.items():
         for cell, value in zip(columns[heading], values, strict=False):
             assert cell.strip() == "·" if value is None else near(cell.strip(), value), (heading, cell, value)
-    (vectors,) = (grid.dimensions for grid in grids if grid.dimensions is not None and grid.dimensions.name == "k")
-    assert vectors.matrix.tolist() == np.array(facts["key_vectors"], dtype=np.float32).tolist()
-    (weights,) = (grid.bars for grid in grids if grid.bars is not None)
+    (vectors,) = (table.further for table in tables if table.further_name.startswith("dimensions of k;"))
+    for column, values in zip(vectors, zip(*facts["key_vectors"], strict=True), strict=True):
+        assert all(near(cell, value) for cell, value in zip(column.cells, values, strict=True))
+    (weights,) = (table.bars for table in tables if table.bars is not None)
     assert weights[: len(row["weights"])] == [np.float32(weight) for weight in row["weights"]]
 
 
@@ -145,16 +148,16 @@ def test_both_sides_and_their_difference_are_in_the_parts():
     made = compare_sides("mask", [Side("own", bank()), Side("causal", bank(allowed=causal))])
     found = list(present(made))
     (group,) = of_kind(parts.Matrices, found)
-    first, second, difference = group.stages
+    first, second, difference = group.panels
     facts = json.loads(to_json(made))
     for n, stage in enumerate((first, second)):
         weights = facts["sides"][n]["report"]["texts"][0]["heads"][0]["stages"]["weights"]
         assert stage.matrix.tolist() == np.array(weights, dtype=np.float32).tolist()
     (head,) = facts["changes"][0]["heads"]
     assert difference.matrix.tolist() == np.array(head["difference"], dtype=np.float32).tolist()
-    moves, _ = of_kind(parts.Moves, found)
-    for n, row in enumerate(moves.rows):
-        cells = dict(zip(moves.titles, ("".join(span.text for span in cell) for cell in row), strict=True))
+    moves, _ = of_kind(parts.Table, found)
+    for n in range(len(moves.labels)):
+        cells = {column.heading: spans_text(column.cells[n]) for column in moves.columns}
         assert near(cells["moved"], head["total_variation"][n])
         assert near(cells["JS"], head["jensen_shannon"][n])
         before, after = cells["entropy"].split("→")
@@ -169,9 +172,9 @@ def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat
         for n, spelled in enumerate(("she saw the old grey cat run", "she saw a cat run very fast"))
     )
     made = compare_sides("text", [Side("old", one), Side("new", other)])
-    (group,) = of_kind(parts.HeatPanels if heat else parts.Matrices, present(made, format="heat" if heat else "table"))
-    first, second, difference = group.stages
-    assert [spans_text(stage.title) for stage in group.stages] == ["old", "new", "new − old"]
+    (group,) = of_kind(parts.HeatGrid if heat else parts.Matrices, present(made, format="heat" if heat else "table"))
+    first, second, difference = group.panels
+    assert [spans_text(stage.title) for stage in group.panels] == ["old", "new", "new − old"]
     assert named(difference.columns) == ["she", "saw", "the│", "old│", "grey│", "│a", "cat", "run", "│very", "│fast"]
     assert difference.columns.numbers == ["0", "1", "2│", "3│", "4│", "│2", "5│3", "6│4", "│5", "│6"]
     assert named(first.columns) == "she saw the old grey cat run".split()
@@ -188,8 +191,9 @@ def test_what_enters_and_leaves_the_top_is_a_table():
     one, other = (report(text_report(tokens(some.split()), index=n)) for n, some in enumerate(spelled))
     made = compare_sides("text", [Side("tired", one), Side("wide", other)])
     (head,) = made.changes[0].heads
-    _, changed = of_kind(parts.Moves, present(made))
-    rows = [[spans_text(cell) for cell in row] for row in changed.rows]
+    _, changed = of_kind(parts.Table, present(made))
+    columns = [changed.labels, *(column.cells for column in changed.columns)]
+    rows = [[spans_text(cell) for cell in row] for row in zip(*columns, strict=True)]
     words = [some.split() for some in spelled]
     weights = [side.report.texts[0].heads[0].stages["weights"] for side in made.sides]
     expected = [
@@ -206,42 +210,38 @@ def test_what_enters_and_leaves_the_top_is_a_table():
 
 def test_a_number_or_role_of_every_head_is_in_the_parts():
     asked = measured()
-    (numbers,) = of_kind(parts.HeadNumbers, present(asked))
+    ((numbers,),) = (heat.panels for heat in of_kind(parts.HeatGrid, present(asked)))
     for texts, values in zip(numbers.texts, json.loads(to_json(asked))["values"], strict=True):
         for text, value in zip(texts, values, strict=True):
             assert text == "–" if value is None else near(text, value)
     made = survey()
-    (picture,) = of_kind(parts.RolePicture, present(made))
+    ((picture,),) = (heat.panels for heat in of_kind(parts.HeatGrid, present(made)))
     facts = json.loads(to_json(made))
-    for layer, (cells, names) in enumerate(zip(picture.cells, facts["main"], strict=True)):
-        for head, (cell, name) in enumerate(zip(cells, names, strict=True)):
+    for layer, (letters, names) in enumerate(zip(picture.texts, facts["main"], strict=True)):
+        for head, (letter, name) in enumerate(zip(letters, names, strict=True)):
+            strength = picture.matrix[layer, head]
             if name is None:
-                assert cell is None
+                assert np.isnan(strength)
             else:
                 (role,) = (role for role in facts["roles"] if role["name"] == name)
-                assert cell.letter == role["letter"]
-                assert np.float32(cell.strength) == np.float32(role["values"][layer][head])
-
-
-def _spans(value):
-    return (*value.lead, *value.text, *value.after) if isinstance(value, parts.OneLine) else value
+                assert letter == role["letter"]
+                assert strength == np.float32(role["values"][layer][head])
+                assert picture.colours[layer][head] == ROLES[name].colour
 
 
 def test_untrusted_text_keeps_its_origin():
     hostile = "\x1b[2J<script>"
     made = report(text_report(tokens([hostile]), text=hostile), notes=[hostile])
     found = list(present(made))
-    spans = [span for part in found if isinstance(part, parts.Paragraph) for span in part.spans]
-    values = [value for part in of_kind(parts.Facts, found) for _, value in part.lines]
-    for value in values:
-        spans += [span for item in value.items for span in item] if isinstance(value, parts.Flow) else _spans(value)
+    values = [*of_kind(parts.Text, found), *(value for part in of_kind(parts.Facts, found) for _, value in part.lines)]
+    spans = [span for value in values for span in parts.joined(value)]
     carrying = [span for span in spans if hostile in span.text]
     assert len(carrying) == 2
     assert all(span.origin != "ours" for span in carrying)
 
 
 def test_every_kind_of_part_is_drawn():
-    assert set(LOWERINGS) == set(figure.LOWERINGS) == set(get_args(parts.ViewPart))
+    assert set(terminal.DRAWN) == set(figure.DRAWN) == set(get_args(parts.ViewPart))
 
 
 PROGRAM = """

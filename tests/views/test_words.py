@@ -87,8 +87,8 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
     if case == "left out":
         head.top.left_out.extend(["special tokens", "first token"])
     (group,) = (part for part in present(made, words=True) if isinstance(part, parts.Matrices))
-    (ranking,) = (part for part in present(made, words=True) if isinstance(part, parts.Ranking))
-    (stage,) = group.stages
+    (ranking,) = (part for part in present(made, words=True) if isinstance(part, parts.Bars))
+    (stage,) = group.panels
     whole = not kw.get("keys")
     rows, columns = ([[p for p in word if p in some] for word in WORDS] for some in (text.queries, text.keys))
     rows, columns = [word for word in rows if word], [word for word in columns if word]

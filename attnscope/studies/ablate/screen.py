@@ -11,7 +11,7 @@ from attnscope.studies.screens.header import more_options, notes, report_header,
 from attnscope.studies.screens.predictions import percent
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import formatted
-from attnscope.views.parts import Column, Facts, Gap, Grid, Paragraph, ViewPart, WholeNames
+from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
@@ -30,22 +30,17 @@ _EDGE = "edge A → B: what query A reads from key B."
 
 
 def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn what a cut changes into parts.
-
-    Args:
-        found: What to show.
-        settings: Digits, and whose options are named.
-    """
+    """Turn what a cut changes into parts."""
     yield from _header(found, settings)
-    yield Gap()
+    yield GAP
     yield _cuts(found, settings)
-    yield Gap()
+    yield GAP
     if any(effect.predictions for effect in found.effects):
         for effects in zip(*(effect.predictions for effect in found.effects), strict=True):
             yield from _predictions(found, list(effects), settings)
-            yield Gap()
+            yield GAP
     yield from _hidden(found, settings)
-    yield Gap()
+    yield GAP
     yield notes(found.notes)
     edges = all(cut.queries is not None for cut in found.cuts)
     more = ["--cut L5H1 (a head)" if edges else "--cut 'L5H1: it→animal' (an edge)"]
@@ -55,20 +50,14 @@ def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[Vie
 
 
 def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn the effects of every head, layer or edge into parts.
-
-    Args:
-        found: What to show.
-        settings: Digits, and whose options are named.
-        listing: How many are listed.
-    """
+    """Turn the effects of every head, layer or edge into parts."""
     yield from _header(found, settings)
-    yield Gap()
+    yield GAP
     for effects in found.effects:
         yield from _effects(found, effects, settings)
-        yield Gap()
+        yield GAP
     yield _strongest(found, listing, settings)
-    yield Gap()
+    yield GAP
     edge = [_EDGE] if found.unit == "edge" else []
     meaning = found.meaning[:1].lower() + found.meaning[1:]
     yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *found.notes])
@@ -113,13 +102,13 @@ def _predictions(found: Ablation, changes: list[PredictionChange], settings: Dis
         for effect, one in zip(found.effects, changes, strict=True)
     )
     at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(found.tokens, place))
-    yield Paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
+    yield paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
     rows = changes[0].tokens
     columns = [Column("before", [percent(one.before) for one in rows])]
     for effect, change in zip(found.effects, changes, strict=True):
         columns.append(Column(_HOW[effect.how][0], [percent(one.after) for one in change.tokens]))
         columns.append(Column("bits", [formatted(one.change, "+z.2f") for one in change.tokens], "dim"))
-    yield Grid("token", None, [(Span(one.text, "", "token"),) for one in rows], columns)
+    yield Table("token", columns, labels=[(Span(one.text, "", "token"),) for one in rows])
 
 
 def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -131,19 +120,18 @@ def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
     axis = token_axis("token", found.tokens, rows)
     for n, effect in enumerate(found.effects):
         if n:
-            yield Gap()
+            yield GAP
         how = f" ({_HOW[effect.how][0]})" if len(found.effects) > 1 else ""
         said = f"  {which}: cosine of the states without and with the cut{how}, and length of their difference, "
         said += "absolute and relative"
-        yield Paragraph((Span("final hidden state", "title"), Span(said)))
+        yield paragraph((Span("final hidden state", "title"), Span(said)))
         norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
         columns = [
             Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
             Column("difference", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
             Column("relative", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
-        yield Grid("token", axis, [], columns)
-    yield WholeNames(axis)
+        yield Table("token", columns, axis, spelled=n + 1 == len(found.effects))
 
 
 def _number(value: float, digits: int) -> str:
@@ -167,7 +155,7 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
     name, how = _HOW[effects.how]
     how = how.format(*_OUTPUTS.get(found.unit, ()))  # of edges, nothing is replaced
     title = f"effect of cutting each {found.unit}"
-    yield Paragraph(
+    yield paragraph(
         (
             Span(title, "title"),
             Span(f"  {name}  " if found.unit == "edge" else "  "),
@@ -178,11 +166,12 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
         yield head_numbers(found.grid(effects.effect), settings)
     elif found.unit == "layer" and len(found.layers) > _LISTED:  # else the list below has all of them
         sizes = [_size(value, settings.precision) for value in effects.effect.tolist()]
-        yield Grid("layer", None, [ours(f"L{layer}") for layer in found.layers], [Column(_heading(effects), sizes)])
+        labels = [ours(f"L{layer}") for layer in found.layers]
+        yield Table("layer", [Column(_heading(effects), sizes)], labels=labels)
     if effects.correlation is not None:
         count = f"Spearman, {len(found.layers):,} {found.unit}s"
         said = formatted(effects.correlation, "z.2f")
-        yield Paragraph(ours(f"rank correlation of weight and effect {said} ({count})"))
+        yield paragraph(ours(f"rank correlation of weight and effect {said} ({count})"))
 
 
 def _where(found: EffectSurvey) -> str:
@@ -193,7 +182,7 @@ def _where(found: EffectSurvey) -> str:
     return f"at {places}{more}"
 
 
-def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Grid:
+def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
     """List the units with the largest effects, with weights and ranks by weight."""
     order = found.order()[: listing.top or _LISTED]
     by_weight = np.argsort(np.argsort(-found.weights, kind="stable"), kind="stable") + 1
@@ -206,7 +195,7 @@ def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings)
             columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    return Grid(found.unit, None, [_label(found, n) for n in order], columns)
+    return Table(found.unit, columns, labels=[_label(found, n) for n in order])
 
 
 def _heading(effects: Effects) -> str:

@@ -1,106 +1,81 @@
-"""A CheckReport as text or JSON."""
+"""A CheckReport: what was checked, a line for every check, and the verdict."""
 
-from attnscope.base.errors import listed
+from collections.abc import Iterator
+
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
-from attnscope.findings.codec import to_json
-from attnscope.findings.run import Provenance
-from attnscope.findings.tokens import describe_unknown
-from attnscope.studies.screens.header import counted, short_path
-from attnscope.views.plain import PAGE, Page
+from attnscope.findings.run import MaskUse, Report, TextReport
+from attnscope.studies.screens.header import report_header, text_header, unknown_words
+from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
-_NAMES = 9  # width of the column of names
-_NAMED = 20  # number of fully masked queries, or unknown words, that are named
-_VERDICTS = {"pass": "ok", "fail": "FAIL", "skipped": "skipped"}
-
-
-def as_json(report: CheckReport) -> bytes:
-    """Write the report as strict JSON on one line."""
-    return to_json(report) + b"\n"
+_NAMED = 20  # number of fully masked queries that are named
+_HEADINGS = ("measured", "limit", "worst", "#", "verdict")
+_VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
 
 
-def as_text(
-    report: CheckReport, page: Page = PAGE, *, data_only: bool = False, verbose: bool = False, hint: str = ""
-) -> str:
-    """Return what was checked as text: one line per check, and the verdict.
-
-    Args:
-        report: The findings.
-        page: Where the text goes.
-        data_only: Write the table of checks alone.
-        verbose: Write all that is known about the model, and the differences of each layer even if every check passed.
-        hint: What shows the differences of each layer, said where they are left out.
-    """
-    several = len(report.texts) > 1
-    names = ("check", "measured", "limit", "worst", *(("#",) if several else ()), "verdict")
-    checks = page.table([names, *(_cells(check, several=several) for check in report.checks)])
-    if data_only:
-        return "\n".join(checks) + "\n"
-    made, safe = report.provenance, page.safe
-    facts = [("model", _model(made, page, verbose=verbose)), ("mask", safe(report.mask))]
-    for number, text in enumerate(report.texts):
-        label = f"text #{number}" if several else "text"
-        facts.append((label, f"{safe(text.text[:200])} · {len(text.tokens)} tokens"))
-        share, words = describe_unknown([(text.text, None, text.tokens)])
-        facts += [("unknown", f"{share}: {safe(listed(words, _NAMED))}")] if share else []
-        facts += [("masked", _fully_masked(text, page))] if text.fully_masked else []
-    facts += [("tokens", f"{safe(made.tokenizer)}, in place of the model's own tokenizer")] if made.tokenizer else []
-    facts += [("note", page.note(note)) for note in (*made.notes, *(made.details if verbose else ()))]
-    by_layer = _by_layer(report, page) if verbose or _failed(report) else []
-    more = hint if report.differences and not by_layer else ""
-    notes = [f"{check.name}: {page.note(check.note)}" for check in report.checks if check.note]
-    lines = [
-        *page.facts(facts, _NAMES),
-        "",
-        *checks,
-        *(line for note in notes for line in page.wrapped(note, "", 2)),
-        *by_layer,
-        "",
-        *page.wrapped(_verdict(report) + more),
-    ]
-    return "\n".join(lines) + "\n"
+def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Turn what was checked into parts, with the differences of each layer if a check failed or it is verbose."""
+    texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
+    yield from unknown_words(texts)
+    yield from report_header(Report(report.provenance, MaskUse(report.mask, report.mask), []), settings, labelled=True)
+    for text, checked in zip(texts, report.texts, strict=True):
+        yield text_header(text, len(texts), settings)
+        if checked.fully_masked:
+            yield Facts([("masked", _fully_masked(checked))])
+    yield GAP
+    yield _table(report)
+    for check in report.checks:
+        if check.note:
+            yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)
+    by_layer = (settings.verbose or not report.passed) and not settings.data_only
+    if by_layer:
+        yield from _by_layer(report)
+    yield GAP
+    hint = " (--verbose: the differences of each layer)"
+    more = hint if settings.options and report.differences and not by_layer else ""
+    yield paragraph((_verdict(report), Span(more)), remark=True)
 
 
-def _model(made: Provenance, page: Page, *, verbose: bool) -> str:
-    """Describe the model as the header of `run` does: in short, what is not as usual."""
-    usual = () if verbose else ("engine native", "cpu", "float32", "trained weights")
-    other = [f"engine {made.engine}", made.device, made.dtype, f"{made.weights} weights"]
-    name = made.model if verbose else short_path(made.model)
-    sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
-    items = [f"{name} ({made.family})", *([made.part] if made.part else [])]
-    return " · ".join([*map(page.safe, items), sizes, *(page.safe(one) for one in other if one not in usual)])
-
-
-def _fully_masked(text: CheckedText, page: Page) -> str:
+def _fully_masked(text: CheckedText) -> Spans:
     """Name the queries that see nothing."""
-    names = ", ".join(f"{query} {page.safe(text.tokens[query].text)}" for query in text.fully_masked[:_NAMED])
+    named = [
+        span
+        for n, query in enumerate(text.fully_masked[:_NAMED])
+        for span in (Span(f"{', ' * bool(n)}{query} "), token_span(text.tokens, query))
+    ]
     more = len(text.fully_masked) - _NAMED
-    return names + (f" and {more} more" if more > 0 else "") + ": fully masked in some layer"
+    return (*named, Span(f" and {more} more" * (more > 0) + ": fully masked in some layer"))
 
 
-def _cells(check: Check, *, several: bool) -> tuple[str, ...]:
+def _table(report: CheckReport) -> Table:
+    cells = zip(*(_cells(check) for check in report.checks), strict=True)
+    columns = [Column(heading, column, left=True) for heading, column in zip(_HEADINGS, cells, strict=True)]
+    if len(report.texts) == 1:
+        del columns[_HEADINGS.index("#")]
+    return Table("check", columns, labels=[ours(check.name) for check in report.checks], indent=0)
+
+
+def _cells(check: Check) -> tuple[str | Spans, ...]:
     not_finite = check.verdict == "fail" and check.measured is None and check.limit is not None
     measured = "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
     limit = "" if check.limit is None else f"{check.limit:.0e}"
-    text = (f"{check.text}" if check.where else "",) if several else ()
-    return check.name, measured, limit, check.where or "", *text, _VERDICTS[check.verdict]
+    return measured, limit, check.where or "", f"{check.text}" if check.where else "", _VERDICTS[check.verdict]
 
 
-def _by_layer(report: CheckReport, page: Page) -> list[str]:
+def _by_layer(report: CheckReport) -> Iterator[ViewPart]:
     """Tabulate the largest difference of each layer, a row per layer and a column per stage of a reference."""
-    lines = []
-    for reference in dict.fromkeys(one.reference for one in report.differences):
-        found = [one for one in report.differences if one.reference == reference]
-        rows = [(f"{layer}", *(_worst(one, layer) for one in found)) for layer in range(report.provenance.n_layers)]
-        lines += [
-            "",
-            *page.wrapped(f"largest difference from {page.safe(reference)}"),
-            *page.table([("layer", *(one.stage for one in found)), *rows]),
-        ]
-    return lines
+    layers = range(report.provenance.n_layers)
+    for reference in dict.fromkeys(each.reference for each in report.differences):
+        stages = [each for each in report.differences if each.reference == reference]
+        yield GAP
+        yield paragraph((Span("largest difference from "), *untrusted(reference)))
+        columns = [Column(stage.stage, [_worst(stage, layer) for layer in layers]) for stage in stages]
+        yield Table("layer", columns, labels=[ours(f"{layer}") for layer in layers], indent=0)
 
 
-def _worst(one: Differences, layer: int) -> str:
-    values = one.by_head[layer]
+def _worst(stage: Differences, layer: int) -> str:
+    values = stage.by_head[layer]
     known = [value for value in values if value is not None]
     if len(known) < len(values) or not known:
         return "not finite"
@@ -108,15 +83,11 @@ def _worst(one: Differences, layer: int) -> str:
     return f"{known[head]:.1e} H{head}"
 
 
-def _failed(report: CheckReport) -> list[str]:
-    return [check.name for check in report.checks if check.verdict == "fail"]
-
-
-def _verdict(report: CheckReport) -> str:
-    failed = _failed(report)
-    skipped = sum(check.verdict == "skipped" for check in report.checks)
+def _verdict(report: CheckReport) -> Span:
+    failed, skipped = (sum(check.verdict == verdict for check in report.checks) for verdict in ("fail", "skipped"))
     done = len(report.checks) - skipped
     left = f", {skipped} skipped" if skipped else ""
     if failed:
-        return f"{len(failed)} of {done} checks failed{left}: do not trust what attnscope shows for this checkpoint"
-    return f"all {done} checks passed{left}"
+        said = f"{failed} of {done} checks failed{left}: do not trust what attnscope shows for this checkpoint"
+        return Span(said, "bad")
+    return Span(f"all {done} checks passed{left}", "good")

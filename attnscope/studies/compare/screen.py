@@ -31,17 +31,17 @@ from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.views.axes import Axis, source_kind, token_axis
 from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, texts
 from attnscope.views.parts import (
+    GAP,
+    Column,
     Facts,
     FirstFitting,
-    Flow,
-    Gap,
-    HeatPanels,
+    HeatGrid,
     Matrices,
-    MovedSources,
-    Moves,
-    Paragraph,
-    StageMatrix,
+    Panel,
+    Table,
+    Text,
     ViewPart,
+    paragraph,
 )
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
@@ -62,14 +62,7 @@ _LEGEND = (
 def present_comparison(
     comparison: Comparison, settings: DisplaySettings, *, heat: bool = False, verdict: bool = False
 ) -> Iterator[ViewPart]:
-    """Turn a comparison into parts.
-
-    Args:
-        comparison: What to show.
-        settings: Digits, and whose options are named.
-        heat: Pictures in place of numbers.
-        verdict: Only the verdict of the tolerance.
-    """
+    """Turn a comparison into parts; `verdict` leaves only the verdict of the tolerance."""
     if not settings.verbose:
         comparison = _with_short_labels(comparison)
     if not verdict:
@@ -88,9 +81,9 @@ def present_comparison(
                 continue
         printed += shown
         for head in shown:
-            yield Gap()
+            yield GAP
             yield from _change(sides, head, comparison.named, settings, heat)
-    yield Gap()
+    yield GAP
     of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
     yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
     heads = [head for change in comparison.changes for head in change.heads]
@@ -155,8 +148,8 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
         summary = f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
         if most:
             summary = f"at most {most:.1g} of a row's weight in any of {heads:,} heads{texts}"
-        yield Gap()
-        yield Paragraph((Span("what moved", "title"), Span(f"  {summary}")))
+        yield GAP
+        yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
         return
     made = sides[1].report.provenance
     total, count = np.zeros((2, made.n_layers, made.n_heads))
@@ -165,17 +158,17 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
         if place and not np.isnan(share):
             total[int(place[1]), int(place[2])] += share
             count[int(place[1]), int(place[2])] += 1
-    yield Gap()
+    yield GAP
     said = Span("  share of the average row's weight that moved")
-    yield Paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), said))
+    yield paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), said))
     with np.errstate(invalid="ignore"):
         values = (total / count).astype(np.float32)
     yield head_numbers(values, settings)
-    yield Gap()
+    yield GAP
     yield strongest(values, None, Listing(), settings)
     others = settings.named("--layer and --head", "layer and head")
     follow = "the one that moved most follows" if shown == 1 else f"the {shown} that moved most follow"
-    yield Paragraph(ours(f"{follow}; {others} select others", "dim"), remark=True)
+    yield paragraph(ours(f"{follow}; {others} select others", "dim"), remark=True)
 
 
 def _arrow(sides: tuple[Side, Side]) -> Spans:
@@ -213,7 +206,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     yield from report_header(first, settings)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:
-            yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
+            yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
@@ -256,17 +249,17 @@ def _change(
     found = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
     chosen = next(((Span("  "), *untrusted(said)) for said in found if said and not settings.data_only), ())
     between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
-    yield Paragraph((Span(which, "title"), Span(where), *between, *chosen))
+    yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
     yield from _alone(sides, reports, head)
     yield from _partial(sides, head)
-    yield Gap()
+    yield GAP
     yield from _maps(sides, reports, head)
     if head.mass is not None:
         yield from _moved_sources(reports[0].sources, head.mass, sides)
         return
     if not head.queries or not head.keys:
         others = settings.named("--query and --key", "query and key")
-        yield Paragraph(ours(f"no shown row or column is in both; select others with {others}"))
+        yield paragraph(ours(f"no shown row or column is in both; select others with {others}"))
         return
     columns = _columns(reports, head)
     sizes = {"query": len(head.queries), "key": len(columns)}
@@ -291,14 +284,7 @@ def _numbers(
 ) -> Iterator[ViewPart]:
     """Present both sides' weights, their difference and what moved.
 
-    Args:
-        sides: What is compared.
-        reports: Its texts.
-        head: What changes.
-        columns: What `_columns` found.
-        settings: Digits, and whose options are named.
-        few: Those of `query` and `key` of which only the ones are shown where most moves.
-        heat: Pictures in place of numbers.
+    `few`: those of `query` and `key` of which only the ones are shown where most moves.
     """
     rows = len(head.queries)
     if few and _largest_change(head) == 0:  # there are no rows where most moves
@@ -318,8 +304,8 @@ def _numbers(
     stages.append(_difference(reports, head, sides, columns, settings))
     if left_out:
         stages = [msgspec.structs.replace(one, columns=replace(one.columns, announced=True)) for one in stages]
-    yield HeatPanels(stages) if heat else Matrices(stages)
-    yield Gap()
+    yield HeatGrid(stages) if heat else Matrices(stages)
+    yield GAP
     yield from _moves(reports, head)
 
 
@@ -346,7 +332,7 @@ def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySet
     options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
     others = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
     show = "show" if len(left_out) > 1 else "shows"
-    yield Paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"), remark=True)
+    yield paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"), remark=True)
 
 
 def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -354,9 +340,9 @@ def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCha
     for n, (text, side) in enumerate(zip(reports, sides, strict=True)):
         report = _head_of(text, head, n)
         if report.pooled is not None:
-            yield Paragraph(untrusted(side.label, "bold"))
+            yield paragraph(untrusted(side.label, "bold"))
             yield weight_map(text, report.pooled)
-            yield Gap()
+            yield GAP
 
 
 def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
@@ -367,12 +353,14 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
     moved = float(np.abs(change).sum()) / 2
     share = 100 * moved / max(first.sum(), 1e-30)
     said = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
-    yield Paragraph((Span("what moved", "bold"), Span(said, "dim")))
+    yield paragraph((Span("what moved", "bold"), Span(said, "dim")))
     if order:
-        columns = [[f"{values[key]:,.1f}" for key in order] for values in (first, second)]
-        columns.append([formatted(change[key], "+z,.1f") for key in order])
-        labels = untrusted(sides[0].label), untrusted(sides[1].label)
-        yield MovedSources(token_axis("source", sources, order), labels, columns)
+        columns = [
+            Column(untrusted(side.label), [f"{values[key]:,.1f}" for key in order])
+            for side, values in zip(sides, (first, second), strict=True)
+        ]
+        columns.append(Column("change", [formatted(change[key], "+z,.1f") for key in order]))
+        yield Table("source", columns, token_axis("source", sources, order), indent=0)
 
 
 def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -383,7 +371,7 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
             names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
             if len(alone) > _NAMED:
                 names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
-            yield Flow([(*title, *names[0]), *names[1:]], " · ")
+            yield Text([(*title, *names[0]), *names[1:]], " · ")
 
 
 def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
@@ -396,7 +384,7 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
             low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
             share = low if low == high else f"{low} to {high}"
             said = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
-            yield Paragraph((*untrusted(side.label, "remark"), said))
+            yield paragraph((*untrusted(side.label, "remark"), said))
 
 
 Columns = list[tuple[int | None, int | None]]  # positions in both sides; None where a side has none
@@ -466,7 +454,7 @@ def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
 
 def _weights(
     reports: Sequence[TextReport], head: HeadChange, side: int, label: str, columns: Columns, settings: DisplaySettings
-) -> StageMatrix:
+) -> Panel:
     """Return the weights of one side, over the aligned tokens and those that it alone has."""
     text, report = reports[side], _head_of(reports[side], head, side)
     queries, keys = [pair[side] for pair in head.queries], [c[side] for c in columns]
@@ -484,7 +472,7 @@ def _difference(
     sides: tuple[Side, Side],
     columns: Columns,
     settings: DisplaySettings,
-) -> StageMatrix:
+) -> Panel:
     """Return the matrix of the second side's weights minus the first's."""
     matrix = _differences(reports, head, columns)
     axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
@@ -518,16 +506,26 @@ def _stage(
     masked: list[bool],
     axes: tuple[Axis, Axis],
     settings: DisplaySettings,
-) -> StageMatrix:
+) -> Panel:
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
     zeros = stage == "weights" and (matrix == 0).any()
     pictured = (*said, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else said
-    return StageMatrix(stage, title, said, pictured, matrix, cells, masked, scale_for(stage, matrix), digits, *axes)
+    return Panel(stage, title, matrix, cells, *axes, scale_for(stage, matrix), digits, masked, said, pictured)
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
 _PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that do not need whole rows
+
+
+_WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of names of tokens
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
+    """Return rows of cells, the query first."""
+    labels, *cells = zip(*rows, strict=True)
+    columns = [Column(title, column, left=title in _WORDS) for title, column in zip(titles[1:], cells, strict=True)]
+    return Table("query", columns, labels=labels, indent=0)
 
 
 def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -536,12 +534,11 @@ def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart
         most = _largest_change(head)
         change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
         where = "this mean" if "mean" in head.first else "this head"
-        yield Paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
+        yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
         return
-    yield Paragraph(ours("what moved", "bold"))
+    yield paragraph(ours("what moved", "bold"))
     titles = _TITLES if head.partial is None else _PARTIAL_TITLES
-    rows = [_move(reports, head, n, len(titles)) for n in range(len(head.queries))]
-    yield Moves(titles, [title in ("query", "gains", "loses") for title in titles], rows)
+    yield _table(titles, [_move(reports, head, n, len(titles)) for n in range(len(head.queries))])
     yield from _top(reports, head)
 
 
@@ -595,9 +592,9 @@ def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
             cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
             rows.append([_pair_name(reports, pair), *reversed(cells)])
     if rows:
-        yield Gap()
-        yield Paragraph(ours("top contributors that change", "bold"))
-        yield Moves(("query", "enter the top", "leave the top"), (True, True, True), rows)
+        yield GAP
+        yield paragraph(ours("top contributors that change", "bold"))
+        yield _table(("query", *_WORDS[2:]), rows)
 
 
 def _is_listed(text: TextReport, head: HeadChange, side: int, query: int, key: int) -> bool:

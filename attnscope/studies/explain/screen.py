@@ -27,7 +27,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.stages import BIAS_NAMES
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import MASKED, digits_for, number_text
-from attnscope.views.parts import Facts, Flow, Gap, Paragraph, VectorLine, ViewPart, WholeNames
+from attnscope.views.parts import GAP, Facts, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span, untrusted
 
@@ -35,23 +35,18 @@ _STREAM = 4  # residuals up to which each has its vector shown
 
 
 def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn an explanation into parts.
-
-    Args:
-        e: What to show.
-        settings: Digits, and whose options are named.
-    """
+    """Turn an explanation into parts."""
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
     text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
     yield from unknown_words([text])
     yield from report_header(Report(e.provenance, e.mask, []), settings, labelled=True)
     yield text_header(text, 1, settings)
     yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
-    yield Gap()
+    yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     between = " " if random else "  "  # the badge ends with a blank
     chosen = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
-    yield Paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
+    yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
     yield from _inputs(e, settings)
     yield from _query_and_keys(e, axis, settings)
     yield from _scores(e, axis, settings)
@@ -59,8 +54,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield from _weights(e, axis, settings)
     yield from _output(e, axis, settings)
     yield from _cells(e, settings)
-    yield Gap()
-    yield WholeNames(axis)
+    yield GAP
     yield notes(e.notes)
     more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--format json (every number)"]
     yield from more_options(more, settings)
@@ -77,7 +71,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
             yield _vector(vector, settings)
         elif vector is between[-1]:
             norms = [ours(f"{v.made} ‖·‖ {number_text(v.norm, settings.precision)}", "dim") for v in between]
-            yield Flow(norms, ", ", indent=2)
+            yield Text(norms, ", ", indent=2)
     yield from _check(e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
     yield from _check(e.check("embedding norm"))
     yield from _check(e.check("norm"))
@@ -95,7 +89,7 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
     steps = [step.made.replace(f" by position {cell.key}", ", each by its own position") for step in cell.key_steps]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
-    yield Gap()
+    yield GAP
     yield _say(f"k of every token{of}{shared}: {', '.join(steps)}")
     yield from key_parts(e, axis, settings)
     yield from _check(e.check("key"))
@@ -106,7 +100,7 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     yield from _title(3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "dim"))
     yield score_grid(e, axis, settings)
     for cell in e.cells:
-        yield Gap()
+        yield GAP
         yield from cell_parts(e, cell, settings)
     yield from _check(e.check("parts"))
 
@@ -142,7 +136,7 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
         yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "dim")
     yield from _check(e.check("output"))
     if e.projected is not None:
-        yield Gap()
+        yield GAP
         yield _vector(e.projected, settings)
 
 
@@ -155,21 +149,23 @@ def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def _title(step: int, title: str, said: Spans) -> Iterator[ViewPart]:
-    yield Gap()
-    yield Paragraph(ours(f"{step}  {title}", "bold"))
+    yield GAP
+    yield paragraph(ours(f"{step}  {title}", "bold"))
     if said:
-        yield Paragraph(said, indent=1, remark=True)
+        yield paragraph(said, indent=1, remark=True)
 
 
-def _say(said: str, look: Look = "") -> Paragraph:
-    return Paragraph(ours(said, look), indent=1)
+def _say(said: str, look: Look = "") -> Text:
+    return paragraph(ours(said, look), indent=1)
 
 
-def _vector(vector: Vector, settings: DisplaySettings) -> VectorLine:
+def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
     """Present how a vector was made, with its norm and numbers."""
     norm = number_text(vector.norm, settings.precision)
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
-    return VectorLine(vector.name, vector.made, norm, vector.values, digits)
+    values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]
+    numbers = Text([ours(f"‖·‖ {norm} "), *values], "  ", cut="  … {} more")
+    return Facts([(vector.name, ours(vector.made, "dim")), ("", numbers)], remark=False, indent=1, look="bold")
 
 
 def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:
@@ -182,4 +178,4 @@ def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[
     else:
         said = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
         verdict = Span(f"{check.said} {said}", "bad")
-    yield Paragraph((Span("check: ", "dim"), verdict), indent=1)
+    yield paragraph((Span("check: ", "dim"), verdict), indent=1)

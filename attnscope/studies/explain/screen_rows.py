@@ -6,8 +6,8 @@ import numpy as np
 
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text
-from attnscope.views.parts import Column, Dimensions, Grid, Paragraph, ViewPart
+from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, written
+from attnscope.views.parts import Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
@@ -17,22 +17,26 @@ PARTS = 8  # parts of a dot product that are shown before the rest is summed
 def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present every key with its norm and numbers."""
     columns = [Column("‖k‖", column_texts(e.row.key_norms.tolist(), settings.precision))]
-    yield Grid("token", axis, [], columns, dimensions=_dimensions("k", e.key_vectors, settings))
+    further, name = _dimensions("k", e.key_vectors, settings)
+    yield Table("token", columns, axis, further=further, further_name=name, spelled=True)
     if e.rest is not None:
         share = number_text(e.rest.weight, settings.precision)
         parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
         parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
         more = settings.named("--top K", "top=K")
         said = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
-        yield Paragraph(ours(said, "dim"), indent=1, remark=True)
+        yield paragraph(ours(said, "dim"), indent=1, remark=True)
 
 
-def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> Dimensions:
-    whole = "" if settings.data_only else f"{settings.named('--format json', 'data')} has all"
-    return Dimensions(name, matrix, digits_for(matrix, settings.precision), whole)
+def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> tuple[list[Column], str]:
+    """Present a dimension of every vector as a column, with what they are called together."""
+    digits = digits_for(matrix, settings.precision)
+    columns = [Column(f"dim {i}", written(values, digits, ZERO), "dim") for i, values in enumerate(matrix.T.tolist())]
+    whole = f"dimensions of {name}; {settings.named('--format json', 'data')} has all"
+    return columns, "" if settings.data_only else whole
 
 
-def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present q·k of every key, with the norm and the angle that make it."""
     row, norm, precision = e.row, e.query_steps[-1].norm, settings.precision
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -42,7 +46,7 @@ def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
         Column("cosine", column_texts([None if np.isnan(c) else c for c in cosine.tolist()], precision)),
         Column("q·k", column_texts(row.scores.tolist(), precision)),
     ]
-    return Grid("key", axis, [], columns)
+    return Table("key", columns, axis)
 
 
 def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -51,8 +55,8 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
     said = Span(f"  ({cell.chosen}{masked})", "dim")
-    yield Paragraph((*_pair(e, cell, "·"), said), indent=1)
-    yield Paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
+    yield paragraph((*_pair(e, cell, "·"), said), indent=1)
+    yield paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
     shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown) :])
     products: list[float | None] = [part.product for part in shown]
@@ -68,7 +72,7 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     columns = [Column(c.heading, [*c.cells, *blank], c.look) for c in columns]
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
-    yield Grid("pair" if bands else "dimension", None, labels, columns)
+    yield Table("pair" if bands else "dimension", columns, labels=labels)
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
@@ -92,7 +96,7 @@ def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
     ]
 
 
-def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Paragraph:
+def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Text:
     """Show a cell's way from its score to what it gives."""
 
     def said(value: float) -> str:
@@ -110,7 +114,7 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
-    return Paragraph((*_pair(e, cell, "←"), Span(f": {'; '.join(steps)}")), indent=1)
+    return paragraph((*_pair(e, cell, "←"), Span(f": {'; '.join(steps)}")), indent=1)
 
 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -124,12 +128,12 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
         columns.append(Column("bias", column_texts(row.bias.tolist(), precision)))
         columns.append(Column("scaled", column_texts(row.scaled.tolist(), precision)))
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
-    yield Grid("key", axis, [], columns)
+    yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
-        yield Paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1, remark=True)
+        yield paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1, remark=True)
 
 
-def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
@@ -152,7 +156,7 @@ def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
         Column("exp", column_texts([*exponentials, e.exponential_sum], precision, zero=ZERO)),
         Column("weight", column_texts([*weights, total], precision, zero=ZERO)),
     ]
-    return Grid("key", axis, labels, columns, bars=[*weights, None])
+    return Table("key", columns, axis, labels, bars=[*weights, None])
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:
@@ -160,7 +164,7 @@ def _spread(e: Explanation, cells: list[str]) -> list[str]:
     return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 
-def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
+def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present each value × its weight, and what that sums to."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
@@ -178,7 +182,8 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Grid:
         Column("‖v‖", column_texts([*norms, None, None], precision)),
         Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=ZERO)),
     ]
-    return Grid("key", axis, labels, columns, dimensions=_dimensions("α·v", np.stack(shares), settings))
+    further, name = _dimensions("α·v", np.stack(shares), settings)
+    return Table("key", columns, axis, labels, further=further, further_name=name)
 
 
 def _column(values: "np.ndarray") -> list[float | None]:

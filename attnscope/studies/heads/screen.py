@@ -1,6 +1,6 @@
 """What every head does: a picture of layers × heads, and the strongest heads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,26 +19,17 @@ from attnscope.studies.screens.header import (
     unknown_tokens,
     unknown_words,
 )
-from attnscope.views.numbers import formatted
-from attnscope.views.parts import (
-    Facts,
-    Gap,
-    HeadNumbers,
-    Listed,
-    Paragraph,
-    RoleCell,
-    RolePicture,
-    StrongestHeads,
-    StrongestRow,
-    ViewPart,
-)
+from attnscope.views.axes import Axis
+from attnscope.views.numbers import Digits, formatted
+from attnscope.views.parts import GAP, Column, Facts, HeatGrid, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span
 
 _STRONGEST = 10  # number of heads listed for one role or measure
-_MOST = 64  # number of heads of a role from which a lowering takes as many as fit on a line
+_MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
 _UNCLEAR = "·"
+_GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
 _ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
@@ -65,35 +56,28 @@ class Listing:
 
 
 def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn a survey of all heads into parts.
-
-    Args:
-        survey: What to show.
-        settings: Digits, and whose options are named.
-        listing: Which heads are listed.
-    """
+    """Turn a survey of all heads into parts."""
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(said)) for name, said in _probes(survey)])
-    yield Gap()
+    yield GAP
     if len(survey.roles) <= _ROLES_ALONE:
         for role in survey.roles:
             yield from _role(role, settings, listing)
-            yield Gap()
+            yield GAP
     else:
         yield _picture(survey)
-        yield Gap()
+        yield GAP
         main = [name for row in survey.main for name in row]
-        rows = [_strongest_row(role, main.count(role.name), listing) for role in survey.roles]
-        yield StrongestHeads(rows, one_line=listing.top is None)
-        yield Gap()
+        yield _strongest_of_roles(survey.roles, main, listing)
+        yield GAP
         none = main.count(None)
         have = "has" if none == 1 else "have"
         said = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
         shown = f" ({_UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
         shown += "; a role with – is never the main one." if beside else "."
-        yield Paragraph((said, Span(shown)), remark=True)
+        yield paragraph((said, Span(shown)), remark=True)
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
@@ -110,12 +94,12 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     for asked, text in zip(texts, measured.texts, strict=True):
         yield text_header(asked, len(texts), settings)
         yield Facts(list(_asked(text)))
-    yield Gap()
-    yield Paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
+    yield GAP
+    yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
     yield head_numbers(measured.values, settings)
-    yield Gap()
+    yield GAP
     yield strongest(measured.values, None, listing, settings)
-    yield Gap()
+    yield GAP
     yield notes(measured.notes)
     other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"
     more = [other, "--top K (more heads)", "--format json (every number)"]
@@ -150,24 +134,46 @@ def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
             yield name, named
 
 
-def _picture(survey: HeadSurvey) -> RolePicture:
+def _picture(survey: HeadSurvey) -> HeatGrid:
     """Present the letter of each head's main role, and its strength."""
     roles = {role.name: role for role in survey.roles}
-    cells = [
-        [
-            None if name is None else _cell(roles[name], float(roles[name].values[layer, head]))
-            for head, name in enumerate(row)
-        ]
+    letters = [[_UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
+    colours = [["" if name is None else _colour(roles[name]) for name in row] for row in survey.main]
+    strengths = [
+        [np.nan if name is None else roles[name].values[layer, head] for head, name in enumerate(row)]
         for layer, row in enumerate(survey.main)
     ]
-    return RolePicture(cells, _UNCLEAR)
+    return _heads(np.array(strengths, dtype=np.float32), letters, Scale(0.0, 1.0, False), Digits(2), colours)
 
 
-def _cell(role: RoleValues, strength: float) -> RoleCell:
-    return RoleCell(role.letter, ROLES[role.name].colour if role.name in ROLES else None, strength)
+def _heads(
+    values: Matrix,
+    texts: list[list[str]],
+    scale: Scale,
+    digits: Digits,
+    colours: list[list[str]] | None = None,
+) -> HeatGrid:
+    layers, heads = (
+        Axis(kind, range(size), [], [False] * size, size, [f"{letter}{n}" for n in range(size)])
+        for kind, letter, size in zip(("layer", "head"), "LH", values.shape, strict=True)
+    )
+    return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours)])
 
 
-def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestRow:
+def _colour(role: RoleValues) -> str:
+    return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
+
+
+def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing) -> Table:
+    """List the strongest heads of every role, beside how many heads have it as their main role."""
+    names: list[Spans] = [(Span(role.letter, "bold", colour=_colour(role)), Span(f" {role.title}")) for role in roles]
+    counts, strongest = zip(*(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True)
+    heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
+    columns = [Column("heads", counts), Column(heading, strongest, left=True)]
+    return Table("role", columns, labels=names, indent=0)
+
+
+def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
     listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
     heads = [
         ours(f"L{layer}H{head} {_value(role.values, role.errors, layer, head, 2)}", look)
@@ -177,9 +183,9 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> StrongestR
     if not heads:
         measured = not np.isnan(role.values).all()
         said = ours("0" if measured else "–", "dim")
-        return StrongestRow(_cell(role, 1.0), role.title, said, [], "no head" if measured else "not measured")
+        return said, Text([ours("no head" if measured else "not measured", "dim")])
     said = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
-    return StrongestRow(_cell(role, 1.0), role.title, said, heads, "")
+    return said, Text(heads, "  ", cut="" if listing.top is None else None)
 
 
 def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
@@ -191,29 +197,28 @@ def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits:
 def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Present the value of one role for every head."""
     said = note(f"{role.meaning}")
-    yield Paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
+    yield paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
     if np.isnan(role.values).all():
-        yield Paragraph(ours("not measured", "dim"))
+        yield paragraph(ours("not measured", "dim"))
         return
     yield head_numbers(role.values, settings)
-    yield Gap()
+    yield GAP
     yield strongest(role.values, role.errors, listing, settings)
 
 
-def head_numbers(values: Matrix, settings: DisplaySettings) -> HeadNumbers:
+def head_numbers(values: Matrix, settings: DisplaySettings) -> HeatGrid:
     """Present a number for every head, with a scale from the smallest to the largest."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
-    digits = max(1, settings.precision)
-    form = f"z.{digits}f"
-    texts = [["–" if np.isnan(value) else formatted(value, form) for value in row] for row in values.tolist()]
-    return HeadNumbers(values, texts, scale, formatted(scale.low, form), formatted(scale.high, form))
+    digits = Digits(max(1, settings.precision))
+    texts = [["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()]
+    return _heads(values, texts, scale, digits)
 
 
-def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Listed:
+def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:
     """List the heads with the largest values."""
     digits = max(2, settings.precision)
     found = listing.heads(values, _STRONGEST)
     items = [f"L{layer}H{head} {_value(values, errors, layer, head, digits)}" for layer, head in found]
-    return Listed("strongest", items)
+    return Facts([("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold")

@@ -1,6 +1,6 @@
-"""A model's description and cost table as text or JSON."""
+"""A model's description and cost table as parts or JSON."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,7 +8,8 @@ import msgspec
 from attnscope.findings.info import TOP, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
-from attnscope.views.plain import PAGE, Page
+from attnscope.views.parts import GAP, Column, Facts, Table, Text, ViewPart, paragraph
+from attnscope.views.spans import note, ours
 
 if TYPE_CHECKING:
     from attnscope.base.model_config import ModelConfig
@@ -19,10 +20,9 @@ _WEIGHTS = {
     "random": "random (the model is untrained)",
     "none": "none: this is a config.json alone",
 }
-_NAMES = 12  # width of the column of names
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_HEADINGS = ("tokens", "q·k", "weights·v", "projections", "scores", "weights", "kept", "")
+_HEADINGS = ("q·k", "weights·v", "projections", "scores", "weights", "kept", "")
 
 
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
@@ -31,22 +31,20 @@ def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
-def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Page = PAGE) -> str:
-    """Write the description, a fact per line, and the cost table below it.
-
-    Args:
-        description: The model.
-        cost: Rows of the cost table; None for no table.
-        page: Where the text goes.
-    """
-    facts = [(name, value) for name, value in _facts(description, page.safe) if value]
-    files = description.files.items()
-    facts += [("file", f"{page.safe(name)}  {scaled(size, 1024, BINARY)}") for name, size in files]
-    facts += [("note", page.note(note)) for note in description.notes]
-    lines = page.facts(facts, _NAMES)
+def present_info(description: "Description", cost: Sequence[CostRow] | None) -> Iterator[ViewPart]:
+    """Turn a description into parts, a fact per line, with the cost table below it if there is one."""
+    facts = [(name, value) for name, value in _facts(description) if value]
+    facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
+    facts += [("note", said) for said in description.notes]
+    yield _lines(facts)
     if cost is not None:
-        lines += ["", *_cost_lines(cost, page)]
-    return "\n".join(lines) + "\n"
+        yield GAP
+        yield from _cost(cost)
+
+
+def _lines(facts: Iterable[tuple[str, str]]) -> Facts:
+    """Return facts whose values may quote untrusted text."""
+    return Facts([(name, note(value)) for name, value in facts], remark=False)
 
 
 def models_as_json(models: KnownModels) -> bytes:
@@ -54,32 +52,32 @@ def models_as_json(models: KnownModels) -> bytes:
     return msgspec.json.encode(models) + b"\n"
 
 
-def models_as_text(models: KnownModels, page: Page) -> str:
-    """Write the known models, each beside the option that takes its name."""
-    blocks = []
+def present_models(models: KnownModels) -> Iterator[ViewPart]:
+    """Turn the known models into parts, each beside the option that takes its name."""
     for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
-        blocks.append([*page.wrapped(title), *page.facts([(f"  {name}", said) for name, said in facts.items()], 28)])
-    families = ", ".join(models.families)
-    blocks.append([*page.wrapped("families (model_type in a config.json)"), *page.wrapped(families, indent=2)])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+        yield paragraph(ours(title, "bold"))
+        yield Facts([(name, ours(said)) for name, said in facts.items()], remark=False, indent=1, look="")
+        yield GAP
+    yield paragraph(ours("families (model_type in a config.json)", "bold"))
+    yield Text([ours(family) for family in models.families], ", ", indent=1)
 
 
-def _facts(d: "Description", safe: Callable[[str], str]) -> list[tuple[str, str]]:
+def _facts(d: "Description") -> list[tuple[str, str]]:
     c = d.config
-    stored = ", ".join(f"{count:,} × {safe(dtype)}" for dtype, count in d.dtypes.items())
+    stored = ", ".join(f"{count:,} × {dtype}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
-    tokenizer = f"{safe(d.tokenizer)}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
+    tokenizer = f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     return [
-        ("name", safe(d.name)),
-        ("family", safe(d.family)),
+        ("name", d.name),
+        ("family", d.family),
         ("weights", _WEIGHTS[d.weights]),
         ("fingerprint", d.fingerprint),
         ("layers", f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
-        ("mask", safe(d.mask)),
+        ("mask", d.mask),
         ("positions", _positions(c)),
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
         ("MLP", _mlp(c)),
@@ -120,15 +118,17 @@ def _positions(c: "ModelConfig") -> str:
     return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
 
 
-def _cost_lines(rows: Sequence[CostRow], page: Page) -> list[str]:
-    """Write the cost table: one line for every length of text, and what its columns mean."""
-    cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
-    return [
-        *page.wrapped("cost of attention, over all layers and heads of one text"),
-        *page.table(cells, str.rjust),
-        *(page.wrapped("* more tokens than the model has positions") if not all(row.fits for row in rows) else []),
-        *page.facts(_MEANINGS, 16),
-    ]
+def _cost(rows: Sequence[CostRow]) -> Iterator[ViewPart]:
+    """Present the cost of attention: one line for every length of text, and what its columns mean."""
+    tokens = [f"{row.tokens:,}" for row in rows]
+    cells = zip(*map(_cells, rows), strict=True)
+    columns = [Column(heading, column) for heading, column in zip(_HEADINGS, cells, strict=True)]
+    widest = max(map(len, (*tokens, "tokens")))
+    yield paragraph(ours("cost of attention, over all layers and heads of one text"))
+    yield Table("tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0)
+    if not all(row.fits for row in rows):
+        yield paragraph(ours("* more tokens than the model has positions"))
+    yield Facts([(name, ours(meaning)) for name, meaning in _MEANINGS], remark=False)
 
 
 _MEANINGS = (
@@ -148,11 +148,10 @@ _MEANINGS = (
 )
 
 
-def _cost_cells(row: CostRow) -> tuple[str, ...]:
+def _cells(row: CostRow) -> tuple[str, ...]:
     flops = (row.qk_flops, row.av_flops, row.projection_flops)
     sizes = (row.scores_bytes, row.weights_bytes, row.kept_bytes)
     return (
-        f"{row.tokens:,}",
         *(scaled(n, 1000, DECIMAL) for n in flops),
         *(scaled(n, 1024, BINARY) for n in sizes),
         "" if row.fits else "*",

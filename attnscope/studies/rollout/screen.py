@@ -7,51 +7,34 @@ from attnscope.findings.run import TextReport
 from attnscope.studies.screens.contributors import fitted
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import digits_for, texts
-from attnscope.views.parts import (
-    SHARES,
-    Gap,
-    HeatPanels,
-    Matrices,
-    Paragraph,
-    Ranking,
-    SourceRow,
-    StageMatrix,
-    ViewPart,
-)
+from attnscope.views.parts import GAP, SHARES, Bar, Bars, HeatGrid, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
 
 def present_flow(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
-    """Present one matrix.
-
-    Args:
-        text: The text.
-        flow: The matrix, with the strongest sources.
-        settings: Digits.
-        heat: Pictures in place of numbers.
-    """
+    """Present one matrix."""
     measure = FLOW_MEASURES.get(flow.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
-    yield Paragraph((Span(f"{flow.name} {flow.measure}", "title"), Span(source, "dim")))
+    yield paragraph((Span(f"{flow.name} {flow.measure}", "title"), Span(source, "dim")))
     matrix = _matrix(text, flow, settings)
-    yield Gap()
-    yield HeatPanels([matrix]) if heat else Matrices([matrix])
+    yield GAP
+    yield HeatGrid([matrix]) if heat else Matrices([matrix])
     if flow.keys.shape[1]:
-        yield Gap()
+        yield GAP
         yield fitted(_ranking(text, flow, settings, compact=heat), settings)
 
 
-def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> StageMatrix:
+def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> Panel:
     nothing = [position in flow.nothing for position in text.queries]
     digits = digits_for(flow.matrix, max(settings.precision, 1))
     cells = texts("weights", flow.matrix, nothing, digits)
-    said = [ours(_said(text, flow, mark)) for mark in ("0 without decimals", "·")]
+    said, pictured = (ours(_said(text, flow, mark)) for mark in ("0 without decimals", "·"))
     rows, columns = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     scale = scale_for("weights", flow.matrix)
     title = ours(SHARES)  # written and drawn as weights are: from 0, and 0 is exact
-    return StageMatrix("weights", title, said[0], said[1], flow.matrix, cells, nothing, scale, digits, rows, columns)
+    return Panel("weights", title, flow.matrix, cells, rows, columns, scale, digits, nothing, said, pictured)
 
 
 def _said(text: TextReport, flow: TokenFlow, zero: str) -> str:
@@ -62,24 +45,21 @@ def _said(text: TextReport, flow: TokenFlow, zero: str) -> str:
     return f"of each token {before} (column) in each token {after} (row); each row sums to 1{whole}{zeros}{masked}"
 
 
-def _ranking(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, compact: bool) -> Ranking:
+def _ranking(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, compact: bool) -> Bars:
     digits = digits_for(flow.values, settings.precision + 1)
 
-    def sources(r: int) -> list[SourceRow]:
+    def sources(r: int) -> list[Bar]:
         ranked = zip(flow.keys[r].tolist(), flow.values[r].tolist(), strict=True)
-        return [SourceRow(key, value, [digits.text(value)], None) for key, value in ranked if key >= 0]
+        return [Bar(key, value, [digits.text(value)]) for key, value in ranked if key >= 0]
 
     rows = [None if position in flow.nothing else sources(r) for r, position in enumerate(text.queries)]
     queries, keys = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources)
     left_out = f", without {' and '.join(flow.left_out)}" if flow.left_out else ""
-    return Ranking(
+    return Bars(
         title=(Span("strongest sources", "bold"), Span(f"  share of each token{left_out}", "dim")),
-        meaning=(),
         queries=queries,
         sources=keys,
         measures=["share"],
         rows=rows,
-        rest=[None] * len(rows),
-        by=0,
         compact=compact,
     )

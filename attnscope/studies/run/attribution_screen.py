@@ -8,7 +8,7 @@ from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.run import TextReport
 from attnscope.studies.heads.screen import Listing, head_numbers, strongest
 from attnscope.views.numbers import column_texts, number_text
-from attnscope.views.parts import Column, Flow, Gap, Grid, Paragraph, ViewPart
+from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
@@ -18,37 +18,37 @@ _SOURCES = 8  # tokens that are listed
 
 def present_attribution(text: TextReport, found: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present what every part adds to the logit of a token."""
-    yield Gap()
+    yield GAP
     yield _heading(text, found, settings)
     yield _ranking(
         "part", [(ours(name), value) for name, value in _parts(found)], found.total, _PARTS, settings, rest="parts"
     )
-    yield Gap()
-    yield Paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
+    yield GAP
+    yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
     yield head_numbers(found.heads, settings)
     yield strongest(found.heads, None, Listing(signed=False), settings)
-    yield Gap()
-    yield Paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
+    yield GAP
+    yield paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
     named: list[tuple[Spans, float]] = [
         ((Span(f"{position} "), token_span(text.tokens, position)), value)
         for position, value in enumerate(found.sources.tolist())
     ]
     yield _ranking("token", named, float(found.sources.sum()), _SOURCES, settings, rest="tokens")
-    yield Gap()
-    yield Paragraph(
+    yield GAP
+    yield paragraph(
         (Span("head ← token", "bold"), Span("  what a head adds by reading one token, largest first", "dim"))
     )
-    yield Flow([_edge(text, edge, settings) for edge in found.edges[:_SOURCES]], " · ", 1)
+    yield Text([_edge(text, edge, settings) for edge in found.edges[:_SOURCES]], " · ", 1)
 
 
-def _heading(text: TextReport, found: Attribution, settings: DisplaySettings) -> Paragraph:
+def _heading(text: TextReport, found: Attribution, settings: DisplaySettings) -> Text:
     what: Spans = (Span("logit of ", "bold"), _target(found.target))
     if found.against is not None:
         what = (*what, Span(" minus that of ", "bold"), _target(found.against))
     after = Span(f"  after {found.position} ", "dim"), token_span(text.tokens, found.position, "dim")
     capped = f", before the soft-cap of {found.softcap:g}" if found.softcap is not None else ""
     said = f": {number_text(found.total, settings.precision)}, with the scale of the final norm frozen{capped}"
-    return Paragraph((*what, *after, Span(said, "dim")))
+    return paragraph((*what, *after, Span(said, "dim")))
 
 
 def _edge(text: TextReport, edge: LogitEdge, settings: DisplaySettings) -> Spans:
@@ -74,7 +74,7 @@ def _parts(found: Attribution) -> list[tuple[str, float]]:
 
 def _ranking(
     heading: str, named: list[tuple[Spans, float]], total: float, most: int, settings: DisplaySettings, *, rest: str
-) -> Grid:
+) -> Table:
     """Rank parts by how much they add or take away, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
     shown = [named[i] for i in order[:most]]
@@ -88,4 +88,4 @@ def _ranking(
     bars: list[float | None] = [value / largest for value in values]
     labels.append(ours("sum", "bold"))
     cells = column_texts([*values, total], settings.precision)
-    return Grid(heading, None, labels, [Column("adds", cells)], bars=[*bars, None])
+    return Table(heading, [Column("adds", cells)], labels=labels, bars=[*bars, None])

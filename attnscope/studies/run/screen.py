@@ -9,6 +9,7 @@ from attnscope.studies.rollout.screen import present_flow
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
 from attnscope.studies.screens.header import (
     head_header,
+    head_name,
     more_of_report,
     notes,
     report_header,
@@ -19,7 +20,10 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.overview import overview, weight_map
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.words import word_contributors, word_matrix
-from attnscope.views.parts import FirstFitting, Gap, HeatPanels, Matrices, Paragraph, StageMatrix, Thumbnails, ViewPart
+from attnscope.views.axes import source_kind, token_axis
+from attnscope.views.numbers import Digits
+from attnscope.views.parts import GAP, FirstFitting, HeatGrid, Matrices, Panel, ViewPart, paragraph
+from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 
@@ -27,13 +31,7 @@ _FEWEST = 8  # heads: of fewer, each has pictures of its own
 
 
 def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
-    """Turn a report into parts.
-
-    Args:
-        report: What to show.
-        settings: Digits, and whose options are named.
-        heat: Pictures in place of numbers.
-    """
+    """Turn a report into parts."""
     small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
     yield from unknown_words(report.texts)
     yield from report_header(report, settings, labelled=True)
@@ -42,14 +40,14 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
         if settings.ids:
             yield token_ids(text)
         for flow in text.flows:
-            yield Gap()
+            yield GAP
             yield from present_flow(text, flow, settings, heat=heat)
         if thumbnails:
-            yield Gap()
-            yield Thumbnails({(int(head.layer), int(head.head)): _weights(head) for head in text.heads})
+            yield GAP
+            yield _thumbnails(text)
         else:
             for head in text.heads:
-                yield Gap()
+                yield GAP
                 yield from _present_head(report, text, head, settings, heat)
         if text.generated:
             from attnscope.studies.screens.predictions import continuation
@@ -63,7 +61,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
             from attnscope.studies.run.attribution_screen import present_attribution
 
             yield from present_attribution(text, text.attribution, settings)
-        yield Gap()
+        yield GAP
         yield notes(text.notes)
     yield from more_of_report(report, settings, thumbnails=any(small))
 
@@ -73,29 +71,29 @@ def _present_head(
 ) -> Iterator[ViewPart]:
     yield from head_header(report, text, head, settings)
     if head.pooled is not None:
-        yield Gap()
+        yield GAP
         yield from overview(text, head)
     if not text.queries:
         if settings.words:
-            yield Paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"), remark=True)
+            yield paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"), remark=True)
         return
     if settings.words and "weights" in head.stages and text.keys:
-        yield Gap()
+        yield GAP
         matrix = word_matrix(text, head, settings)
-        yield HeatPanels([matrix]) if heat else Matrices([matrix])
+        yield HeatGrid([matrix]) if heat else Matrices([matrix])
         if head.top.keys.shape[1]:
-            yield Gap()
+            yield GAP
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
     stages = stage_matrices(text, head, settings)
     ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
-    matrices: list[list[ViewPart]] = [[Gap(), HeatPanels(stages) if heat else Matrices(stages)]] if stages else [[]]
-    rankings: list[list[ViewPart]] = [[Gap(), ranking]] if ranking is not None else [[]]
+    matrices: list[list[ViewPart]] = [[GAP, HeatGrid(stages) if heat else Matrices(stages)]] if stages else [[]]
+    rankings: list[list[ViewPart]] = [[GAP, ranking]] if ranking is not None else [[]]
     if settings.brief:  # otherwise, the user chose what is shown
         if not heat:
             matrices += _weights_alone(stages, settings)
         if ranking is not None:
-            rankings.append([Gap(), brief(ranking)])
+            rankings.append([GAP, brief(ranking)])
     forms = [[*some, *others] for some in matrices for others in rankings]
     if len(forms) > 1:
         drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
@@ -106,18 +104,16 @@ def _present_head(
         yield from generated(text, ranking)
 
 
-def _weights_alone(stages: list[StageMatrix], settings: DisplaySettings) -> list[list[ViewPart]]:
+def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
     """Return the form in which the weights are the only matrix, if there are others."""
     weights = [stage for stage in stages if stage.name == "weights"]
     others = [stage.name for stage in stages if stage.name != "weights"]
     if not weights or not others:
         return []
-    return [[Gap(), Matrices(weights), *_not_shown(", ".join(others), stages, settings)]]
+    return [[GAP, Matrices(weights), *_not_shown(", ".join(others), stages, settings)]]
 
 
-def _drawn(
-    text: TextReport, head: HeadReport, stages: list[StageMatrix], settings: DisplaySettings
-) -> list[ViewPart] | None:
+def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
     """Return the map of a text whose numbers take several screens; None where it would not hold all of them."""
     sizes = len(text.tokens), len(text.sources)
     if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.sink is not None:
@@ -125,13 +121,13 @@ def _drawn(
     queries, keys = (list(range(size + 1)) for size in sizes)
     pooled = Pooled(queries, keys, head.stages["weights"])
     others = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
-    return [Gap(), weight_map(text, pooled), *_not_shown(others, stages, settings)]
+    return [GAP, weight_map(text, pooled), *_not_shown(others, stages, settings)]
 
 
-def _not_shown(what: str, stages: list[StageMatrix], settings: DisplaySettings) -> list[ViewPart]:
+def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:
     """Say what is left out, and how to get it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    return [Paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
+    return [paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
 
 
 def are_thumbnails(text: TextReport) -> bool:
@@ -140,6 +136,14 @@ def are_thumbnails(text: TextReport) -> bool:
     numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
     return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
+
+
+def _thumbnails(text: TextReport) -> HeatGrid:
+    """Return the weights of every head, on one scale from 0 to 1, with the queries and keys of the first."""
+    rows, keys = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
+    drawn = rows, keys, Scale(0.0, 1.0, False), Digits(2)
+    panels = [Panel("weights", ours(head_name(head)), _weights(head), [], *drawn) for head in text.heads]
+    return HeatGrid(panels, [(int(head.layer), int(head.head)) for head in text.heads])
 
 
 def _weights(head: HeadReport) -> Matrix:

@@ -9,7 +9,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import HeadReport, TextReport, Top
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import Digits, digits_for
-from attnscope.views.parts import FirstFitting, Gap, Ranking, SourceRow, ViewPart
+from attnscope.views.parts import GAP, Bar, Bars, FirstFitting, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours
 
@@ -19,14 +19,10 @@ MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the r
 _NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
-def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Ranking:
+def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
     """Present the strongest sources of every shown query, with numbers as text and remarks.
 
-    Args:
-        text: The text.
-        head: The head, with its `top`.
-        settings: Digits, and whether sources with little weight are summed.
-        compact: One paragraph per query in place of one line per source.
+    `compact` makes them one paragraph per query, instead of one line per source.
     """
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
@@ -46,25 +42,25 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     if top.by == "weight" and not settings.verbose:
         for r, row in enumerate(rows):
             rows[r], rest[r] = _summed(text, head, r, row, digits[0])
-    return Ranking(
-        title,
-        _norms(list(measures), titled=top.by == "value" and not left_out),
-        token_axis("query", text.tokens, words),
+    return Bars(
         token_axis(source_kind(text), text.sources),
         [_NAMES[name] for name in measures],
         rows,
-        rest,
-        list(measures).index(top.by) if top.by in measures else 0,
-        compact,
+        token_axis("query", text.tokens, words),
+        title=title,
+        meaning=_norms(list(measures), titled=top.by == "value" and not left_out),
+        rest=rest,
+        by=list(measures).index(top.by) if top.by in measures else 0,
+        compact=compact,
     )
 
 
-def fitted(ranking: Ranking, settings: DisplaySettings) -> ViewPart:
+def fitted(ranking: Bars, settings: DisplaySettings) -> ViewPart:
     """Return a ranking that may be brief where it fills more than a screen."""
     return FirstFitting([[ranking], [brief(ranking)]]) if settings.brief else ranking
 
 
-def brief(ranking: Ranking) -> Ranking:
+def brief(ranking: Bars) -> Bars:
     """Return the short form of a ranking."""
     return msgspec.structs.replace(ranking, compact=True, brief=True)
 
@@ -75,7 +71,7 @@ def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
     return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 
 
-def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
+def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
     """Present what each token that the model generated was made of: the strongest sources of the query before it."""
     rows = {query: row for row, query in enumerate(text.queries)}
     chosen = [(one.position, rows[one.position]) for one in text.generated if one.position in rows]
@@ -84,7 +80,7 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
             Span("generated tokens", "bold"),
             Span("  what the token before each attended to when the model predicted it", "dim"),
         )
-        yield Gap()
+        yield GAP
         yield msgspec.structs.replace(
             ranking,
             title=said,
@@ -97,8 +93,8 @@ def generated(text: TextReport, ranking: Ranking) -> Iterator[ViewPart]:
 
 
 def _summed(
-    text: TextReport, head: HeadReport, r: int, row: list[SourceRow] | None, digits: Digits
-) -> tuple[list[SourceRow] | None, tuple[str, str] | None]:
+    text: TextReport, head: HeadReport, r: int, row: list[Bar] | None, digits: Digits
+) -> tuple[list[Bar] | None, tuple[str, str] | None]:
     """Leave out sources with little weight; sum their weight and that of all that are not listed, and count them.
 
     This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
@@ -121,11 +117,8 @@ def _summed(
 def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
     """Count the sources of a row that are not listed, and sum their weight.
 
-    Args:
-        weights: The row, over every source.
-        kept: Sources that are listed.
-        excluded: Which sources do not take part in the ranking.
-        digits: How the sum is written; one that would be 0 as less than the smallest number.
+    `excluded`: which sources do not take part in the ranking.
+    `digits`: how the sum is written; one that would be 0 as less than the smallest number.
     """
     others = np.where(excluded, 0.0, weights)
     others[kept] = 0
@@ -138,12 +131,10 @@ def _sum_text(total: float, digits: Digits) -> str:
     return digits.text(total)
 
 
-def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[SourceRow]:
+def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Bar]:
     remarks = _remarks(top.weight[r], top.value[r] if top.projected is None else top.projected[r])
     return [
-        SourceRow(
-            key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k]
-        )
+        Bar(key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k])
         for k, key in enumerate(top.keys[r].tolist())
         if key >= 0
     ]

@@ -10,7 +10,7 @@ from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, MaskUse, Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.views.axes import format_positions
-from attnscope.views.parts import Facts, Flow, OneLine, Paragraph, ViewPart
+from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
@@ -25,7 +25,7 @@ _EXPLAINED = {
     "stack": "the whole model ran with this mask, so later layers read changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
 }
-Line = tuple[str, Spans | Flow | OneLine]
+Line = tuple[str, Spans | Text | OneLine]
 
 
 def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
@@ -34,32 +34,29 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
-        yield Paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         said += f" unknown to the tokenizer (marked {UNKNOWN})"
-        yield Paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
         said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
-        yield Paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
 
 
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
     """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual.
 
-    Args:
-        report: The report.
-        settings: How much is said.
-        labelled: The title of every head says that weights are random.
+    `labelled`: the title of every head says that weights are random.
     """
     made = report.provenance
     if made.weights == "random" and not (labelled and settings.data_only):
         said = " untrained model: real arithmetic, meaningless patterns"
-        yield Paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
+        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
     sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [one for one in (made.device, made.dtype) if one not in usual]
@@ -68,7 +65,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
     if settings.verbose:
         folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
-        lines: list[Line] = [("model", Flow([*folders[:-1], (*folders[-1], *after)], ""))]
+        lines: list[Line] = [("model", Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
@@ -131,12 +128,8 @@ def text_header(
 ) -> Facts:
     """Say which text this is and how many tokens it has.
 
-    Args:
-        text: The text.
-        count: How many texts there are.
-        settings: How much of it is repeated.
-        name: What it is called; None for its number among several.
-        around: Start of the word that has to be shown if not all of the text fits.
+    `name`: what it is called; None for its number among several.
+    `around`: start of the word that has to be shown if not all of the text fits.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
     made = sum(token.made for token in text.tokens)
@@ -185,7 +178,7 @@ def token_ids(text: TextReport) -> Facts:
             for n, token in enumerate(tokens)
         ]
         if items:
-            lines.append((name, Flow(items, " · ")))
+            lines.append((name, Text(items, " · ")))
     return Facts(lines, remark=False)
 
 
@@ -215,9 +208,9 @@ def head_header(report: Report, text: TextReport, head: HeadReport, settings: Di
     for one in said:
         spans += [Span(between), *one]
         between = "  "
-    yield Paragraph(tuple(spans))
+    yield paragraph(tuple(spans))
     if facts := _row_facts(text, head):
-        yield Flow([ours(fact, "dim") for fact in facts], " ", remark=True)
+        yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 
 RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
@@ -287,10 +280,7 @@ def notes(notes: Iterable[str]) -> Facts:
 def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
     """Name the options that show what the parts of a report do not.
 
-    Args:
-        report: The report.
-        settings: Whose options are named.
-        thumbnails: Whether heads are thumbnails, which have weights alone.
+    `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
     if any(text.flows for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
@@ -320,4 +310,4 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Name options that show more, to a user of the command line."""
     if settings.options:
-        yield Facts([("more", Flow([ours(option) for option in options], " · "))])
+        yield Facts([("more", Text([ours(option) for option in options], " · "))])

@@ -8,7 +8,7 @@ from attnscope.findings.overview import Columns, Pooled
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import digits_for
-from attnscope.views.parts import AttendedRow, Gap, MostAttended, Paragraph, ViewPart, WeightMap
+from attnscope.views.parts import GAP, Bar, Bars, ViewPart, WeightMap, paragraph
 from attnscope.views.spans import Span, token_span
 
 HEAVIEST = 10  # sources that are listed
@@ -20,7 +20,7 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
     if head.pooled is not None:
         yield weight_map(text, head.pooled)
     if head.columns is not None:
-        yield Gap()
+        yield GAP
         yield from _most_attended(text, head, head.columns)
 
 
@@ -39,18 +39,19 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iter
     share = 100 * float(mass[order].sum()) / (columns.total or 1.0)
     said = f"  of {len(mass):,} sources{without}, by total weight from all queries"
     said += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
-    yield Paragraph((Span("most attended", "bold"), Span(said, "dim")))
+    yield paragraph((Span("most attended", "bold"), Span(said, "dim")))
     if order:
         parts = (100 * mass[order] / columns.total).astype(np.float32)
         digits = digits_for(parts, 1)
-        rows = [
-            AttendedRow(
+        bars = [
+            Bar(
+                n,
                 float(mass[key] / mass[order[0]]),
-                f"{mass[key]:,.1f}",
-                f"{digits.text(part)}%",
-                [token_span(text.sources, n) for n in reversed(range(max(0, key - NEIGHBOURS), key))],
-                [token_span(text.sources, n) for n in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
+                [f"{mass[key]:,.1f}", f"{digits.text(part)}%"],
+                None,
+                [token_span(text.sources, p) for p in reversed(range(max(0, key - NEIGHBOURS), key))],
+                [token_span(text.sources, p) for p in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
             )
-            for key, part in zip(order, parts.tolist(), strict=True)
+            for n, (key, part) in enumerate(zip(order, parts.tolist(), strict=True))
         ]
-        yield MostAttended(token_axis("source", text.sources, order), rows)
+        yield Bars(token_axis("source", text.sources, order), ["weight", "share"], [bars])

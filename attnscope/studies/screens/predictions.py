@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.run import Report, TextReport
 from attnscope.views.numbers import formatted
-from attnscope.views.parts import Column, Gap, Grid, Paragraph, ViewPart
+from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
 from attnscope.views.spans import Span, Spans, token_span
 
 
 def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
     """Present what the model predicts in a text."""
     for one in text.predictions:
-        yield Gap()
+        yield GAP
         yield _heading(report, text, one)
         tokens = [(Span(token.text, "", "token"),) for token in one.tokens]
         shares = [token.probability for token in one.tokens]
@@ -20,15 +20,15 @@ def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
             Column("probability", [percent(share) for share in shares]),
             Column("logit", [formatted(token.logit, "z.2f") for token in one.tokens], "dim"),
         ]
-        yield Grid("token", None, tokens, columns, bars=shares)
+        yield Table("token", columns, labels=tokens, bars=shares)
 
 
 def continuation(text: TextReport) -> Iterator[ViewPart]:
     """Present the tokens that the model generated, each with the probability that it had."""
-    yield Gap()
+    yield GAP
     count = len(text.generated)
     said = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
-    yield Paragraph((Span("generated", "bold"), Span(said, "dim")))
+    yield paragraph((Span("generated", "bold"), Span(said, "dim")))
     wide = len(str(len(text.tokens) - 1))
     names = [(f"{one.position + 1:>{wide}} ", one.tokens[0].text) for one in text.generated]
     tokens = [(Span(number), Span(name, "", "token")) for number, name in names]
@@ -38,10 +38,10 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
         Column("probability", [percent(share) for share in shares]),
         Column("next best", ["" if one is None else percent(one.probability) for one in seconds], "dim"),
     ]
-    yield Grid("token", None, tokens, columns, bars=shares)
+    yield Table("token", columns, labels=tokens, bars=shares)
 
 
-def _heading(report: Report, text: TextReport, one: Prediction) -> Paragraph:
+def _heading(report: Report, text: TextReport, one: Prediction) -> Text:
     """Say what is predicted, and under which mask where that is not the one that is shown."""
     place, token = Span(f"{one.position} "), token_span(text.tokens, one.position)
     where = Span(" after " if one.kind == "next" else " in place of ", "dim")
@@ -50,7 +50,7 @@ def _heading(report: Report, text: TextReport, one: Prediction) -> Paragraph:
     blank: Spans = ()
     if any(" " in token.text for token in one.tokens):
         blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
-    return Paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
+    return paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
 
 
 def percent(share: float) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.views.axes import dim_axis, source_kind, token_axis, with_sink
 from attnscope.views.numbers import NOT_ALLOWED, digits_for, texts
-from attnscope.views.parts import StageMatrix
+from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
@@ -13,7 +13,7 @@ from attnscope.views.spans import ours
 BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
 
 
-def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[StageMatrix]:
+def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[Panel]:
     """Return the stages that a head's report has, in the order in which they are computed."""
     rows = token_axis("query", text.tokens, text.queries)
     keys = token_axis(source_kind(text), text.sources, text.keys)
@@ -31,8 +31,8 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
             columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
         said, pictured = (ours(_arithmetic(name, text, head, picture=picture)) for picture in (False, True))
-        of_matrix = matrix, cells, masked_rows, scale_for(name, matrix), digits
-        found.append(StageMatrix(name, ours(name), said, pictured, *of_matrix, rows, columns))
+        drawn = matrix, cells, rows, columns, scale_for(name, matrix), digits
+        found.append(Panel(name, ours(name), *drawn, masked_rows, said, pictured))
     return found
 
 

@@ -11,7 +11,7 @@ from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.studies.screens.contributors import LITTLE, rest_of
 from attnscope.views.axes import Axis, ranked_out, source_kind, with_sink
 from attnscope.views.numbers import digits_for, texts
-from attnscope.views.parts import Ranking, SourceRow, StageMatrix
+from attnscope.views.parts import Bar, Bars, Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
@@ -53,7 +53,7 @@ def merge_words(text: TextReport, head: HeadReport) -> Words:
     return Words(queries, keys, merged, sink)
 
 
-def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -> StageMatrix:
+def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -> Panel:
     """Present the weights between words as a matrix."""
     words = merge_words(text, head)
     matrix = words.weights.astype(np.float32)
@@ -66,37 +66,35 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     cells = texts("weights", matrix, masked, digits)
     said = ours("between words: summed over a word's keys, averaged over its queries")
     scale = scale_for("weights", matrix)
-    return StageMatrix("weights", ours("weights"), said, said, matrix, cells, masked, scale, digits, rows, columns)
+    return Panel("weights", ours("weights"), matrix, cells, rows, columns, scale, digits, masked, said, said)
 
 
-def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Ranking:
+def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
     """Rank the words that every word attends to, by weight; words with a token that is left out are left out."""
     words = merge_words(text, head)
     out = ranked_out(text.sources, head.top.left_out)
     excluded = np.array([bool(out[word].any()) for word in words.keys])
     digits = digits_for(words.weights.astype(np.float32), settings.precision + 1)
     whole = len(text.keys) == len(text.sources)
-    rows: list[list[SourceRow] | None] = []
+    bars: list[list[Bar] | None] = []
     rest: list[tuple[str, str] | None] = []
     for row in words.weights:
         order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[: head.top.keys.shape[1]]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
         kept = [n for n in listed if row[n] >= LITTLE or settings.verbose or not whole]
         masked = bool(np.isnan(row).all())
-        rows.append(None if masked else [SourceRow(n, float(row[n]), [digits.text(float(row[n]))], None) for n in kept])
+        bars.append(None if masked else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept])
         rest.append(rest_of(row, kept, excluded, digits) if len(kept) < len(listed) else None)
     left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     left_out += "" if whole else ", of the columns shown"
-    return Ranking(
-        (Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
-        (),
-        _axis("query", text.tokens, words.queries),
+    return Bars(
         _axis(source_kind(text), text.sources, words.keys),
         ["weight"],
-        rows,
-        rest,
-        0,
-        compact,
+        bars,
+        _axis("query", text.tokens, words.queries),
+        title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
+        rest=rest,
+        compact=compact,
     )
 
 

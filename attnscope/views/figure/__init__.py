@@ -6,11 +6,13 @@ external resource is loaded.
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from attnscope.base.errors import FIGURES, AttnscopeError
+from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
-from attnscope.views.figure.lowering import put_part
-from attnscope.views.parts import ViewPart
+from attnscope.views.figure.matrices import draw_heat, draw_map, draw_matrices
+from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.spans import ours
 
 _ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
@@ -25,17 +27,38 @@ _IN_NO_FONT = "\U0010fffe"
 _MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
 
 
-def as_svg(parts: Iterable[ViewPart]) -> str:
+def as_svg(parts: Iterable[parts.ViewPart]) -> str:
     """Draw parts as an SVG."""
     canvas = _drawn(parts)
     return canvas.svg(_font(canvas))
 
 
-def _drawn(parts: Iterable[ViewPart]) -> Canvas:
+def _drawn(parts: Iterable[parts.ViewPart]) -> Canvas:
     canvas = Canvas()
-    for part in parts:
-        put_part(canvas, part)
+    _draw(canvas, parts)
     return canvas
+
+
+def _draw(canvas: Canvas, shown: Iterable[parts.ViewPart]) -> None:
+    for part in shown:
+        DRAWN[type(part)](canvas, part)
+
+
+def _draw_most_detailed(canvas: Canvas, findings: parts.FirstFitting) -> None:
+    """Draw the first form: a figure has no end of the screen."""
+    _draw(canvas, findings.forms[0])
+
+
+DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
+    parts.Text: draw_text,
+    parts.Facts: draw_facts,
+    parts.Table: draw_table,
+    parts.Matrices: draw_matrices,
+    parts.HeatGrid: draw_heat,
+    parts.WeightMap: draw_map,
+    parts.Bars: draw_bars,
+    parts.FirstFitting: _draw_most_detailed,
+}
 
 
 def _unusual(canvas: Canvas) -> set[str]:
@@ -48,7 +71,7 @@ def _font(canvas: Canvas) -> str:
     return _LARGE_FONT if _unusual(canvas) else ""
 
 
-def as_png(parts: Iterable[ViewPart]) -> bytes:
+def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
     """Draw parts as a PNG.
 
     Raises:
@@ -74,10 +97,6 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
 
     A browser takes a letter that a font lacks from another font. resvg takes the whole line from the first font that
     holds that letter, whatever it looks like: with serifs, and not bold. One font for the page avoids this.
-
-    Args:
-        canvas: The page.
-        render: Returns an SVG as PNG.
     """
     unusual = _unusual(canvas)
     svg, nothing = canvas.svg(_font(canvas)), _letter(_IN_NO_FONT, render) if unusual else b""

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from itertools import accumulate, groupby
 from math import ceil
 from typing import NamedTuple
@@ -11,15 +10,13 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
 from attnscope.views.figure.colours import NO_VALUE, stops
-from attnscope.views.plain import spell
 from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
+from attnscope.views.spelling import spell
 
 WIDTH = 720  # units at which text wraps; the page is as wide as its content
 _NARROWEST = 260.0
 SIZE, SMALL = 11.0, 9.0  # of letters
 MARGIN, GAP = 14.0, 10.0
-_LARGE = 2000  # letters of cells that are not repeated
-_LINKS = ' xmlns:xlink="http://www.w3.org/1999/xlink"'  # readers older than SVG 2 know no other reference
 _LEADING = 1.35  # height of lines relative to that of letters
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 _LOOKS: dict[Look, str] = {
@@ -94,7 +91,6 @@ class Canvas:
     y: float = MARGIN
     right: float = _NARROWEST
     _drawn: list[str | _Line] = field(default_factory=list)
-    _named: set[str] = field(default_factory=set)
 
     def put(self, element: str) -> None:
         """Add an element."""
@@ -199,14 +195,9 @@ class Canvas:
     def cells(
         self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str | None]], *, apart: bool
     ) -> None:
-        """Draw cells of colour, None for a value that has none.
+        """Draw cells of colour, by row and column; None for a value that has none.
 
-        Args:
-            x: Left edge.
-            y: Upper edge.
-            size: Width and height of a cell.
-            colours: By row and column.
-            apart: Each is a rectangle of its own, which is easy to edit; otherwise those of a colour are one path.
+        `apart`: each is a rectangle of its own, which is easy to edit; otherwise those of a colour are one path.
         """
         filled = [[colour or NO_VALUE for colour in row] for row in colours]
         if not filled or not filled[0]:
@@ -219,22 +210,9 @@ class Canvas:
                 for c, colour in enumerate(row)
             )
         else:
-            inside = self._once(min(_runs(filled), _runs(filled, down=True), key=len))
+            inside = _runs(filled)
         self.put(f'<g {place} shape-rendering="crispEdges">{inside}</g>')
         self.reach(x + len(filled[0]) * size[0])
-
-    def _once(self, inside: str) -> str:
-        """Return large content, or a reference to where it was drawn before, as unmasked scores are by two stages.
-
-        Its name is made from its content: of two figures in one page of HTML, equal names mean equal content.
-        """
-        if len(inside) < _LARGE:
-            return inside
-        name = f"attnscope-{sha256(inside.encode()).hexdigest()[:12]}"
-        if name in self._named:
-            return f'<use xlink:href="#{name}"/>'
-        self._named.add(name)
-        return f'<g id="{name}">{inside}</g>'
 
     def bar(self, x: float, y: float, width: float, *, signed: bool) -> None:
         """Draw the scale of a ramp."""
@@ -258,7 +236,6 @@ class Canvas:
         """
         fonts = f"'{font}', {_FONTS}" if font else _FONTS
         width, height = _exact(self.right + MARGIN), _exact(self.y + MARGIN)
-        links = _LINKS if self._named else ""
         ramps = "".join(
             f'<linearGradient id="{_ramp(signed)}">'
             + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=signed))
@@ -266,7 +243,7 @@ class Canvas:
             for signed in (False, True)
         )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg"{links} width="{width}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}">'
             f'<defs>{ramps}</defs><rect width="{width}" height="{height}" fill="#ffffff"/>'
             f'<g font-family="{fonts}" font-size="{_n(SMALL)}" fill="#000000" xml:space="preserve">\n'
@@ -317,52 +294,19 @@ def _grouped(drawn: Iterable[str | _Line]) -> Iterable[str]:
             yield f"<g{attributes}>" + "".join(f"<text{line.place}>{line.inner}</text>" for line in lines) + "</g>"
 
 
-def _runs(filled: Sequence[Sequence[str]], *, down: bool = False) -> str:
-    """Draw runs of cells as rectangles, one path for every colour, the commonest first.
-
-    A run goes on below cells that are drawn later, so that there are fewer runs; all of the commonest colour are one
-    rectangle.
-
-    Args:
-        filled: Colours by row and column.
-        down: Runs go down columns, not along rows.
-    """
-    common = [colour for colour, _ in Counter(colour for row in filled for colour in row).most_common()]
-    order = {colour: n for n, colour in enumerate(common)}
-    paths: dict[str, list[str]] = {colour: [] for colour in common[1:]}
-    pens: dict[str, tuple[int, int]] = {}
-    for n, cells in enumerate(zip(*filled, strict=True) if down else filled):
-        for colour, start, length in _covering([order[colour] for colour in cells]):
-            if not colour:
-                continue
-            path, (x, y) = paths[common[colour]], (n, start) if down else (start, n)
-            path.append(_moved(pens.get(common[colour]), x, y))
-            path.append(f"v{length}h1v-{length}" if down else f"h{length}v1h-{length}")
-            pens[common[colour]] = (x + 1, y) if down else (x, y + 1)
-    below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common[0]}"/>'
+def _runs(filled: Sequence[Sequence[str]]) -> str:
+    """Draw runs of cells along rows, one path for every colour, on a rectangle of the commonest colour."""
+    common = Counter(colour for row in filled for colour in row).most_common(1)[0][0]
+    paths: dict[str, list[str]] = {}
+    for y, row in enumerate(filled):
+        x = 0
+        for colour, cells in groupby(row):
+            length = len(list(cells))
+            if colour != common:
+                paths.setdefault(colour, []).append(f"M{x} {y}h{length}v1h-{length}")
+            x += length
+    below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
     return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
-
-
-def _covering(cells: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return runs as colour, start and length that show a row of cells if smaller colours are drawn first."""
-    runs: list[tuple[int, int, int]] = []
-    open_runs: list[tuple[int, int]] = []  # colour and start of those that cells so far are in, ascending
-    for n, cell in enumerate([*cells, -1]):
-        while open_runs and open_runs[-1][0] > cell:
-            colour, start = open_runs.pop()
-            runs.append((colour, start, n - start))
-        if not open_runs or open_runs[-1][0] < cell:
-            open_runs.append((cell, n))
-    return runs
-
-
-def _moved(pen: tuple[int, int] | None, x: int, y: int) -> str:
-    """Move the pen of a path to a place: by so much, where that is shorter to write."""
-    there = f"M{x} {y}"
-    if pen is None:
-        return there
-    by = f"m{x - pen[0]} {y - pen[1]}".replace(" -", "-")
-    return min(there, by, key=len)
 
 
 def _ramp(signed: bool) -> str:

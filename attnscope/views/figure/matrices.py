@@ -9,16 +9,7 @@ from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
-from attnscope.views.parts import (
-    SHARES,
-    HeadNumbers,
-    HeatPanels,
-    Matrices,
-    RolePicture,
-    StageMatrix,
-    Thumbnails,
-    WeightMap,
-)
+from attnscope.views.parts import SHARES, HeatGrid, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
 
@@ -34,11 +25,26 @@ _THUMBNAIL = 16  # width and height of a thumbnail, in cells
 _THUMBNAIL_STEPS = 24  # number of shades of a thumbnail, whose small cells show no more
 
 
-def put_panels(canvas: Canvas, panels: HeatPanels) -> None:
+def draw_heat(canvas: Canvas, heat: HeatGrid) -> None:
+    """Draw matrices as cells of colour: thumbnails, heads, or whole ones with numbers if there is room for them."""
+    if heat.places is not None:
+        _draw_thumbnails(canvas, heat.panels, heat.places)
+    elif heat.panels[0].columns.kind == "head":
+        _draw_heads(canvas, heat.panels[0])
+    else:
+        _draw_panels(canvas, heat.panels)
+
+
+def draw_matrices(canvas: Canvas, matrices: Matrices) -> None:
+    """Draw matrices that are read together, all of them: a figure has no end of the screen."""
+    _draw_panels(canvas, matrices.panels)
+
+
+def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
     """Draw matrices side by side, as many as fit."""
-    bands: list[list[tuple[StageMatrix, float]]] = [[]]
+    bands: list[list[tuple[Panel, float]]] = [[]]
     right = MARGIN
-    for stage in panels.stages:
+    for stage in panels:
         width = _panel_width(stage)
         if bands[-1] and right + width > WIDTH - MARGIN:
             bands.append([])
@@ -50,7 +56,7 @@ def put_panels(canvas: Canvas, panels: HeatPanels) -> None:
         _put_band(canvas, band)
 
 
-def _put_band(canvas: Canvas, band: Sequence[tuple[StageMatrix, float]]) -> None:
+def _put_band(canvas: Canvas, band: Sequence[tuple[Panel, float]]) -> None:
     """Draw matrices, each with its width, side by side and at one height: as the longest of their titles needs."""
     titles = [wrap(_title(stage), width - _rows_width(stage), SIZE) for stage, width in band]
     left, top, below = MARGIN, canvas.y, canvas.y
@@ -63,16 +69,11 @@ def _put_band(canvas: Canvas, band: Sequence[tuple[StageMatrix, float]]) -> None
     canvas.y = below
 
 
-def put_matrices(canvas: Canvas, matrices: Matrices) -> None:
-    """Draw matrices that are read together, all of them: a figure has no end of the screen."""
-    put_panels(canvas, HeatPanels(matrices.stages))
-
-
-def _numbered(stage: StageMatrix) -> bool:
+def _numbered(stage: Panel) -> bool:
     return stage.matrix.size <= _NUMBERED
 
 
-def _cell_size(stage: StageMatrix) -> tuple[float, float]:
+def _cell_size(stage: Panel) -> tuple[float, float]:
     if _numbered(stage):
         widest = max(
             (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0
@@ -102,14 +103,14 @@ def _label_size(step: float) -> tuple[float, int]:
     return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
 
 
-def _title(stage: StageMatrix) -> Spans:
+def _title(stage: Panel) -> Spans:
     """Name a matrix by its stage, or by the side of a comparison and the stage, and say what is along its axes."""
     if stage.columns.kind == "dim":
         return _name(stage)
     return *_name(stage), Span(f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim")
 
 
-def _name(stage: StageMatrix) -> Spans:
+def _name(stage: Panel) -> Spans:
     title = plain(stage.title)
     if title in (stage.name, SHARES):
         return ours(title, "bold")
@@ -117,12 +118,12 @@ def _name(stage: StageMatrix) -> Spans:
     return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
 
 
-def _rows_width(stage: StageMatrix) -> float:
+def _rows_width(stage: Panel) -> float:
     """Return the width of the labels of rows, with what separates them from the matrix."""
     return max((text_width(name, SMALL) for name in _names(stage.rows)), default=0.0) + 4
 
 
-def _panel_width(stage: StageMatrix) -> float:
+def _panel_width(stage: Panel) -> float:
     title = (
         _title(stage) if plain(stage.title) == stage.name else _name(stage)
     )  # after a side, axes have their own line
@@ -130,7 +131,7 @@ def _panel_width(stage: StageMatrix) -> float:
     return _rows_width(stage) + max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
 
-def _put_panel(canvas: Canvas, stage: StageMatrix, left: float, width: float) -> float:
+def _put_panel(canvas: Canvas, stage: Panel, left: float, width: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return where it ends."""
     across, down = _cell_size(stage)
     rows, columns = _names(stage.rows), _names(stage.columns)
@@ -143,7 +144,7 @@ def _put_panel(canvas: Canvas, stage: StageMatrix, left: float, width: float) ->
     size, every = _label_size(down)
     for r, name in enumerate(rows[::every]):
         canvas.text(x - 4, y + (r * every + 0.5) * down + size * 0.35, ours(name), size=size, anchor="end")
-    colours = [[_colour(stage, r, c) for c in range(stage.matrix.shape[1])] for r in range(len(rows))]
+    colours = _colours(stage)
     canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
     canvas.frame(x, y, across * stage.matrix.shape[1], down * len(rows))
     if _numbered(stage):
@@ -160,16 +161,20 @@ def _ink(colour: str | None) -> str:
     return ink_on(colour) if colour else "#666666"
 
 
-def _colour(stage: StageMatrix, row: int, column: int) -> str | None:
+def _colours(stage: Panel) -> list[list[str | None]]:
+    return [[_colour(stage, r, c) for c in range(stage.matrix.shape[1])] for r in range(stage.matrix.shape[0])]
+
+
+def _colour(stage: Panel, row: int, column: int) -> str | None:
     value = float(stage.matrix[row, column])
-    blank = stage.masked_rows[row] and stage.name in ("weights", "output")
+    blank = stage.name in ("weights", "output") and stage.masked_rows[row]
     if blank or stage.texts[row][column].strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
         return None
     place = stage.scale.place(value)
     return None if place is None else ramp_colour(place, signed=stage.scale.signed)
 
 
-def _put_scale(canvas: Canvas, stage: StageMatrix, x: float, y: float, width: float) -> float:
+def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     _put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
@@ -189,11 +194,11 @@ def _put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed:
     canvas.text(start + _BAR + 4, y + 7.5, ours(high), size=SMALL)
 
 
-def put_thumbnails(canvas: Canvas, thumbnails: Thumbnails) -> None:
+def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
     """Draw every head small, layers below each other and heads side by side, on one scale from 0 to 1."""
-    by_place = thumbnails.weights
+    by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
-    shape = next(iter(by_place.values())).shape
+    shape = panels[0].matrix.shape
     rows, columns = (min(_THUMBNAIL, count) for count in shape)
     left = MARGIN + text_width(f"L{layers[-1]}", SMALL) + 4
     side = max(20.0, min(72.0, (WIDTH - MARGIN - left) / len(heads) - 4))
@@ -227,7 +232,7 @@ def _put_legend(canvas: Canvas, low: str, high: str, said: str) -> None:
     canvas.paragraph(ours(said, "dim"), size=SMALL)
 
 
-def put_map(canvas: Canvas, pooled: WeightMap) -> None:
+def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     """Draw the map of a whole text on a logarithmic scale, with positions along both axes."""
     n_rows, n_columns = pooled.weights.shape
     canvas.paragraph(
@@ -261,30 +266,31 @@ def put_map(canvas: Canvas, pooled: WeightMap) -> None:
     _put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", said)
 
 
-def put_roles(canvas: Canvas, picture: RolePicture) -> None:
-    """Draw the main role of every head: a letter on the role's colour, the stronger the fuller."""
-    texts = [[cell.letter if cell else picture.unclear for cell in row] for row in picture.cells]
-    colours = [
-        [mixed_with_white(cell.colour or "#888888", 0.25 + 0.75 * cell.strength) if cell else "#ffffff" for cell in row]
-        for row in picture.cells
-    ]
-    _put_heads(canvas, texts, colours)
+def _draw_heads(canvas: Canvas, panel: Panel) -> None:
+    """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
+    if panel.colours is None:
+        _put_heads(canvas, panel, _colours(panel))
+        canvas.y += 4
+        low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
+        _put_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
+        canvas.y += 12
+    else:
+        _put_heads(
+            canvas,
+            panel,
+            [
+                [
+                    "#ffffff" if not colour else mixed_with_white(colour, 0.25 + 0.75 * strength)
+                    for colour, strength in zip(row, strengths, strict=True)
+                ]
+                for row, strengths in zip(panel.colours, panel.matrix.tolist(), strict=True)
+            ],
+        )
 
 
-def put_head_numbers(canvas: Canvas, numbers: HeadNumbers) -> None:
-    """Draw a number for every head."""
-    places = [[numbers.scale.place(value) for value in row] for row in numbers.values.tolist()]
-    colours = [
-        [None if place is None else ramp_colour(place, signed=numbers.scale.signed) for place in row] for row in places
-    ]
-    _put_heads(canvas, numbers.texts, colours)
-    canvas.y += 4
-    _put_bar(canvas, MARGIN, canvas.y, numbers.low, numbers.high, signed=numbers.scale.signed)
-    canvas.y += 12
-
-
-def _put_heads(canvas: Canvas, texts: Sequence[Sequence[str]], colours: Sequence[Sequence[str | None]]) -> None:
+def _put_heads(canvas: Canvas, panel: Panel, colours: Sequence[Sequence[str | None]]) -> None:
     """Draw layers × heads."""
+    texts = panel.texts
     headings = [f"H{head}" for head in range(len(texts[0]))]
     across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
     x, y = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6, canvas.y + SMALL + 6

@@ -1,59 +1,50 @@
-"""Draw what is text: facts, paragraphs, rankings and tables of numbers."""
+"""Draw what is text: facts, paragraphs, bars and tables."""
 
 from attnscope.views.axes import Axis
-from attnscope.views.figure.canvas import MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width
+from attnscope.views.figure.canvas import GAP, MARGIN, SMALL, WIDTH, Canvas, plain, spans_width, text_width
 from attnscope.views.figure.colours import BAR
-from attnscope.views.numbers import MASKED, NOTHING, ZERO, written
-from attnscope.views.parts import (
-    Facts,
-    Flow,
-    Grid,
-    Listed,
-    MostAttended,
-    MovedSources,
-    Moves,
-    OneLine,
-    Paragraph,
-    Ranking,
-    StrongestHeads,
-    VectorLine,
-)
-from attnscope.views.spans import Span, Spans, ours
+from attnscope.views.numbers import MASKED, NOTHING
+from attnscope.views.parts import Bars, Cell, Facts, OneLine, Table, Text, joined
+from attnscope.views.spans import Look, Span, Spans, ours
 
 _INDENT = 14.0  # units of a step from the left edge
 _NAMES = 56.0  # width of the column of names
 _BAR = 80.0  # units of a full bar
+_ITEMS = WIDTH - 2 * MARGIN - 200  # width of items on one line
+_FURTHER = 6  # largest number of further columns of a table that are shown
 
 
-def put_paragraph(canvas: Canvas, paragraph: Paragraph) -> None:
-    """Write a paragraph."""
-    canvas.paragraph(paragraph.spans, x=MARGIN + _INDENT * paragraph.indent)
+def draw_text(canvas: Canvas, text: Text) -> None:
+    """Write items one after the other, or leave an empty line."""
+    if text.items:
+        canvas.paragraph(_whole(text), x=MARGIN + _INDENT * text.indent)
+    else:
+        canvas.y += GAP
 
 
-def put_flow(canvas: Canvas, items: Flow) -> None:
-    """Write items one after the other."""
-    canvas.paragraph(_joined(items), x=MARGIN + _INDENT * items.indent)
+def _whole(cell: Cell | OneLine, look: Look = "") -> Spans:
+    """Return a cell or fact as one text; of items on one line, as many as fit."""
+    if isinstance(cell, str):
+        return ours(cell, look)
+    if not isinstance(cell, Text) or cell.cut is None:
+        return joined(cell)
+    shown, used = 0, 0.0
+    for item in cell.items:
+        used += spans_width(item, SMALL) + text_width(cell.between, SMALL)
+        if shown and used > _ITEMS:
+            break
+        shown += 1
+    left = len(cell.items) - shown
+    return *joined(Text(cell.items[:shown], cell.between)), Span(cell.cut.format(left) if left else "", "dim")
 
 
-def _joined(items: Flow) -> Spans:
-    spans: list[Span] = []
-    for item in items.items:
-        spans += [*ours(items.between), *item] if spans else item
-    return tuple(spans)
-
-
-def put_facts(canvas: Canvas, facts: Facts) -> None:
+def draw_facts(canvas: Canvas, facts: Facts) -> None:
     """Write a name and a value a line."""
+    x = MARGIN + _INDENT * facts.indent
     names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in facts.lines)])
     for name, value in facts.lines:
-        canvas.text(MARGIN, canvas.y + SMALL, ours(name, "dim"), size=SMALL)
-        canvas.paragraph(_whole(value), x=MARGIN + names, size=SMALL)
-
-
-def _whole(value: Spans | Flow | OneLine) -> Spans:
-    if isinstance(value, OneLine):
-        return *value.lead, *value.text, *value.after
-    return _joined(value) if isinstance(value, Flow) else value
+        canvas.text(x, canvas.y + SMALL, ours(name, facts.look), size=SMALL)
+        canvas.paragraph(_whole(value), x=x + names, size=SMALL)
 
 
 def _entry(axis: Axis, index: int) -> Spans:
@@ -61,109 +52,59 @@ def _entry(axis: Axis, index: int) -> Spans:
     return (Span(f"{axis.number(index)} "), name)
 
 
-def put_ranking(canvas: Canvas, ranking: Ranking) -> None:
-    """Write every query with its strongest sources, side by side."""
-    canvas.paragraph((*ranking.title, *ranking.meaning))
-    most = max((len(row or [0]) for row in ranking.rows), default=0)  # what stands in place of sources takes a cell
+def draw_bars(canvas: Canvas, bars: Bars) -> None:
+    """Write every query with its strongest sources side by side, or the sources of a text, each within its text."""
+    if bars.queries is None:
+        _draw_attended(canvas, bars)
+        return
+    canvas.paragraph((*bars.title, *bars.meaning))
+    most = max((len(row or [0]) for row in bars.rows), default=0)  # what stands in place of sources takes a cell
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(most):
-        rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in ranking.measures), ()]
+        rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
-    for q, sources in enumerate(ranking.rows):
-        row = [_entry(ranking.queries, q)]
-        for source in sources or []:
-            remark = ours(source.remark[0], "remark") if source.remark else ()
-            row += [_entry(ranking.sources, source.index), *map(ours, source.numbers), remark]
-        if not sources and ranking.rest[q] is None:
+    for q, (sources, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+        row = [_entry(bars.queries, q)]
+        for bar in sources or ():
+            remark = ours(bar.remark[0], "remark") if bar.remark else ()
+            row += [_entry(bars.sources, bar.index), *map(ours, bar.numbers), remark]
+        if not sources and rest is None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
-        rest = ranking.rest[q]
         last.append((len(row), () if rest is None else ours(f"{rest[0]}: {rest[1]}", "dim")))
         rows.append([*row, *[()] * (len(rows[0]) - len(row))])
-    canvas.table(rows, right=[False, *[False, *[True] * len(ranking.measures), False] * most], size=SMALL, last=last)
-    said = {source.remark for row in ranking.rows for source in row or [] if source.remark}
-    for mark, words in sorted(said):
+    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * most], size=SMALL, last=last)
+    for mark, words in bars.remarks():
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
 
 
-def put_attended(canvas: Canvas, attended: MostAttended) -> None:
-    """Write the sources that get the most weight, each within its text."""
-    rows: list[list[Spans]] = [[ours(title, "dim") for title in ("source", "weight", "share", "in the text")]]
-    for n, row in enumerate(attended.rows):
-        spans = [*reversed(row.before), Span(f"[{plain([attended.sources.names[n]])}]", "bold"), *row.after]
-        text = tuple(one for span in spans for one in (span, Span(" ")))
-        rows.append([_entry(attended.sources, n), ours(row.weight), ours(row.share), text])
-    canvas.table(rows, right=[False, True, True, False], size=SMALL)
+def _draw_attended(canvas: Canvas, bars: Bars) -> None:
+    rows: list[list[Spans]] = [[ours(title, "dim") for title in ("source", *bars.measures, "in the text")]]
+    for bar in bars.rows[0] or ():
+        middle = Span(f"[{plain([bars.sources.names[bar.index]])}]", "bold")
+        spans = [*reversed(bar.before), middle, *bar.after]
+        within = tuple(span for pair in zip(spans, [Span(" ")] * len(spans), strict=True) for span in pair)
+        rows.append([_entry(bars.sources, bar.index), *map(ours, bar.numbers), within])
+    canvas.table(rows, right=[False, *[True] * len(bars.measures), False], size=SMALL)
 
 
-def put_moved_sources(canvas: Canvas, moved: MovedSources) -> None:
-    """Write the sources whose weight differs most between two sides."""
-    rows = [[ours("source", "dim"), *moved.sides, ours("change", "dim")]]
-    for n, cells in enumerate(zip(*moved.columns, strict=True)):
-        rows.append([_entry(moved.sources, n), *map(ours, cells)])
-    canvas.table(rows, right=[False, True, True, True], size=SMALL)
-
-
-def put_moves(canvas: Canvas, moves: Moves) -> None:
-    """Write what moved, a query a row."""
-    rows = [[ours(title, "dim") for title in moves.titles], *moves.rows]
-    canvas.table(rows, right=[not named for named in moves.named], size=SMALL)
-
-
-def put_strongest(canvas: Canvas, strongest: StrongestHeads) -> None:
-    """Write the strongest heads of every role."""
-    room = WIDTH - 2 * MARGIN - 200
-    rows: list[list[Spans]] = [[ours("role", "dim"), ours("heads", "dim"), ours("strongest, ± standard error", "dim")]]
-    for row in strongest.rows:
-        heads: Spans = ()
-        for head in row.heads:
-            longer = (*heads, Span("  "), *head) if heads else head
-            if strongest.one_line and heads and spans_width(longer, SMALL) > room:
-                break
-            heads = longer
-        rows.append([(Span(f"{row.role.letter} ", "bold"), Span(row.title)), row.count, heads or ours(row.none, "dim")])
-    _, (_, *bases) = canvas.table(rows, right=[False, True, False], x=MARGIN + _INDENT, size=SMALL)
-    for row, base in zip(strongest.rows, bases, strict=True):
-        if row.role.colour is not None:
-            canvas.fill(MARGIN, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, row.role.colour)
-
-
-def put_listed(canvas: Canvas, listed: Listed) -> None:
-    """Write a title and items beside it."""
-    canvas.paragraph((Span(listed.title, "bold"), Span("  "), Span("  ".join(listed.items))), size=SMALL)
-
-
-def put_grid(canvas: Canvas, grid: Grid) -> None:
-    """Write rows of numbers; of vectors, the first dimensions."""
-    labels = [] if grid.keys is None else [_entry(grid.keys, n) for n in range(len(grid.keys.positions))]
-    labels += grid.others
-    columns = [
-        [ours(column.heading, "dim"), *(ours(cell, column.look) for cell in column.cells)] for column in grid.columns
-    ]
-    said = ""
-    if grid.dimensions is not None:
-        count = grid.dimensions.matrix.shape[1]
-        shown = min(count, 6)
-        for i in range(shown):
-            cells = written(grid.dimensions.matrix[:, i].tolist(), grid.dimensions.digits, ZERO)
-            columns.append([ours(f"dim {i}", "dim"), *(ours(cell, "dim") for cell in cells)])
-        if grid.dimensions.whole and shown < count:
-            said = f"the first {shown} of {count} dimensions of {grid.dimensions.name}"
-    rows = [[ours(grid.heading, "dim"), *(column[0] for column in columns)]]
-    rows += [[label, *(column[n + 1] for column in columns)] for n, label in enumerate(labels)]
-    x = MARGIN + _INDENT
-    right, (_, *bases) = canvas.table(rows, right=[False, *[True] * len(columns)], x=x, size=SMALL)
-    zero = right - _BAR * min([0.0, *(share for share in grid.bars or () if share is not None)])
-    for share, base in zip(grid.bars or (), bases, strict=grid.bars is not None):
+def draw_table(canvas: Canvas, table: Table) -> None:
+    """Write rows of cells, with bars beside them, and with squares in the colours of their labels."""
+    labels = [] if table.keys is None else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
+    labels += table.labels
+    columns = [*table.columns, *table.further[:_FURTHER]]
+    rows = [[ours(table.heading, "dim"), *(ours(plain(_whole(column.heading)), "dim") for column in columns)]]
+    rows += [[label, *(_whole(c.cells[n], c.look) for c in columns)] for n, label in enumerate(labels)]
+    coloured = any(span.colour for label in labels for span in label)
+    x = MARGIN + _INDENT * max(table.indent, coloured)
+    right, (_, *bases) = canvas.table(rows, right=[False, *(not c.left for c in columns)], x=x, size=SMALL)
+    for label, base in zip(labels, bases, strict=True):
+        for span in label:
+            if span.colour:
+                canvas.fill(x - _INDENT, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, span.colour)
+    zero = right - _BAR * min([0.0, *(share for share in table.bars or () if share is not None)])
+    for share, base in zip(table.bars or (), bases, strict=table.bars is not None):
         if share:
             canvas.fill(zero + _BAR * min(share, 0.0), base - SMALL * 0.72, abs(share) * _BAR, SMALL * 0.72, BAR)
-    if said:
+    if table.further_name and len(table.further) > _FURTHER:
+        said = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
         canvas.paragraph(ours(said, "dim"), x=x, size=SMALL)
-
-
-def put_vector(canvas: Canvas, vector: VectorLine) -> None:
-    """Write how a vector was made, its norm and its first numbers."""
-    canvas.paragraph((Span(vector.name, "bold"), Span(f"  {vector.made}", "dim")), x=MARGIN + _INDENT)
-    values = vector.values.tolist()
-    first = "  ".join(vector.digits.text(value) for value in values[:8])
-    more = f"  … {len(values) - 8} more" if len(values) > 8 else ""
-    canvas.paragraph((Span(f"‖·‖ {vector.norm}   "), Span(first + more, "dim")), x=MARGIN + 2 * _INDENT, size=SIZE)

@@ -4,17 +4,79 @@ This package is the only view that uses rich. Nothing is truncated silently: wid
 columns, shortened labels are spelled out below, and control characters of untrusted text are escaped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.segment import Segment
 
-from attnscope.views.parts import ViewPart
-from attnscope.views.terminal.lowering import put_part
+from attnscope.views import parts
+from attnscope.views.terminal.bars import draw_bars
+from attnscope.views.terminal.heat import draw_heat
+from attnscope.views.terminal.map import draw_map
+from attnscope.views.terminal.matrices import draw_matrices
 from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.table import draw_table
+from attnscope.views.terminal.text import draw_facts, draw_text
+
+SCREENFUL = 38  # lines that leave twelve for what stands around them
 
 
-def draw(parts: Iterable[ViewPart], console: Console) -> None:
+def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:
     """Print parts on a console, at its width, colours and encoding; `color_system=None` prints no escapes."""
-    screen = Screen(console)
-    for part in parts:
-        put_part(screen, part)
+    _draw(Screen(console), parts)
+
+
+def _draw(screen: Screen, shown: Iterable[parts.ViewPart]) -> None:
+    for part in shown:
+        DRAWN[type(part)](screen, part)
+
+
+@dataclass(frozen=True)
+class _Page(Screen):
+    """A screen that keeps its lines, as long as they are not too many."""
+
+    most: int = SCREENFUL
+    kept: list[list[Segment]] = field(default_factory=list)
+
+    def put(self, renderable: RenderableType, width: int = 0) -> None:
+        """Keep what would be printed.
+
+        Raises:
+            _FullError: There are too many lines.
+        """
+        self.kept.extend(self.lines(renderable, width))
+        if len(self.kept) > self.most:
+            raise _FullError
+
+
+class _FullError(Exception):
+    """More lines than a screen has."""
+
+
+def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
+    limits = [(form, SCREENFUL) for form in findings.forms]
+    last = findings.picture or findings.forms[-1]
+    limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
+    for form, most in limits:
+        page = _Page(screen.console, most)
+        try:
+            _draw(page, form)
+        except _FullError:
+            continue
+        screen.put_lines(page.kept)
+        return
+    _draw(screen, last)
+
+
+DRAWN: dict[type, Callable[[Screen, Any], None]] = {
+    parts.Text: draw_text,
+    parts.Facts: draw_facts,
+    parts.Table: draw_table,
+    parts.Matrices: draw_matrices,
+    parts.HeatGrid: draw_heat,
+    parts.WeightMap: draw_map,
+    parts.Bars: draw_bars,
+    parts.FirstFitting: _draw_first_fitting,
+}

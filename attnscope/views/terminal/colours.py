@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from rich.color import Color
 from rich.style import Style
+from rich.text import Text
 
 _STEPS = 64
 _SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
@@ -16,6 +17,9 @@ _DIVERGING = "a6d5ff 4f9bea 2c62ac 24406b 23262e 6b3c1e ac5a1d e88a35 ffd09a"
 _SEQUENTIAL_16 = "black blue cyan yellow bright_yellow"
 _DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
 _DARK_16 = ("black", "blue", "red")
+_DARK = (34, 34, 34)  # what a weak role's colour fades to
+SHADES = " ░▒▓█"
+_LEGEND = 16  # cells of a legend's ramp
 
 
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
@@ -33,6 +37,24 @@ def _style(step: int, signed: bool, few: bool) -> Style:
     at = step / _STEPS * (len(stops) - 1)
     left = min(int(at), len(stops) - 2)
     red, green, blue = (round(a + (b - a) * (at - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
+    return Style(bgcolor=Color.from_rgb(red, green, blue), color=readable_on(red, green, blue))
+
+
+def ramp_text(low: str, high: str, signed: bool, colours: int) -> Text:
+    """Draw a ramp between the numbers at its ends."""
+    ramp = Text(f"{low} ")
+    for i in range(_LEGEND):
+        ramp.append(" ", ramp_style(i / (_LEGEND - 1), signed, colours))
+    return ramp.append(f" {high}")
+
+
+def role_style(colour: str, strength: float, colours: int) -> Style:
+    """Return a role's colour, `#rrggbb`, the stronger the brighter: from 0 to 1."""
+    rgb = bytes.fromhex(colour[1:])
+    if colours <= 16:
+        return Style(color=Color.from_rgb(*rgb), bold=True)
+    share = min(1.0, max(0.0, strength))
+    red, green, blue = (round(dark + (full - dark) * share) for full, dark in zip(rgb, _DARK, strict=True))
     return Style(bgcolor=Color.from_rgb(red, green, blue), color=readable_on(red, green, blue))
 
 

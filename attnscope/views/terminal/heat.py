@@ -1,4 +1,4 @@
-"""Draw heat maps of one head's stages, side by side if they fit."""
+"""Draw matrices as cells of colour, side by side if they fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,29 +11,23 @@ from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, MINUS, NOT_ALLOWED
-from attnscope.views.parts import HeatPanels, StageMatrix
-from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.parts import HeatGrid, Panel
+from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
+from attnscope.views.terminal.heads import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.screen import Screen, flow
+from attnscope.views.terminal.thumbnails import draw_thumbnails
 
-SHADES = " ░▒▓█"
 BETWEEN = 2  # Blanks between two pictures.
-LEGEND = 16  # Cells of a legend's ramp.
 _TITLE = 24  # Cells from which a title takes no more than the picture.
 _NAMES = 7, 16  # Cells of the names in legends, at least; longer ones than the second have no scale in their line.
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Some columns of one stage.
+class PanelColumns:
+    """Some columns of one matrix."""
 
-    Attributes:
-        stage: The stage.
-        columns: Which of its columns.
-        title: Its title.
-    """
-
-    stage: StageMatrix
+    panel: Panel
     columns: range
     title: str
 
@@ -43,18 +37,26 @@ class Panel:
         return max(2 * len(self.columns), min(cell_len(self.title), _TITLE), len(MASKED))
 
 
-def put_heat(screen: Screen, heat: HeatPanels) -> None:
-    """Print every stage as a picture, then what its colours or shades mean."""
-    stages = heat.stages
+def draw_heat(screen: Screen, heat: HeatGrid) -> None:
+    """Print matrices as pictures: thumbnails, heads, or whole ones with what their colours or shades mean."""
+    if heat.places is not None:
+        draw_thumbnails(screen, heat.panels, heat.places)
+    elif heat.panels[0].columns.kind == "head":
+        draw_heads(screen, heat.panels[0])
+    else:
+        _draw_panels(screen, heat.panels)
+
+
+def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
     rows = labels(screen, stages[-1].rows)  # of two texts, the difference has the positions and tokens of both
     name = rows.name_cells(screen.width)
     label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
-    panels = [panel for stage in stages for panel in _panels(screen, stage, space)]
-    for number, band in enumerate(_bands(panels, space)):
+    pieces = [piece for stage in stages for piece in _pieces(screen, stage, space)]
+    for number, band in enumerate(_bands(pieces, space)):
         if number:
             screen.say("")
-        needed = label + sum(panel.width + BETWEEN for panel in band)
+        needed = label + sum(piece.width + BETWEEN for piece in band)
         screen.put(_table(screen, band, rows, name, label), width=needed)
     screen.say("")
     titles = [cell_len(screen.plain(stage.title)) for stage in stages]
@@ -65,72 +67,72 @@ def put_heat(screen: Screen, heat: HeatPanels) -> None:
     _put_columns(screen, rows, labels(screen, named.columns), name)
 
 
-def _panels(screen: Screen, stage: StageMatrix, space: int) -> list[Panel]:
+def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     """Cut a stage into as few pieces as fit the space, as even as they can be."""
     count = len(stage.columns.positions)
     most = max(1, space // 2)
-    pieces = -(-count // most)
+    needed = -(-count // most)
     title = screen.plain(stage.title)
-    if pieces == 1 and not stage.columns.needs_caption:
-        return [Panel(stage, range(count), title)]
-    size = -(-count // pieces)
+    if needed == 1 and not stage.columns.needs_caption:
+        return [PanelColumns(stage, range(count), title)]
+    size = -(-count // needed)
     cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    return [Panel(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
+    return [PanelColumns(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
 
 
-def _which(stage: StageMatrix, part: range) -> str:
+def _which(stage: Panel, part: range) -> str:
     shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
     return f"{format_positions(shown) if stage.columns.numbered else len(shown)} of {stage.columns.total}"
 
 
-def _bands(panels: list[Panel], space: int) -> list[list[Panel]]:
-    """Group panels that fit side by side."""
-    bands: list[list[Panel]] = []
-    for panel in panels:
+def _bands(pieces: list[PanelColumns], space: int) -> list[list[PanelColumns]]:
+    """Group pieces that fit side by side."""
+    bands: list[list[PanelColumns]] = []
+    for piece in pieces:
         used = sum(p.width + BETWEEN for p in bands[-1]) if bands else 0
-        if bands and used + panel.width <= space:
-            bands[-1].append(panel)
+        if bands and used + piece.width <= space:
+            bands[-1].append(piece)
         else:
-            bands.append([panel])
+            bands.append([piece])
     return bands
 
 
-def _table(screen: Screen, band: list[Panel], rows: Labels, name: int, label: int) -> Table:
+def _table(screen: Screen, band: list[PanelColumns], rows: Labels, name: int, label: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="")
-    digits = max(panel.stage.columns.digits for panel in band)
-    titles = [Text(panel.title, "bold").wrap(screen.console, panel.width) for panel in band]
+    digits = max(piece.panel.columns.digits for piece in band)
+    titles = [Text(piece.title, "bold").wrap(screen.console, piece.width) for piece in band]
     height = max(map(len, titles))
     table.add_column(Text("\n" * (digits + height - 1)), width=label, no_wrap=True)
-    for panel, title in zip(band, titles, strict=True):
+    for piece, title in zip(band, titles, strict=True):
         lines = [*[Text()] * (height - len(title)), *title]
-        table.add_column(_heading(panel, lines, digits), width=panel.width + BETWEEN, no_wrap=True)
+        table.add_column(_heading(piece, lines, digits), width=piece.width + BETWEEN, no_wrap=True)
     for r in range(len(rows.names)):
-        table.add_row(rows.label(r, name), *(_row(screen, panel, r) for panel in band))
+        table.add_row(rows.label(r, name), *(_row(screen, piece, r) for piece in band))
     return table
 
 
-def _heading(panel: Panel, title: Sequence[Text], digits: int) -> Text:
+def _heading(piece: PanelColumns, title: Sequence[Text], digits: int) -> Text:
     """Put the title over the columns' positions, which are read downwards."""
     heading = Text("\n").join([Text(" " * BETWEEN) + line for line in title])
-    positions = [f"{panel.stage.columns.number(i) or '+':>{digits}}" for i in panel.columns]
+    positions = [f"{piece.panel.columns.number(i) or '+':>{digits}}" for i in piece.columns]
     for d in range(digits):
         heading.append("\n" + " " * BETWEEN)
         heading.append("".join(f" {p[d]}" for p in positions), "dim")
     return heading
 
 
-def _row(screen: Screen, panel: Panel, r: int) -> Text:
-    stage = panel.stage
+def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
+    stage = piece.panel
     row = Text(" " * BETWEEN)
     if stage.masked_rows[r] and stage.name in ("weights", "output"):
         return row.append(MASKED, "dim")
-    for i in panel.columns:
+    for i in piece.columns:
         text, style = _pixel(screen, stage, float(stage.matrix[r, i]), stage.texts[r][i])
         row.append(text, style)
     return row
 
 
-def _pixel(screen: Screen, stage: StageMatrix, value: float, text: str) -> tuple[str, Style | str]:
+def _pixel(screen: Screen, stage: Panel, value: float, text: str) -> tuple[str, Style | str]:
     if text.strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
         return f" {NOT_ALLOWED}", "dim"
     place = stage.scale.place(value)
@@ -149,24 +151,22 @@ def _shade(place: float, signed: bool) -> str:
     return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade
 
 
-def _put_legend(screen: Screen, stage: StageMatrix, name: int) -> None:
+def _put_legend(screen: Screen, stage: Panel, name: int) -> None:
     """Describe the scale from smallest to largest, behind a title of so many cells, and what was computed."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    title, legend = Text(screen.plain(stage.title), "bold"), Text(f"{low} ")
+    title = Text(screen.plain(stage.title), "bold")
     title.pad_right(max(0, name - title.cell_len))
     if screen.colours:
-        for i in range(LEGEND):
-            legend.append(" ", ramp_style(i / (LEGEND - 1), stage.scale.signed, screen.colours))
+        legend = ramp_text(low, high, stage.scale.signed, screen.colours)
     else:
         count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
-        legend.append(_shades(stage, count))
-    legend.append(f" {high}")
+        legend = Text(f"{low} {_shades(stage, count)} {high}")
     said = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
     scale = legend.wrap(screen.console, screen.width - BETWEEN)
     screen.put(flow([title, *scale, *said], screen.width, " " * BETWEEN, BETWEEN))
 
 
-def _shades(stage: StageMatrix, count: int) -> str:
+def _shades(stage: Panel, count: int) -> str:
     """Write every shade of a scale, with the numbers between two of them."""
     scale = stage.scale
     # of a signed scale, the middle shade is that of both signs, and twice as wide

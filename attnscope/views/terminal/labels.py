@@ -18,7 +18,6 @@ class Labels:
     """The entries of an axis as a screen spells them.
 
     Attributes:
-        axis: The axis.
         names: Visible spelling of each entry; empty for value dimensions.
     """
 
@@ -80,11 +79,8 @@ def pad_left(text: Text, cells: int) -> Text:
 def say_shortened(screen: Screen, rows: dict[int, str], others: dict[int, str], kind: str) -> None:
     """Print the full names of shortened labels, by position.
 
-    Args:
-        screen: Where to.
-        rows: Position to whole name of the shortened queries.
-        others: The same of the other axis; where it is the same text, both go in one list.
-        kind: What the other axis is.
+    `rows`: position to whole name of the shortened queries.
+    `others`: the same of the other axis; where it is the same text, both go in one list.
     """
     if kind == "context":
         _say_whole(screen, "shortened queries", rows)

@@ -10,11 +10,10 @@ from rich.text import Text
 from attnscope.findings.arrays import Matrix
 from attnscope.views.parts import WeightMap
 from attnscope.views.scales import LogScale
-from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.terminal.colours import ramp_style, ramp_text
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 SHADES = "░▒▓█"  # of what is more than zero
-LEGEND = 16  # cells of a legend's ramp
 _UPPER, _LOWER = "▀", "▄"
 
 
@@ -25,11 +24,9 @@ class Picture:
     Attributes:
         queries: Where runs of queries start, and the end.
         keys: Where runs of keys start, and the end.
-        weights: (runs of queries, runs of keys).
         cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.
-        scale: Places of the weights.
     """
 
     queries: list[int]
@@ -40,7 +37,7 @@ class Picture:
     scale: LogScale
 
 
-def put_map(screen: Screen, pooled: WeightMap) -> None:
+def draw_map(screen: Screen, pooled: WeightMap) -> None:
     """Print a map, as wide as fits, with positions along both axes, and what its colours or shades mean."""
     kind = pooled.kind
     digits = len(str(pooled.queries[-1]))
@@ -140,10 +137,7 @@ def _put_legend(screen: Screen, picture: Picture) -> None:
     if screen.colours:
         # smaller weights have the colour of the lower end
         below = bool(((picture.weights > 0) & (picture.weights < picture.scale.low)).any())
-        ramp = Text(f"{'<' if below else ''}{low} ")
-        for i in range(LEGEND):
-            ramp.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
-        items = [ramp.append(f" {high}")]
+        items = [ramp_text(f"{'<' if below else ''}{low}", high, False, screen.colours)]
     else:
         bounds = [*(f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]

@@ -1,5 +1,6 @@
 """Parts as the text of a file, plain, HTML or SVG."""
 
+import re
 from collections.abc import Iterable
 from io import StringIO
 
@@ -8,8 +9,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.parts import ViewPart
 from attnscope.views.terminal import draw
-from attnscope.views.terminal.smaller_svg import smaller
 
+_WEB_FONT = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 _PRE = (
     "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
     'overflow-x:auto;padding:0.5em;color:{foreground};background-color:{background}">{code}</pre>'
@@ -34,7 +35,7 @@ def as_svg(parts: Iterable[ViewPart], width: int) -> str:
     """Draw parts in colour, as a picture of a terminal that loads nothing from anywhere."""
     console = _recording(width)
     draw(parts, console)
-    return smaller(console.export_svg(title="attnscope"))
+    return _WEB_FONT.sub("", console.export_svg(title="attnscope"))
 
 
 def _recording(width: int) -> Console:

@@ -11,8 +11,9 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from attnscope.views.plain import ASCII, spell
 from attnscope.views.spans import Look, Span
+from attnscope.views.spelling import ASCII, spell
+from attnscope.views.terminal.colours import role_style
 
 NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
@@ -64,7 +65,10 @@ class Screen:
 
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
-        styled = [(self.plain(some), STYLES[look]) for look, some in groupby(spans, lambda span: span.look)]
+        styled = [
+            (self.plain(alike), role_style(colour, 1.0, self.colours) if colour and self.colours else STYLES[look])
+            for (look, colour), alike in groupby(spans, lambda span: (span.look, span.colour))
+        ]
         if len(styled) == 1:
             return Text(*styled[0], overflow="fold")  # what pads it in a column looks the same
         return Text.assemble(*styled, overflow="fold")
@@ -112,11 +116,7 @@ class Screen:
 def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
     """Lay out items one after the other, with line breaks between items, never inside one that fits the width.
 
-    Args:
-        items: The items.
-        width: Columns.
-        between: What separates two of them.
-        indent: Blanks in front of every line but the first.
+    `indent`: blanks in front of every line but the first.
     """
     flowed, used = Text(overflow="fold"), 0
     width -= len(between.rstrip()) + indent  # it ends a line that is broken

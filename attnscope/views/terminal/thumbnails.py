@@ -1,5 +1,6 @@
 """Draw every head of a text as a thumbnail, layers below each other and heads side by side."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,9 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.parts import Thumbnails
+from attnscope.views.parts import Panel
 from attnscope.views.scales import pool_largest, pooled_cells
-from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.heat import LEGEND, SHADES
+from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
 from attnscope.views.terminal.screen import Screen
 
 _NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
@@ -20,35 +20,34 @@ _LEAST = 3  # lines of a thumbnail
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def put_thumbnails(screen: Screen, thumbnails: Thumbnails) -> None:
-    """Print the weights of every head as a thumbnail.
+def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
+    """Print the weights of every head, by layer and head, as a thumbnail.
 
     A cell of a thumbnail is the largest weight of the queries and keys that fall into it, so that nothing strong is
     lost; all are drawn on one scale from 0 to 1.
     """
-    by_place = thumbnails.weights
+    by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     label = len(f"L{layers[-1]}") + 1
     at_once = max(1, min(len(heads), (screen.width - label) // (_NARROWEST + 1)))
     blocks = -(-len(heads) // at_once)
     at_once = -(-len(heads) // blocks)
-    shape = next(iter(by_place.values())).shape
+    shape = panels[0].matrix.shape
     width = min(_WIDEST, shape[1], max(_NARROWEST, (screen.width - label) // at_once - 1))
     lines = max(_LEAST, min(_LINES // len(layers), shape[0] // 2 + 1))  # half a line stays free between layers
     rows = min(shape[0], 2 * lines - 1)
     for first in range(0, len(heads), at_once):
-        some = heads[first : first + at_once]
-        numbers = "".join(f"{f'H{head}':<{width + 1}}" for head in some)
+        beside = heads[first : first + at_once]
+        numbers = "".join(f"{f'H{head}':<{width + 1}}" for head in beside)
         screen.put(Text(" " * label + numbers, "dim"), width=label + len(numbers))
         for layer in layers:
-            shown = [by_place.get((layer, head)) for head in some]
-            pixels = [None if one is None else pool_largest(one, rows, width) for one in shown]
+            shown = [by_place.get((layer, head)) for head in beside]
+            pixels = [None if weights is None else pool_largest(weights, rows, width) for weights in shown]
             # a blank half line, or line, stays between layers
             for line in range(-(-(rows + (layer != layers[-1])) // 2)):
                 row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
-                for one in pixels:
-                    row.append_text(_line(screen, one, line, width))
-                    row.append(" ")
+                for head_pixels in pixels:
+                    row.append_text(_line(screen, head_pixels, line, width)).append(" ")
                 screen.put(row, width=label + len(numbers))
     screen.say("")
     _put_legend(screen, shape, rows, width)
@@ -80,12 +79,7 @@ def _colour(screen: Screen, weight: float) -> Color | None:
 
 
 def _put_legend(screen: Screen, shape: tuple[int, ...], rows: int, width: int) -> None:
-    legend = Text.assemble(("weights", "bold"), "  0 ")
-    if screen.colours:
-        for i in range(LEGEND):
-            legend.append(" ", ramp_style(i / (LEGEND - 1), False, screen.colours))
-    else:
-        legend.append(SHADES)
+    scale = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
     halves = screen.colours and not screen.ascii  # a line shows two rows of cells apart
     cell = pooled_cells(shape, rows, width, together=1 if halves else 2)
-    screen.say(legend.append(" 1").append(f"  queries are rows, keys are columns{cell}", "dim"))
+    screen.say(("weights", "bold"), "  ", scale, (f"  queries are rows, keys are columns{cell}", "dim"))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, NOT_ALLOWED, ZERO
-from attnscope.views.parts import Matrices, StageMatrix
+from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
 from attnscope.views.terminal.screen import ROOMY, Screen
@@ -29,15 +29,11 @@ class Layout:
     """Where everything goes.
 
     Attributes:
-        rows: Labels of the queries.
-        columns: Labels of the keys or dimensions.
         row_name: Cells of a row's name.
         label: Cells of the whole row label.
         column_name: Cells of a column's name.
         gap: Blanks before a column; one of two is after it.
         widths: Cells of every column, gap included.
-        texts: Every cell as text.
-        blocks: The columns of each block.
         percent: The cells are percentages.
     """
 
@@ -48,7 +44,7 @@ class Layout:
     column_name: int
     gap: int
     widths: list[int]
-    texts: list[list[str]]
+    texts: Sequence[Sequence[str]]
     blocks: list[range]
     percent: bool = False
 
@@ -59,18 +55,17 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class TablePanel:
+class Neighbour:
     """One matrix beside others.
 
     Attributes:
-        stage: The matrix.
         layout: How it is laid out, in one block.
         labelled: Its rows are labelled; otherwise the labels of the panel before it are.
         other_columns: Its columns are not those of the panel before it, and its title says which they are.
         widened: Cells that are added, so that its title is one line.
     """
 
-    stage: StageMatrix
+    stage: Panel
     layout: Layout
     labelled: bool
     other_columns: bool
@@ -83,20 +78,20 @@ class TablePanel:
         return max(needed, _TITLE) + self.widened
 
 
-def put_matrices(screen: Screen, matrices: Matrices) -> None:
+def draw_matrices(screen: Screen, matrices: Matrices) -> None:
     """Print matrices: as many side by side as fit whole, the others below them."""
-    for number, band in enumerate(_bands(screen, matrices.stages)):
+    for number, band in enumerate(_bands(screen, matrices.panels)):
         if number:
             screen.say("")
-        if isinstance(band, StageMatrix):
-            _put_alone(screen, band, percent=len(matrices.stages) == 1)
+        if isinstance(band, Panel):
+            _put_alone(screen, band, percent=len(matrices.panels) == 1)
         else:
             _put_beside(screen, band)
 
 
-def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | list[TablePanel]]:
+def _bands(screen: Screen, stages: Sequence[Panel]) -> list[Panel | list[Neighbour]]:
     """Group matrices that fit side by side; one that no neighbour fits beside has a band of its own."""
-    bands: list[StageMatrix | list[TablePanel]] = []
+    bands: list[Panel | list[Neighbour]] = []
     rest = list(stages)
     while rest:
         panels = next((found for n in range(len(rest), 1, -1) if (found := _panels(screen, rest[:n]))), None)
@@ -105,12 +100,12 @@ def _bands(screen: Screen, stages: Sequence[StageMatrix]) -> list[StageMatrix | 
     return bands
 
 
-def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[TablePanel]:
+def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
     """Lay matrices out side by side, with whole names; none where the screen is too narrow for that."""
     if len({stage.columns.kind for stage in stages}) > 1:
         return []
     for gap in (2, 1):
-        panels: list[TablePanel] = []
+        panels: list[Neighbour] = []
         for stage in stages:
             rows, columns = labels(screen, stage.rows), labels(screen, stage.columns)
             label = _label_cells(screen.width, rows, columns)
@@ -118,13 +113,13 @@ def _panels(screen: Screen, stages: Sequence[StageMatrix]) -> list[TablePanel]:
             before = panels[-1].layout if panels else None
             same = before is not None and _same_labels(before.rows, rows)
             known = before is not None and _same_labels(before.columns, columns)
-            panels.append(TablePanel(stage, layout, not same, not known))
+            panels.append(Neighbour(stage, layout, not same, not known))
         if _band_width(panels) <= screen.width:
             return _widened(screen, panels)
     return []
 
 
-def _widened(screen: Screen, panels: Sequence[TablePanel]) -> list[TablePanel]:
+def _widened(screen: Screen, panels: Sequence[Neighbour]) -> list[Neighbour]:
     """Widen panels to their titles if that makes every title one line."""
     titles = [2 - panel.labelled + cell_len(_panel_title(screen, panel).plain) for panel in panels]
     widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in zip(panels, titles, strict=True)]
@@ -135,16 +130,16 @@ def _same_labels(one: Labels, other: Labels) -> bool:
     return (list(one.axis.positions), list(one.names)) == (list(other.axis.positions), list(other.names))
 
 
-def _band_width(panels: Sequence[TablePanel]) -> int:
+def _band_width(panels: Sequence[Neighbour]) -> int:
     return sum(panel.width for panel in panels) + sum(len(_rule(panel)) for panel in panels[1:])
 
 
-def _rule(panel: TablePanel) -> str:
+def _rule(panel: Neighbour) -> str:
     """Return the line between a panel and the one before; blanks around its columns are part of them."""
     return f"{' ' * (panel.layout.gap == 1)}│{' ' * panel.labelled}"
 
 
-def _put_beside(screen: Screen, panels: Sequence[TablePanel]) -> None:
+def _put_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
     """Print matrices side by side: titles, column headings, and a line for every row of all of them."""
     titles = [_title_lines(screen, panel) for panel in panels]
     height = max(map(len, titles))
@@ -165,7 +160,7 @@ def _put_beside(screen: Screen, panels: Sequence[TablePanel]) -> None:
     say_shortened(screen, shortened, {}, panels[0].stage.columns.kind)
 
 
-def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
+def _title_lines(screen: Screen, panel: Neighbour) -> list[Text]:
     """Wrap the title of a panel within it, with a blank after it.
 
     All but the first start one cell after the line before them.
@@ -175,7 +170,7 @@ def _title_lines(screen: Screen, panel: TablePanel) -> list[Text]:
     return [Text(indent) + line for line in title.wrap(screen.console, panel.width - len(indent) - 1)]
 
 
-def _panel_title(screen: Screen, panel: TablePanel) -> Text:
+def _panel_title(screen: Screen, panel: Neighbour) -> Text:
     """Return the title of a panel; it says which columns there are if they are not those of the panel before it."""
     title = _title(screen, panel.stage)
     if panel.other_columns and panel.stage.columns.needs_caption:
@@ -183,7 +178,7 @@ def _panel_title(screen: Screen, panel: TablePanel) -> Text:
     return title
 
 
-def _title(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Text:
+def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
     title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
     if percent:
         title, arithmetic = (
@@ -193,7 +188,7 @@ def _title(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Text
     return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
-def _put_alone(screen: Screen, stage: StageMatrix, *, percent: bool) -> None:
+def _put_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
     """Print one matrix: title, blocks, and the full names of shortened labels; see lay_out."""
     layout = lay_out(screen, stage, percent=percent)
     screen.put(_title(screen, stage, percent=layout.percent))
@@ -220,16 +215,13 @@ def block_title(columns: Labels, block: range) -> str:
     return f"{what} {format_positions(shown)} of {axis.total}{names}"
 
 
-def lay_out(screen: Screen, stage: StageMatrix, *, percent: bool = False) -> Layout:
+def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
     """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
 
     Where every column is a row, too, and that makes one block of several, columns have positions without names, and
     weights no zero before the point; or they are percentages, beside shorter names of rows if need be.
 
-    Args:
-        screen: Where it goes.
-        stage: The matrix.
-        percent: Weights may be percentages.
+    `percent`: weights may be percentages.
     """
     rows, columns, width = labels(screen, stage.rows), labels(screen, stage.columns), screen.width
     label = _label_cells(width, rows, columns)
@@ -264,7 +256,7 @@ def _percentage(weight: float) -> str:
     return MASKED if isnan(weight) else NOT_ALLOWED if weight == 0 else f"{100 * weight:.0f}"
 
 
-def _are_rows(stage: StageMatrix) -> bool:
+def _are_rows(stage: Panel) -> bool:
     """Tell whether every column is a row as well, so that the rows' labels name the columns."""
     return stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
 
@@ -286,7 +278,7 @@ def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
 
 
 def _layout(
-    stage: StageMatrix, axes: tuple[Labels, Labels], label: tuple[int, int], room: int, longest: int, gap: int
+    stage: Panel, axes: tuple[Labels, Labels], label: tuple[int, int], room: int, longest: int, gap: int
 ) -> Layout:
     """Place the columns in blocks that fit the room beside the labels, with names of at most so many cells."""
     rows, columns = axes
@@ -313,7 +305,7 @@ def _greedy(widths: list[int], space: int, most: int) -> list[range]:
 
 
 def _lines(
-    screen: Screen, stage: StageMatrix, layout: Layout, block: range | None = None, *, labelled: bool = True
+    screen: Screen, stage: Panel, layout: Layout, block: range | None = None, *, labelled: bool = True
 ) -> list[Text]:
     """Write the heading of some columns, by default of all, and the rows below it.
 
@@ -348,7 +340,7 @@ def _corner(layout: Layout) -> tuple[Text, Text]:
     return first, second
 
 
-def _cell(screen: Screen, stage: StageMatrix, layout: Layout, r: int, i: int, text: str) -> Text:
+def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: str) -> Text:
     after = layout.gap // 2
     shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
     if text.strip() in (MASKED, NOT_ALLOWED, ZERO):

@@ -1,0 +1,49 @@
+"""Spell text for a screen or a page: control characters escaped, ASCII if the encoding asks for it."""
+
+from unicodedata import category
+
+from attnscope.base.system.escape import escape_control
+from attnscope.views.spans import TOKEN_MARKS, Span
+
+ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x~<>vv^--||a.:*#-=====#-=")  # all as wide
+_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
+
+
+def note_for(text: str, *, ascii: bool) -> str:
+    """Format a note of ours that may quote untrusted text: escape control characters, use ASCII if needed."""
+    text = escape_control(text)
+    return text.translate(ASCII).translate(_LONGER).encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+def spell_token(text: str, *, ascii: bool) -> str:
+    """Spell a token for a screen: no control characters, no invisible edges, never empty."""
+    blank = "_" if ascii else "␣"
+    inner = text.strip(" ")
+    if not inner:
+        return blank * len(text) or '""'
+    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    bare = category(inner[0]) in ("Mn", "Me", "Mc")  # an accent without a letter would land on its neighbour
+    carried = "◌" if bare and not ascii else ""
+    return blank * left + carried + "".join(_blank(c) or safe_text(c, ascii=ascii) for c in inner) + blank * right
+
+
+def _blank(c: str) -> str | None:
+    """Spell out a blank other than U+0020, which looks just like it, by its number; None for anything else."""
+    return f"\\u{ord(c):04x}" if c != " " and category(c) == "Zs" else None
+
+
+def safe_text(text: str, *, ascii: bool) -> str:
+    """Escape control characters of untrusted text, in characters that the page or console has."""
+    text = escape_control(text)
+    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+def spell(span: Span, *, ascii: bool) -> str:
+    """Write a span as its origin asks: what is untrusted is escaped, and blanks of tokens are visible."""
+    if span.origin in TOKEN_MARKS:
+        return TOKEN_MARKS[span.origin] + spell_token(span.text, ascii=ascii)
+    if span.origin == "untrusted":
+        return safe_text(span.text, ascii=ascii)
+    if span.origin == "note":
+        return note_for(span.text, ascii=ascii)
+    return span.text.translate(_LONGER) if ascii else span.text

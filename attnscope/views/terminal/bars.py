@@ -1,0 +1,191 @@
+"""Draw the strongest sources of every query, or of a whole text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.views.numbers import MASKED, NOTHING
+from attnscope.views.parts import Bar, Bars
+from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
+from attnscope.views.terminal.screen import Screen, flow
+
+BAR = 10  # cells of a full bar
+_SNIPPET = 16  # cells below which a part of a text is useless
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """Bars with their labels.
+
+    Attributes:
+        query: Cells of a query's name.
+        source: Cells of a source's name.
+    """
+
+    bars: Bars
+    queries: Labels | None
+    sources: Labels
+    query: int
+    source: int
+
+    @property
+    def arrow(self) -> str:
+        """What stands before a source."""
+        return "" if self.queries is None else "  ← "
+
+    def queried(self, row: int) -> Text:
+        """Write the label of a query; nothing for a whole text."""
+        return Text() if self.queries is None else self.queries.label(row, self.query)
+
+
+def draw_bars(screen: Screen, bars: Bars) -> None:
+    """Print the strongest sources of every shown query, or of a text."""
+    queries, sources = None if bars.queries is None else labels(screen, bars.queries), labels(screen, bars.sources)
+    cells = 0 if queries is None else queries.name_cells(screen.width), sources.name_cells(screen.width)
+    labelled = _Labelled(bars, queries, sources, *cells)
+    layouts = ((BAR, True), (BAR, False), (0, False))
+    fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
+    shown = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))
+    if bars.title:
+        screen.put(screen.text(bars.title if bars.brief and len(shown) == 1 else (*bars.title, *bars.meaning)))
+    if bars.compact or not fitting:
+        _put_compact(screen, labelled, shown)
+        return
+    bar, remarks = fitting[0]
+    screen.put(_table(screen, labelled, bar, remarks))
+    if not remarks:
+        _put_marks(screen, bars)
+    _put_shortened(screen, labelled, labelled.source)
+
+
+def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
+    """Count cells that the table needs with bars of this width, with remarks in words or as marks."""
+    said = labelled.bars.remarks()
+    words = (2 + max(len(text) for _, text in said) if remarks else 2) if said else 0
+    numbers = sum(w + 2 for w in _number_widths(labelled.bars))
+    return sum(_label_widths(labelled)) + (bar + 1 if bar else 0) + numbers + words
+
+
+def _label_widths(labelled: _Labelled) -> tuple[int, int]:
+    """Count cells of the queries' column and of the sources', headings and rows without sources included."""
+    bars = labelled.bars
+    query = 0 if bars.queries is None else max(len("query"), labelled.query + bars.queries.digits + 1)
+    source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
+    return query, max([source, *(len(_other(row, rest)) for row, rest in zip(bars.rows, bars.rests(), strict=True))])
+
+
+def _number_widths(bars: Bars) -> list[int]:
+    widths = [
+        max([cell_len(name), *(len(bar.numbers[m]) for row in bars.rows for bar in row or ())])
+        for m, name in enumerate(bars.measures)
+    ]
+    return [max([widths[0], *(len(rest[1]) for rest in bars.rests() if rest)]), *widths[1:]]
+
+
+def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Table:
+    bars = labelled.bars
+    query, source = _label_widths(labelled)
+    numbers = _number_widths(bars)
+    table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
+    if query:
+        table.add_column(Text("query"), width=query, no_wrap=True)
+    table.add_column(Text(f"{labelled.arrow}source"), width=source, no_wrap=True)
+    if bar:
+        table.add_column("", width=bar + 1, no_wrap=True)
+    for name, width in zip(bars.measures, numbers, strict=True):
+        table.add_column(Text(name), width=width + 2, no_wrap=True, justify="right")
+    room = screen.width - _width(labelled, bar, False) - 2  # cells for a part of the text
+    within = room >= _SNIPPET and any(each.before or each.after for row in bars.rows for each in row or ())
+    table.add_column(Text("  in the text" * within), no_wrap=True)
+    for q, (row, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+        label = labelled.queried(q)
+        for each in row or ():
+            cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(each.index, labelled.source))]
+            if bar:
+                cells.append(Text(f" {bar_text(each.length, bar)}", "cyan"))
+            cells += [Text(number) for number in each.numbers]
+            mark, words = each.remark or ("", "")
+            last = Text(f"  {words}" if remarks else f" {mark}", "yellow")
+            if within:
+                last = _within(screen, labelled.sources.names[each.index], each, room)
+            table.add_row(*[label] * bool(query), *cells, last)
+            label = Text("")
+        if said := _other(row, rest):
+            others = [Text(said, "dim"), *[Text()] * bool(bar), Text(rest[1] if rest else "", "dim")]
+            table.add_row(*[label] * bool(query), *others)
+    return table
+
+
+def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
+    """Write a source between its neighbours, as many of them as fit."""
+    shown = Text(f"[{shorten(name, room - 2)}]", "bold")
+    for distance in range(max(len(bar.before), len(bar.after))):
+        for side in (bar.before, bar.after):
+            if distance >= len(side):
+                continue
+            neighbour = Text(screen.plain([side[distance]]), "dim")
+            wider = Text(" ").join([neighbour, shown] if side is bar.before else [shown, neighbour])
+            if cell_len(wider.plain) > room:
+                return Text("  ") + shown
+            shown = wider
+    return Text("  ") + shown
+
+
+def _other(row: Sequence[Bar] | None, rest: tuple[str, str] | None) -> str:
+    """Say what stands in the place of sources that are not listed, or not there."""
+    if rest:
+        return f"    {rest[0]}"
+    return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
+
+
+def bar_text(share: float, cells: int) -> str:
+    """Draw a bar of so many cells at most, in eighths of a cell."""
+    eighths = round(min(1.0, max(0.0, share)) * cells * 8) if np.isfinite(share) else 0
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
+    """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
+    bars, sources = labelled.bars, labelled.sources
+    cells = labelled.source if bars.brief else sources.widest
+    if len(shown) > 1:
+        screen.say((f"after each source: {', '.join(bars.measures[m] for m in shown)}", "dim"))
+    table = Table.grid(padding=0)
+    label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
+    table.add_column(width=label, no_wrap=True)
+    table.add_column(overflow="fold")
+    for q, (row, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+        items = [_compact(sources, bar, cells, shown) for bar in row or ()]
+        if said := _other(row, rest).strip():
+            items.append(Text(f"{said}: {rest[1]}" if rest else said, "dim"))
+        table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
+    screen.put(table)
+    _put_marks(screen, bars)
+    _put_shortened(screen, labelled, cells)
+
+
+def _compact(sources: Labels, bar: Bar, cells: int, shown: Sequence[int]) -> Text:
+    mark = f" {bar.remark[0]}" if bar.remark else ""
+    name = sources.label(bar.index, cells)
+    numbers = " ".join(bar.numbers[m] for m in shown)
+    return Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow"))
+
+
+def _put_marks(screen: Screen, bars: Bars) -> None:
+    """Say what the marks mean, if there are any."""
+    if used := bars.remarks():
+        screen.say((" · ".join(f"{mark} {words}" for mark, words in used), "yellow"))
+
+
+def _put_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
+    """Print the whole names of the queries, and of the shown sources whose names have so many cells."""
+    if labelled.queries is None:
+        return
+    shown = {bar.index for row in labelled.bars.rows for bar in row or ()}
+    sources = {p: name for p, name in labelled.sources.shortened(cells).items() if p in shown}
+    say_shortened(screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind)

@@ -1,0 +1,149 @@
+"""Draw tables: numbers in blocks of columns, words in columns that wrap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.table import Table as Grid
+from rich.text import Text
+
+from attnscope.views import parts
+from attnscope.views.parts import Cell, Column, Table
+from attnscope.views.spans import TOKEN_MARKS, Span, Spans
+from attnscope.views.terminal.bars import BAR, bar_text
+from attnscope.views.terminal.labels import labels, say_shortened, shorten
+from attnscope.views.terminal.screen import INDENTS, STYLES, Screen, flow
+from attnscope.views.terminal.text import cell_text
+
+_MIRRORED = str.maketrans("▏▎▍▌▋▊▉", "▕▕▐▐▐██")  # the blocks that begin at the right edge of a cell
+_BETWEEN = 2  # blanks between columns
+_NAME = 14  # cells of a token's name among words, and of a heading above numbers
+_WRAPPED_FROM = 72  # columns from which words that do not fit wrap in their columns
+
+
+def draw_table(screen: Screen, table: Table) -> None:
+    """Print a table as wide as the screen allows, then whole names of shortened labels."""
+    names: list[Text] = []
+    if table.keys is not None:
+        axis = labels(screen, table.keys)
+        cells = axis.name_cells(screen.width)
+        names = [axis.label(i, cells) for i in range(len(axis.names))]
+    words = any(column.left for column in table.columns)
+    names += [screen.text(_shortened(screen, label) if words else label) for label in table.labels]
+    if words:
+        _draw_words(screen, table, names)
+    else:
+        _draw_numbers(screen, table, names)
+    if table.keys is not None and table.spelled:
+        say_shortened(screen, {}, axis.shortened(cells), table.keys.kind)
+
+
+def _shortened(screen: Screen, cell: Cell) -> Spans:
+    """Return the text of a cell with long names of tokens shortened."""
+    return tuple(
+        Span(shorten(screen.plain([span]), _NAME), span.look) if span.origin in TOKEN_MARKS else span
+        for span in parts.joined(cell)
+    )
+
+
+def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
+    """Print words in columns, or a paragraph a row if there is no room; a column of items takes what is left."""
+    items = [column for column in table.columns if isinstance(column.cells[0], parts.Text)]
+    columns = [column for column in table.columns if column not in items]
+    texts = [[screen.text(_shortened(screen, cell)) for cell in column.cells] for column in columns]
+    headings = [screen.plain(parts.joined(column.heading)) for column in columns]
+    widths = [max(len(table.heading), *(name.cell_len for name in names))]
+    widths += [
+        max(cell_len(heading), *(cell.cell_len for cell in cells))
+        for heading, cells in zip(headings, texts, strict=True)
+    ]
+    needed = sum(widths) + _BETWEEN * (len(widths) - 1)
+    if not items and screen.width < min(needed, _WRAPPED_FROM):
+        for name, *row in zip(names, *texts, strict=True):
+            said = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
+            screen.put(flow([Text(name.plain, "bold"), *said], screen.width, " " * _BETWEEN, _BETWEEN))
+        return
+    room = screen.width - needed - _BETWEEN
+    grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
+    grid.add_column(Text(table.heading), overflow="fold")
+    for column, heading in zip(columns, headings, strict=True):
+        grid.add_column(Text(heading), justify="left" if column.left else "right", overflow="fold")
+    for column in items:
+        grid.add_column(cell_text(screen, column.heading, room), overflow="fold")
+    for n, name in enumerate(names):
+        flowing = [cell_text(screen, column.cells[n], room) for column in items]
+        grid.add_row(name, *(cells[n] for cells in texts), *flowing)
+    screen.put(grid)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A column of numbers, or of bars, which start at the left edge."""
+
+    heading: str
+    cells: Sequence[str]
+    style: str = ""
+    bars: bool = False
+
+    @property
+    def width(self) -> int:
+        """Cells that it needs, with the blanks in front."""
+        return _BETWEEN + max(map(cell_len, (self.heading, *self.cells)))
+
+
+def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
+    """Print numbers in as many blocks of columns as the width needs."""
+    indent = INDENTS[table.indent]
+    label = max(cell_len(table.heading), *(name.cell_len for name in names))
+    columns = [_numbers(screen, column) for column in table.columns]
+    if table.bars is not None:
+        columns.append(_Numbers("", _bars([bar or 0.0 for bar in table.bars]), "cyan", bars=True))
+    room = screen.width - indent - label - sum(column.width for column in columns)
+    shown: list[_Numbers] = []
+    for column in table.further:
+        shown.append(_numbers(screen, column))
+        room -= shown[-1].width
+        if room < 0:
+            shown.pop()
+            break
+    block: list[_Numbers] = []
+    for each in (*columns, *shown):
+        if block and indent + label + sum(column.width for column in (*block, each)) > screen.width:
+            _put_block(screen, table, names, label, block)
+            block = []
+        block.append(each)
+    _put_block(screen, table, names, label, block)
+    if table.further_name and len(shown) < len(table.further):
+        first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of" if shown else "none of the"
+        screen.put_indented(Text(f"{first} {len(table.further)} {table.further_name}", "dim"), table.indent)
+
+
+def _numbers(screen: Screen, column: Column) -> _Numbers:
+    heading, *cells = (screen.plain(parts.joined(cell)) for cell in (column.heading, *column.cells))
+    return _Numbers(shorten(heading, _NAME), cells, STYLES[column.look])
+
+
+def _bars(shares: Sequence[float]) -> list[str]:
+    """Draw bars; if any share is below 0, on both sides of a line."""
+    if min(shares) >= 0:
+        return [bar_text(share, BAR) for share in shares]
+    left = [bar_text(-share, BAR)[::-1].translate(_MIRRORED) for share in shares]
+    room = max(map(len, left))
+    return [f"{bar:>{room}}│{bar_text(share, BAR)}" for bar, share in zip(left, shares, strict=True)]
+
+
+def _put_block(screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]) -> None:
+    indent = INDENTS[table.indent]
+    grid = Grid(box=None, padding=0, pad_edge=False, header_style="dim")
+    margin = Text(" " * indent)
+    grid.add_column(margin + table.heading, width=indent + label, no_wrap=True)
+    blank = " " * _BETWEEN
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.bars else "right"
+        grid.add_column(Text(blank * column.bars + column.heading), width=column.width, justify=justify, no_wrap=True)
+    for r, name in enumerate(names):
+        if not any(column.cells[r] for column in columns):
+            continue  # a sum, say, whose number is in another block
+        grid.add_row(margin + name, *(Text(blank * column.bars + column.cells[r], column.style) for column in columns))
+    screen.put(grid, width=indent + label + sum(column.width for column in columns))

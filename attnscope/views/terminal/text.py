@@ -1,0 +1,85 @@
+"""Print text and facts."""
+
+from collections.abc import Sequence
+
+from rich import table
+from rich.cells import cell_len
+from rich.text import Text
+
+from attnscope.views import parts
+from attnscope.views.terminal.labels import shorten, shorten_start
+from attnscope.views.terminal.screen import INDENTS, ROOMY, STYLES, Screen, flow
+
+_NAMES = 9  # smallest width of the column of names
+_SHORTEST = 10  # cells to which a text is shortened at most
+
+
+def draw_text(screen: Screen, text: parts.Text) -> None:
+    """Print items, or an empty line."""
+    shown = cell_text(screen, text, screen.width - INDENTS[text.indent])
+    if text.indent:
+        screen.put_indented(shown, text.indent)
+    else:
+        screen.put(shown)
+
+
+def cell_text(screen: Screen, cell: parts.Cell, width: int) -> Text:
+    """Lay out a cell of a table, or a text, in so many columns."""
+    if not isinstance(cell, parts.Text):
+        return screen.text(parts.joined(cell))
+    items = [screen.text(item) for item in cell.items]
+    if cell.cut is not None:
+        items = _on_one_line(items, width, cell.between, cell.cut)
+    return items[0] if len(items) == 1 else flow(items, width, cell.between)
+
+
+def _on_one_line(items: Sequence[Text], width: int, between: str, cut: str) -> list[Text]:
+    """Return as many items as fit on a line, at least one, the last with the number of the others."""
+    kept: list[Text] = []
+    used = 0
+    for n, item in enumerate(items):
+        left = len(items) - n - 1
+        more = cut.format(left) if left else ""
+        cells = item.cell_len + len(between) * bool(kept)
+        if kept and used + cells + len(more) > width:
+            kept[-1] += Text(cut.format(left + 1), STYLES["dim"])
+            break
+        kept.append(item)
+        used += cells
+    return kept
+
+
+def draw_facts(screen: Screen, facts: parts.Facts) -> None:
+    """Print `name  value` lines with the values in one column, wrapped inside it."""
+    if not facts.lines:
+        return
+    indent = INDENTS[facts.indent]
+    least = INDENTS[facts.indent + 1] - indent if facts.indent else _NAMES
+    names = max(least, *(len(name) + 2 for name, _ in facts.lines))
+    if screen.width < ROOMY or indent + names > screen.width // 2:
+        names = 0  # values are behind their names
+    style = STYLES[facts.look]
+    lines = [(name, _value(screen, value, indent + names)) for name, value in facts.lines]
+    if not names:
+        for name, value in lines:
+            screen.say((f"{name}: " if name else "", style), value)
+        return
+    grid = table.Table.grid(padding=0)
+    grid.add_column(width=indent + names, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in lines:
+        grid.add_row(Text(" " * indent + name, style), value)
+    screen.put(grid)
+
+
+def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text:
+    """Lay out a value beside its name, from a column on."""
+    if not isinstance(value, parts.OneLine):
+        return cell_text(screen, value, screen.width - left)
+    lead, text, after = screen.plain(value.lead), screen.plain(value.text), screen.text(value.after)
+    room = screen.width - left - after.cell_len
+    if left and room >= _SHORTEST:
+        kept = max(room - cell_len(lead), 2 * room // 3)  # cells for the text, if it needs them
+        text = shorten_start(text, kept) if value.end else shorten(text, kept)
+        lead = shorten_start(lead, room - cell_len(text))
+    return Text(lead + text, overflow="fold") + after
