@@ -11,15 +11,15 @@ from attnscope.api.results import CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
-from attnscope.findings.codec import comparison_from_json, explanation_from_json
-from attnscope.findings.compare import COMPARE_SCHEMA
-from attnscope.findings.explain import EXPLAIN_SCHEMA
+from attnscope.findings.codec import from_json
+from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
+from attnscope.findings.explain import EXPLAIN_SCHEMA, Explanation
 from attnscope.findings.run import SCHEMA
 from attnscope.studies.compare.runs import read_report
 
 _CAP = 4 << 30
 _SCHEMAS = {SCHEMA: "InspectResult", COMPARE_SCHEMA: "CompareResult", EXPLAIN_SCHEMA: "ExplainResult"}
-_READERS: dict[type, Any] = {CompareResult: comparison_from_json, ExplainResult: explanation_from_json}
+_KINDS: dict[type, Any] = {CompareResult: Comparison, ExplainResult: Explanation}
 
 
 class _Versioned(msgspec.Struct):
@@ -37,7 +37,7 @@ def load_as(path: str | os.PathLike[str], kind: type) -> Any:
         AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
         UsageError: There is no such kind.
     """
-    if kind is not InspectResult and kind not in _READERS:
+    if kind is not InspectResult and kind not in _KINDS:
         named = getattr(kind, "__name__", repr(kind))
         raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(_SCHEMAS.values())}")
     file = file_path(path)
@@ -45,7 +45,7 @@ def load_as(path: str | os.PathLike[str], kind: type) -> Any:
         try:
             if kind is InspectResult:
                 return InspectResult(read_report(file))
-            return kind(_READERS[kind](read_file(file, cap=_CAP)))
+            return kind(from_json(read_file(file, cap=_CAP), _KINDS[kind]))
         except AttnscopeError as e:
             there = _kind_in(file)
             if there is not None and there != kind.__name__:

@@ -1,19 +1,20 @@
 """Read a Report that `attnscope run --format json` wrote as records for a table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import KeptPart, Settings
-from attnscope.batch.records import Record, TopArrays
+from attnscope.batch.records import Record, gather_parts
+from attnscope.findings.axes import stacked
 from attnscope.findings.codec import decode_json, from_json
 from attnscope.findings.narrowing import require_heads
-from attnscope.findings.row_statistics import STATISTICS, RowArrays
 from attnscope.findings.run import Report, TextReport
+
+_NAMES = {"sink": "rows.sink", "columns.mass": "columns"}  # arrays of a head that are called otherwise in a record
 
 
 class _SchemaField(msgspec.Struct):
@@ -30,7 +31,8 @@ def read_report(path: Path) -> Report | None:
         data = path.read_bytes()
         if not decode_json(data, _SchemaField).schema.startswith("attnscope.report/"):
             return None
-        return from_json(data)
+        report: Report = from_json(data)
+        return report
     except ValueError:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
         return None
     except OSError as e:
@@ -62,13 +64,8 @@ def records_of(report: Report) -> Iterator[Record]:
 
 
 def _record(text: TextReport) -> Record:
-    def stacked(values: Sequence[Any]) -> Any:
-        return None if any(value is None for value in values) else np.stack(values)
-
-    def parts(part: str, names: tuple[str, ...]) -> dict[str, Any]:
-        return {name: stacked([getattr(getattr(head, part), name) for head in text.heads]) for name in names}
-
-    columns = [None if head.columns is None else head.columns.mass for head in text.heads]
+    arrays = {_NAMES.get(path, path): array for path, array in stacked(text.heads).items()}
+    parts = gather_parts({path: array for path, array in arrays.items() if not path.startswith("pooled.")})
     return Record(
         text.index,
         text.index,
@@ -81,8 +78,5 @@ def _record(text: TextReport) -> Record:
         queries=text.queries,
         keys=text.keys,
         units=[(head.layer, head.head) for head in text.heads],
-        top=TopArrays(**parts("top", TopArrays.__struct_fields__)),
-        rows=RowArrays(**parts("rows", STATISTICS), sink=stacked([head.sink for head in text.heads])),
-        columns=stacked(columns),
-        stages={stage: stacked([head.stages[stage] for head in text.heads]) for stage in text.heads[0].stages},
+        **parts,
     )

@@ -19,8 +19,9 @@ from attnscope.base.errors import PARQUET, AttnscopeError
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
-from attnscope.batch.records import Record
-from attnscope.findings.record_parts import PARTS, TABLES, Axis, RecordPart
+from attnscope.batch.records import Record, axes_of
+from attnscope.findings.axes import declared_paths
+from attnscope.findings.record_parts import PARTS, TABLES, RecordPart
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import Token
 
@@ -85,7 +86,7 @@ def columns(kind: str, settings: Settings) -> list[str]:
         return [*_HEADS, *_KINDS[kind][0](settings)]
     part = PARTS[TABLES[kind]]
     assert part.table is not None
-    return [*_HEADS, *(name for axis in part.axes for name in _PLACES[axis]), *part.table.values]
+    return [*_HEADS, *(name for axis in _axes(part) for name in _PLACES[axis]), *part.table.values]
 
 
 def tables(kind: str, record: Record) -> Iterator[Table]:
@@ -101,13 +102,19 @@ def _places(record: Record, part: RecordPart, names: Sequence[str]) -> Iterator[
     if found is None:  # a short text in a report whose long texts have maps
         return
     arrays = {name: found if isinstance(found, np.ndarray) else getattr(found, name) for name in names}
-    sizes = {"query": len(record.queries), "source": len(_sources(record))}
-    unit, *places = (at.ravel() for at in np.indices((len(record.units), *(sizes[axis] for axis in part.axes))))
+    axes, sizes = _axes(part), record.axis_lengths()
+    unit, *places = (at.ravel() for at in np.indices((len(record.units), *(sizes[axis] for axis in axes))))
     table = _heads(record, unit)
-    for axis, place in zip(part.axes, places, strict=True):
+    for axis, place in zip(axes, places, strict=True):
         table |= _queries(record, place) if axis == "query" else _keys(record, place)
     none = np.full(len(unit), np.nan, dtype=np.float32)
     yield table | {name: none if array is None else array.ravel() for name, array in arrays.items()}
+
+
+def _axes(part: RecordPart) -> tuple[str, ...]:
+    """Return the axes of a part's arrays, after that of layers and heads."""
+    first = next(path for path in declared_paths(Record) if path.partition(".")[0] == part.name)
+    return axes_of(first)[1:]
 
 
 def _contributors(record: Record) -> Iterator[Table]:
@@ -142,7 +149,7 @@ def _matrices(record: Record) -> Iterator[Table]:
 
 
 _QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
-_PLACES: dict[Axis, tuple[str, str]] = {"query": _QUERY, "source": _KEY}
+_PLACES: dict[str, tuple[str, str]] = {"query": _QUERY, "source": _KEY}
 _KINDS: dict[str, tuple[Callable[[Settings], Sequence[str]], Callable[[Record], Iterator[Table]]]] = {
     "contributors": (lambda settings: (*_QUERY, "rank", *_KEY, *MEASURES[settings.by]), _contributors),
     "rows": (
@@ -171,11 +178,7 @@ def _queries(record: Record, row: _Array) -> Table:
 
 
 def _keys(record: Record, key: _Array) -> Table:
-    return {"key": key, "key_token": _texts(_sources(record))[key]}
-
-
-def _sources(record: Record) -> list[Token]:
-    return record.tokens if record.sources is None else record.sources
+    return {"key": key, "key_token": _texts(record.key_tokens)[key]}
 
 
 def _texts(tokens: Sequence[Token]) -> _Array:

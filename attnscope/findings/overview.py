@@ -1,8 +1,12 @@
 """A whole matrix of weights in a size that the text does not grow, as plain data: map and columns."""
 
-import msgspec
+from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from attnscope.findings.arrays import Floats, Matrix
+import msgspec
+import numpy as np
+
+from attnscope.findings.arrays import Floats, Matrix, along
 
 
 class Pooled(msgspec.Struct, frozen=True):
@@ -17,9 +21,9 @@ class Pooled(msgspec.Struct, frozen=True):
             sums to 1, or to 1 minus the sink's share; it is null if no query of the run may attend to anything.
     """
 
-    queries: list[int]
-    keys: list[int]
-    weights: Matrix
+    queries: Annotated[list[int], along("query run", runs="token")]
+    keys: Annotated[list[int], along("key run", runs="source")]
+    weights: Annotated[Matrix, along("query run", "key run")]
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -30,5 +34,10 @@ class Columns(msgspec.Struct, frozen=True):
         total: Sum of `mass`: the number of queries that may attend to anything, minus the sink's share.
     """
 
-    mass: Floats
+    mass: Annotated[Floats, along("source")]
     total: float
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        if not np.isfinite(self.total):
+            yield "total", f"is {self.total}"

@@ -8,12 +8,12 @@ check`, and the list in `attnscope batch --help`. To add a statistic, add its de
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.tokens import Token
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -258,12 +258,12 @@ else:
     Rows = _struct(
         "Rows",
         "Statistics of every shown query's whole row of weights, keys that are not shown included.",
-        Floats,
+        Annotated[Floats, along("query")],
     )
     RowArrays = _struct(
         "RowArrays",
         "Statistics of every query's whole row of weights, (unit, query) each, where kept; see report.Rows.",
-        Matrix,
+        Annotated[Matrix, along("unit", "query")],
         sink="What each query gives to the head's sink: its weights sum to 1 minus this. None without sinks.",
         some=True,
     )

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from attnscope.findings.array_files import labelled_arrays
 from attnscope.findings.codec import from_json, to_json
-from attnscope.findings.write_arrays import labelled_arrays
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.run.session import inspect
