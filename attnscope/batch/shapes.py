@@ -44,7 +44,7 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     for stage in settings.stages if "stages" in settings.keep else ():
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
-    yield from faults(record, {})
     for name, along, array in arrays_in(record):
         if array.dtype != (np.float32 if along.positions is None else np.int32):
             yield name, f"holds {array.dtype}"
+    yield from faults(record, {})

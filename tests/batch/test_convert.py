@@ -4,18 +4,21 @@ import csv
 import json
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch import copying, tables
+from attnscope.batch import copying, records, tables
 from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.sinks import arrays_of
+from attnscope.batch.records import Floats3, Record, arrays_of
+from attnscope.findings.arrays import along
 from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
@@ -132,12 +135,22 @@ def test_columns_have_a_row_for_every_text_unit_and_source(folder):
 
 def test_a_part_becomes_a_table_by_its_declaration_alone(monkeypatch):
     """Places by its axes, and a column of each array that the declaration names."""
-    part = RecordPart("gaps", "", "", ("query", "source"), lambda kept: 0, table=RecordTable("gaps", "", ("gap", "no")))
+
+    class Gaps(msgspec.Struct):
+        gap: Annotated[Floats3, along("unit", "query", "source")]
+        no: Annotated[Floats3, along("unit", "query", "source")] | None = None
+
+    class RecordWithGaps(Record, frozen=True):
+        gaps: Gaps | None = None
+
+    part = RecordPart("gaps", "", lambda kept: 0, table=RecordTable("gaps", "", ("gap", "no")))
+    for module in (tables, records):
+        monkeypatch.setattr(module, "Record", RecordWithGaps)
     monkeypatch.setitem(tables.TABLES, "gaps", "gaps")
     monkeypatch.setitem(tables.PARTS, "gaps", part)
     gap = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    record = SimpleNamespace(index=4, id="a", units=[(1, 0), (1, 3)], tokens=tokens("xyz"), sources=None,
-                             queries=[0, 2], gaps=SimpleNamespace(gap=gap, no=None))  # fmt: skip
+    record = RecordWithGaps(4, "a", 1, "", "ok", tokens=tokens("xyz"), queries=[0, 2], units=[(1, 0), (1, 3)],
+                            gaps=Gaps(gap))  # fmt: skip
     (table,) = tables.tables("gaps", record)
     assert list(table) == tables.columns("gaps", Settings())
     rows = list(zip(*(table[name] for name in ("layer", "head", "query", "key", "key_token", "gap")), strict=True))

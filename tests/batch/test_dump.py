@@ -17,7 +17,8 @@ from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
-from attnscope.batch.sinks import arrays_of, open_dump
+from attnscope.batch.records import arrays_of
+from attnscope.batch.sinks import open_dump
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.run import STAGES
 from attnscope.request.run_config import TextInput
