@@ -14,8 +14,6 @@ from attnscope.findings.codec import decode_json, from_json
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report, TextReport
 
-_NAMES = {"sink": "rows.sink", "columns.mass": "columns"}  # arrays of a head that are called otherwise in a record
-
 
 class _SchemaField(msgspec.Struct):
     schema: str = ""
@@ -64,8 +62,8 @@ def records_of(report: Report) -> Iterator[Record]:
 
 
 def _record(text: TextReport) -> Record:
-    arrays = {_NAMES.get(path, path): array for path, array in stacked(text.heads).items()}
-    parts = gather_parts({path: array for path, array in arrays.items() if not path.startswith("pooled.")})
+    arrays = stacked(text.heads).items()
+    parts = gather_parts({path: array for path, array in arrays if not path.startswith("pooled.")})
     return Record(
         text.index,
         text.index,

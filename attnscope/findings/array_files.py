@@ -76,8 +76,8 @@ def labelled_arrays(report: Report) -> list[LabelledArray]:
     """Return every array of a report, under names that begin with `text0.` and so on if it has several texts.
 
     `queries` and `keys` are the positions of rows and columns, `ids` and `context_ids` the tokens, `layers` and `heads`
-    the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `sink`, `top.keys`,
-    `rows.entropy`, `columns.mass` and `pooled.weights` begin with the axes layer and head; with one axis, `unit`, where
+    the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `top.keys`, `rows.sink`,
+    `rows.entropy`, `columns` and `pooled.weights` begin with the axes layer and head; with one axis, `unit`, where
     `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit. `flows.matrix`,
     `flows.keys` and `flows.values` are those of a measure over layers; the metadata say which layers each of its
     matrices covers.

@@ -1,12 +1,10 @@
-"""A whole matrix of weights in a size that the text does not grow, as plain data: map and columns."""
+"""A whole matrix of weights in a size that the text does not grow, as plain data."""
 
-from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Matrix, along
 
 
 class Pooled(msgspec.Struct, frozen=True):
@@ -24,20 +22,3 @@ class Pooled(msgspec.Struct, frozen=True):
     queries: Annotated[list[int], along("query run", runs="token")]
     keys: Annotated[list[int], along("key run", runs="source")]
     weights: Annotated[Matrix, along("query run", "key run")]
-
-
-class Columns(msgspec.Struct, frozen=True):
-    """Column sums: how much weight every source receives.
-
-    Attributes:
-        mass: Total weight that every source receives from all queries, one number for each token of the key side.
-        total: Sum of `mass`: the number of queries that may attend to anything, minus the sink's share.
-    """
-
-    mass: Annotated[Floats, along("source")]
-    total: float
-
-    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
-        if not np.isfinite(self.total):
-            yield "total", f"is {self.total}"

@@ -8,7 +8,7 @@ import msgspec
 from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.flow import TokenFlow
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.tokens import Token
@@ -128,10 +128,8 @@ class HeadReport(msgspec.Struct, frozen=True):
         fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
         top: Strongest sources per query.
         rows: Statistics per query.
-        sink: Weight of each query on the head's sink, a logit that takes part in the softmax and belongs to no token: a
-            row of weights sums to 1 minus this. None if the model has none.
         pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
-        columns: Column sums over the whole text; None without a map.
+        columns: Total weight that every source receives from all queries; None without a map.
         means: Averages over every query of the text; None without a map.
     """
 
@@ -145,9 +143,8 @@ class HeadReport(msgspec.Struct, frozen=True):
     fully_masked: Annotated[list[int], along(positions="token")]
     top: Top
     rows: Rows
-    sink: Annotated[Floats, along("query")] | None = None
     pooled: Pooled | None = None
-    columns: Columns | None = None
+    columns: Annotated[Floats, along("source")] | None = None
     means: Means | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:

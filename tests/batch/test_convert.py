@@ -423,12 +423,12 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
     (folder / "sink.json").write_bytes(to_json(made))
     convert(folder / "sink.json", folder / "sink.csv", "rows", force=False)
     given = [np.float32(row["sink"]) for row in read(folder / "sink.csv")]
-    np.testing.assert_array_equal(given, np.concatenate([head.sink for head in made.texts[0].heads]))
+    np.testing.assert_array_equal(given, np.concatenate([head.rows.sink for head in made.texts[0].heads]))
     long = overview(100, size=8)
     (folder / "long.json").write_bytes(to_json(long))
     convert(folder / "long.json", folder / "long.csv", "columns", force=False)
     mass = [np.float32(row["mass"]) for row in read(folder / "long.csv")]
-    np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.mass.astype(np.float32))
+    np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.astype(np.float32))
 
 
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):

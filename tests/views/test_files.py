@@ -27,12 +27,12 @@ def export(*args, **options):
 def test_a_sink_goes_where_the_weights_go(tmp_path):
     made = report(text_report(tokens(["a", "b", "c"]), sink=0.5))
     head = json.loads(export(made, Path("x.json")))["texts"][0]["heads"][0]
-    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["sink"], strict=True)] == (
+    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["rows"]["sink"], strict=True)] == (
         pytest.approx([1.0] * 3)
     )
     (tmp_path / "x.safetensors").write_bytes(export(made, tmp_path / "x.safetensors"))
     with safe_open(tmp_path / "x.safetensors", "numpy") as f:
-        assert f.get_tensor("sink")[0, 0].tolist() == made.texts[0].heads[0].sink.tolist()
+        assert f.get_tensor("rows.sink")[0, 0].tolist() == made.texts[0].heads[0].rows.sink.tolist()
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
     found, metadata = stored(made, tmp_path / f"x{ending}")
     assert metadata["axes"]["weights"] == [*axes, "query", "key"]
     assert metadata["axes"]["output"] == [*axes, "query", "width"]
-    assert metadata["axes"]["rows.entropy"] == metadata["axes"]["sink"] == [*axes, "query"]
+    assert metadata["axes"]["rows.entropy"] == metadata["axes"]["rows.sink"] == [*axes, "query"]
     layers = [-1 if layer == "mean" else layer for layer, _ in heads]
     if axes == ["unit"]:
         assert (found["layers"].tolist(), found["heads"].tolist()) == (layers, [head for _, head in heads])
@@ -201,7 +201,7 @@ def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
         at = (n,)
         if axes != ["unit"]:
             at = (found["layers"].tolist().index(layer), found["heads"].tolist().index(number))
-        for name, array in {**arrays_of(made.texts[0].heads[n]), "sink": made.texts[0].heads[n].sink}.items():
+        for name, array in arrays_of(made.texts[0].heads[n]).items():
             np.testing.assert_array_equal(found[name][at], array)
 
 

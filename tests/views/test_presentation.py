@@ -99,12 +99,12 @@ def test_a_map_and_the_most_attended_sources_are_in_the_parts():
     (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.MostAttended, found)
     assert (drawn.queries, drawn.keys) == (head["pooled"]["queries"], head["pooled"]["keys"])
     assert drawn.weights.tolist() == np.array(head["pooled"]["weights"], dtype=np.float32).tolist()
-    mass = head["columns"]["mass"]
+    mass = head["columns"]
     order = sorted(range(200), key=lambda key: -mass[key])[: len(attended.rows)]
     assert list(attended.sources.positions) == order
     for key, row in zip(order, attended.rows, strict=True):
         assert near(row.weight.replace(",", ""), mass[key])
-        assert near(row.share.rstrip("%"), 100 * mass[key] / head["columns"]["total"])
+        assert near(row.share.rstrip("%"), 100 * mass[key] / sum(mass))
         assert row.bar == pytest.approx(mass[key] / mass[order[0]])
         texts = [token.text for token in made.texts[0].tokens]
         assert [span.text for span in row.before[::-1]] == texts[max(0, key - 8) : key]

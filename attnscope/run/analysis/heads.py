@@ -55,7 +55,8 @@ def head_report(
     fully_masked = [
         q for q, nothing in zip(queries, masked_rows(recorded, text)[counted].tolist(), strict=True) if nothing
     ]
-    sink = row_sink(recorded, text)
+    if (sink := row_sink(recorded, text)) is not None:
+        facts["sink"] = sink[counted]
     scale, softcap, bias = _shared_spec(recorded)
     return HeadReport(
         layer="mean" if unit.mean_layer else unit.layers[0],
@@ -68,7 +69,6 @@ def head_report(
         fully_masked=fully_masked,
         top=_top(recorded, trace, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
-        sink=None if sink is None else to_numpy(sink[counted]),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
         columns=None if extent is None else column_mass(recorded, text, extent),
         means=None if extent is None else means(recorded, text, extent),

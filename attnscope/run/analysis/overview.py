@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.arrays import Floats
+from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import STATISTICS, Means
 from attnscope.model.trace import UnitRecorders
 from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
@@ -45,10 +45,10 @@ def _starts(count: int, size: int) -> list[int]:
     return [-(-i * count // n) for i in range(n + 1)]
 
 
-def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Columns:
+def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Floats:
     """Return what every source of one text gets; see pooled_map."""
-    mass = to_numpy(recorded.sums["columns"].compute()[text, recorded.head][: extent.n_keys])
-    return Columns(mass, float(mass.astype(np.float64).sum()))
+    mass: Floats = to_numpy(recorded.sums["columns"].compute()[text, recorded.head][: extent.n_keys])
+    return mass
 
 
 def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
