@@ -4,14 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from attnscope.api.options import file_path
 from attnscope.api.results import CompareResult, ExplainResult, InspectResult
 from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
-from attnscope.findings.codec import from_json
+from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
 from attnscope.findings.explain import EXPLAIN_SCHEMA, Explanation
 from attnscope.findings.run import SCHEMA
@@ -20,10 +18,6 @@ from attnscope.studies.compare.runs import read_report
 _CAP = 4 << 30
 _SCHEMAS = {SCHEMA: "InspectResult", COMPARE_SCHEMA: "CompareResult", EXPLAIN_SCHEMA: "ExplainResult"}
 _KINDS: dict[type, Any] = {CompareResult: Comparison, ExplainResult: Explanation}
-
-
-class _Versioned(msgspec.Struct):
-    schema: str
 
 
 def load_as(path: str | os.PathLike[str], kind: type) -> Any:
@@ -59,6 +53,6 @@ def load_as(path: str | os.PathLike[str], kind: type) -> Any:
 def _kind_in(file: Path) -> str | None:
     """Return which of the results a file of JSON holds; None where that cannot be said."""
     try:
-        return _SCHEMAS.get(msgspec.json.decode(read_file(file, cap=_CAP), type=_Versioned).schema)
-    except (AttnscopeError, ValueError, RecursionError):
+        return _SCHEMAS.get(schema_of(read_file(file, cap=_CAP)))
+    except AttnscopeError:
         return None

@@ -12,24 +12,13 @@ import msgspec
 import numpy as np
 
 from attnscope.batch.header import Header
-from attnscope.findings.arrays import Float1, Float2, along
+from attnscope.findings.arrays import Floats, Matrices, Matrix, Places3, along
 from attnscope.findings.axes import arrays_in, declared_paths, structs_in
 from attnscope.findings.codec import encode_array
 from attnscope.findings.row_statistics import RowArrays
 from attnscope.findings.tokens import Token
 
-
-def _nested(depth: int, kind: Any) -> dict[str, Any]:
-    return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
-
-
-_F3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
-_I3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
-Floats1 = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, ["number", "null"]))]
-Floats2 = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
-Floats3 = Annotated[_F3, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
-Places3 = Annotated[_I3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
-_OfRanks = Annotated[Floats3, along("unit", "query", "rank")]
+_OfRanks = Annotated[Matrices, along("unit", "query", "rank")]
 
 
 class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,9 +49,9 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
             or position.
     """
 
-    hidden: Annotated[Floats1, along("unit")]
-    weight: Annotated[Floats1, along("unit")]
-    kl: Annotated[Floats1, along("unit")] | None = None
+    hidden: Annotated[Floats, along("unit")]
+    weight: Annotated[Floats, along("unit")]
+    kl: Annotated[Floats, along("unit")] | None = None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,11 +106,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     positions: Annotated[list[int], along("position", positions="token", ascending=True)] = []
     top: TopArrays | None = None
     rows: RowArrays | None = None
-    columns: Annotated[Floats2, along("unit", "source")] | None = None
-    pooled: Annotated[Floats3, along("unit", "query run", "key run")] | None = None
+    columns: Annotated[Matrix, along("unit", "source")] | None = None
+    pooled: Annotated[Matrices, along("unit", "query run", "key run")] | None = None
     effects: EffectArrays | None = None
     stages: Annotated[
-        dict[str, Floats3], along("unit", "query", "key", members=(("output", ("unit", "query", "width")),))
+        dict[str, Matrices], along("unit", "query", "key", members=(("output", ("unit", "query", "width")),))
     ] = {}
     shard: str | None = None
     shard_check: str | None = None

@@ -4,19 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, gather_parts
 from attnscope.findings.axes import stacked
-from attnscope.findings.codec import decode_json, from_json
+from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report, TextReport
-
-
-class _SchemaField(msgspec.Struct):
-    schema: str = ""
 
 
 def read_report(path: Path) -> Report | None:
@@ -27,12 +21,10 @@ def read_report(path: Path) -> Report | None:
     """
     try:
         data = path.read_bytes()
-        if not decode_json(data, _SchemaField).schema.startswith("attnscope.report/"):
+        if not schema_of(data).startswith("attnscope.report/"):
             return None
         report: Report = from_json(data)
         return report
-    except ValueError:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
-        return None
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
     except AttnscopeError as e:

@@ -6,16 +6,24 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-ROW = {"type": "array", "items": {"type": ["number", "null"]}}
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Int2 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Floats = Annotated[Float1, msgspec.Meta(extra_json_schema=ROW)]
-Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema={"type": "array", "items": ROW})]
-Places = Annotated[
-    Int2,
-    msgspec.Meta(extra_json_schema={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
-]
+Int3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
+
+
+def _nested(depth: int, *kinds: str) -> dict[str, Any]:
+    if depth:
+        return {"type": "array", "items": _nested(depth - 1, *kinds)}
+    return {"type": kinds[0] if len(kinds) == 1 else list(kinds)}
+
+
+Floats = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, "number", "null"))]
+Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, "number", "null"))]
+Matrices = Annotated[Float3, msgspec.Meta(extra_json_schema=_nested(3, "number", "null"))]
+Places = Annotated[Int2, msgspec.Meta(extra_json_schema=_nested(2, "integer"))]
+Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 
 
 @dataclass(frozen=True)

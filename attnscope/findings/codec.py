@@ -55,8 +55,8 @@ class _Tagged(msgspec.Struct):
     schema: str = ""
 
 
-def _schema_of(data: bytes) -> str:
-    """Return what findings call themselves; empty where nothing says that."""
+def schema_of(data: bytes) -> str:
+    """Return what findings call themselves; empty if nothing says that."""
     try:
         return msgspec.json.decode(data, type=_Tagged).schema
     except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ def from_json(data: bytes, kind: Any = Report) -> Any:
     try:
         findings = decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
-        there, what = _schema_of(data), kind.__name__.lower()
+        there, what = schema_of(data), kind.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e

@@ -17,8 +17,8 @@ from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.records import Floats3, Record, arrays_of
-from attnscope.findings.arrays import along
+from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.arrays import Matrices, along
 from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
@@ -137,8 +137,8 @@ def test_a_part_becomes_a_table_by_its_declaration_alone(monkeypatch):
     """Places by its axes, and a column of each array that the declaration names."""
 
     class Gaps(msgspec.Struct):
-        gap: Annotated[Floats3, along("unit", "query", "source")]
-        no: Annotated[Floats3, along("unit", "query", "source")] | None = None
+        gap: Annotated[Matrices, along("unit", "query", "source")]
+        no: Annotated[Matrices, along("unit", "query", "source")] | None = None
 
     class RecordWithGaps(Record, frozen=True):
         gaps: Gaps | None = None
