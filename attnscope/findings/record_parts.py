@@ -9,6 +9,7 @@ model/recorders/sums.py.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 RAW = 2  # tensors of a tile's size: the stages more where raw scores are kept, …
 MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
@@ -100,6 +101,7 @@ class RecordPart:
         beside: Number of additional float32 values in its recorders.
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
         table: Table of `attnscope convert`; None for none.
+        reported: Reports hold it: always, only of texts with a map, or never.
         runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
     """
 
@@ -109,6 +111,7 @@ class RecordPart:
     beside: Callable[[Quantities], int] = lambda _: 0
     tile: Callable[[TileSize], int] = lambda _: 0
     table: RecordTable | None = None
+    reported: Literal["always", "map", "never"] = "never"
     runs_again: bool = False
 
 
@@ -135,6 +138,7 @@ RECORD_PARTS = (
         beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
         tile=_top_tile,
         table=RecordTable("contributors", "one row per query and rank"),
+        reported="always",
     ),
     RecordPart(
         "rows",
@@ -144,12 +148,14 @@ RECORD_PARTS = (
         # the weights near the diagonal, from which those within n tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
         table=RecordTable("rows", "statistics, one row per query"),
+        reported="always",
     ),
     RecordPart(
         "columns",
         "weight that every token receives",
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
         table=RecordTable("columns", "one row per source", ("mass",)),
+        reported="map",
     ),
     RecordPart(
         "pooled",
@@ -158,6 +164,7 @@ RECORD_PARTS = (
         # which run each query and each key belongs to
         beside=lambda kept: kept.texts * kept.pool * 2 * kept.sources,
         tile=_pooled_tile,
+        reported="map",
     ),
     RecordPart(
         "effects",
@@ -177,6 +184,11 @@ RECORD_PARTS = (
 PARTS = {part.name: part for part in RECORD_PARTS}
 TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
+
+
+def reported_parts(with_map: object) -> tuple[str, ...]:
+    """Return the parts that a Report holds of a text besides its matrices, with or without a map."""
+    return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
 
 
 def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:

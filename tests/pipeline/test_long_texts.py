@@ -7,6 +7,7 @@ import pytest
 
 from attnscope.findings.array_files import labelled_arrays
 from attnscope.findings.codec import from_json, to_json
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.run.session import inspect
@@ -74,7 +75,7 @@ def test_map_columns_and_averages_are_those_of_the_matrices(look, pool, head):
         np.testing.assert_allclose(short.pooled.weights.sum(1), 1.0, atol=1e-5)
         np.testing.assert_allclose(short.columns, weights.sum(0), atol=1e-4)
         assert short.columns.sum() == pytest.approx(150, abs=1e-3)
-        for name in whole.rows.__struct_fields__:
+        for name in STATISTICS:
             assert getattr(short.means, name) == pytest.approx(getattr(whole.rows, name).mean(), abs=1e-5), name
 
 

@@ -13,7 +13,7 @@ from attnscope.findings.run import HeadReport, Top
 from attnscope.model.recorders import strongest
 from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
 from attnscope.request.record_spec import RecordSpec
-from attnscope.run.analysis.overview import TextExtent, column_mass, means, pooled_map
+from attnscope.run.analysis.overview import TextExtent, means, pooled_map, whole_text_arrays
 from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic, to_numpy
 
 
@@ -70,8 +70,8 @@ def head_report(
         top=_top(recorded, trace, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
-        columns=None if extent is None else column_mass(recorded, text, extent),
         means=None if extent is None else means(recorded, text, extent),
+        **({} if extent is None else whole_text_arrays(recorded, text, extent)),
     )
 
 

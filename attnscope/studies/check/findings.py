@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.check import Check
+from attnscope.findings.record_parts import reported_parts
 from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
 from attnscope.findings.run import HeadReport
 from attnscope.findings.tokens import Token
@@ -90,7 +91,7 @@ class Findings:
             columns=list(range(len(self._sources))),
             top=_TOP,
             by=asked.by,
-            parts=("top", "rows", "columns", "pooled") if asked.pool else ("top", "rows"),
+            parts=reported_parts(asked.pool),
             pool=asked.pool or 0,
         )
         eligible = batch.sources.real if asked.special else batch.sources.content()
