@@ -125,9 +125,10 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
     shape = next(iter(arrays.values())).shape
     for start in range(0, prod(shape), _PART):
         cells = np.arange(start, min(start + _PART, prod(shape)))
+        values = {name: array.reshape(-1)[start : start + _PART] for name, array in arrays.items()}
         if "keys" in arrays:
-            cells = cells[arrays["keys"].ravel()[cells] >= 0]
-        values = {name: array.ravel()[cells] for name, array in arrays.items()}
+            ranked = values["keys"] >= 0
+            cells, values = cells[ranked], {name: numbers[ranked] for name, numbers in values.items()}
         places = dict(zip(axes, np.unravel_index(cells, shape), strict=True))
         table = _heads(record, places["unit"])
         for axis, place in places.items():

@@ -114,13 +114,16 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
     if along.positions not in lengths:  # of another text, which the struct around it checks
         return
     count = lengths[along.positions]
-    nested = isinstance(array, list) and array and isinstance(array[0], list)
-    places = np.asarray([place for row in array for place in row] if nested else array, dtype=np.int64)
-    if along.ascending and not are_ascending(array, count):
-        yield f"is not an ascending list of positions below {count}"
-    elif places.size and places.min() < -along.or_none:
+    if along.ascending:
+        if not are_ascending(array, count):
+            yield f"is not an ascending list of positions below {count}"
+        return
+    if not isinstance(array, np.ndarray):
+        nested = isinstance(array, list) and array and isinstance(array[0], list)
+        array = np.asarray([place for row in array for place in row] if nested else array, dtype=np.int64)
+    if array.size and array.min() < -along.or_none:
         yield "has a negative position"
-    elif places.size and places.max() >= count:
+    elif array.size and array.max() >= count:
         yield f"has a position of {count} or more"
 
 
