@@ -8,9 +8,9 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal
-from attnscope.batch.records import Record, encode
+from attnscope.batch.records import Record, arrays_of, encode
 from attnscope.batch.runner import MAX_WINDOW_RECORDS
-from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink, arrays_of
+from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink
 
 
 def write_lines(dump: Dump, target: Path) -> int:

@@ -5,32 +5,20 @@ lists in JSON, float32 in shortest exact digits; null stands for "none" (fewer s
 row), and in the stage `masked` for "not allowed".
 """
 
-from collections.abc import Callable, Mapping
-from inspect import cleandoc
-from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from attnscope.batch.header import Header
-from attnscope.findings.arrays import Float1, Float2
-from attnscope.findings.codec import clean_descriptions, encode_array
-from attnscope.findings.record_parts import RECORD_PARTS
+from attnscope.findings.arrays import Floats, Matrices, Matrix, Places3, along
+from attnscope.findings.axes import arrays_in, declared_paths, structs_in
+from attnscope.findings.codec import encode_array
 from attnscope.findings.row_statistics import RowArrays
 from attnscope.findings.tokens import Token
 
-
-def _nested(depth: int, kind: Any) -> dict[str, Any]:
-    return {"type": "array", "items": _nested(depth - 1, kind)} if depth else {"type": kind}
-
-
-_F3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
-_I3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
-Floats1 = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, ["number", "null"]))]
-Floats2 = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, ["number", "null"]))]
-Floats3 = Annotated[_F3, msgspec.Meta(extra_json_schema=_nested(3, ["number", "null"]))]
-Places3 = Annotated[_I3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
+_OfRanks = Annotated[Matrices, along("unit", "query", "rank")]
 
 
 class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,10 +31,10 @@ class TopArrays(msgspec.Struct, frozen=True, omit_defaults=True):
         projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); with `--by projected`.
     """
 
-    keys: Places3
-    weight: Floats3
-    value: Floats3 | None = None
-    projected: Floats3 | None = None
+    keys: Annotated[Places3, along("unit", "query", "rank", positions="source", or_none=True)]
+    weight: _OfRanks
+    value: _OfRanks | None = None
+    projected: _OfRanks | None = None
 
 
 class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,13 +49,13 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
             or position.
     """
 
-    hidden: Floats1
-    weight: Floats1
-    kl: Floats1 | None = None
+    hidden: Annotated[Floats, along("unit")]
+    weight: Annotated[Floats, along("unit")]
+    kl: Annotated[Floats, along("unit")] | None = None
 
 
-class RecordText(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text of a dump, without what was kept of it.
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One text.
 
     Attributes:
         index: Number of the record in the input, from 0.
@@ -88,6 +76,15 @@ class RecordText(msgspec.Struct, frozen=True, omit_defaults=True):
         units: Layer and head of every unit: numbers, or `mean`.
         positions: Positions at which effects compare predictions and final hidden states: the last token of a causal
             model, the mask tokens of a masked one; absent if the hidden states of all tokens are compared.
+        top: Strongest sources.
+        rows: Row statistics.
+        columns: Weight that every source gets, summed over the shown queries: (unit, source).
+        pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
+            averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
+        effects: What changes where each head is cut.
+        stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
+        shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
+        shard_check: CRC-32 of that file.
     """
 
     index: int
@@ -103,60 +100,33 @@ class RecordText(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     tokens: list[Token] = []
     sources: list[Token] | None = None
-    queries: list[int] = []
-    keys: list[int] = []
+    queries: Annotated[list[int], along("query", positions="token", ascending=True)] = []
+    keys: Annotated[list[int], along("key", positions="source", ascending=True)] = []
     units: list[tuple[int | str, int | str]] = []
-    positions: list[int] = []
+    positions: Annotated[list[int], along("position", positions="token", ascending=True)] = []
+    top: TopArrays | None = None
+    rows: RowArrays | None = None
+    columns: Annotated[Matrix, along("unit", "source")] | None = None
+    pooled: Annotated[Matrices, along("unit", "query run", "key run")] | None = None
+    effects: EffectArrays | None = None
+    stages: Annotated[
+        dict[str, Matrices], along("unit", "query", "key", members=(("output", ("unit", "query", "width")),))
+    ] = {}
+    shard: str | None = None
+    shard_check: str | None = None
 
+    @property
+    def key_tokens(self) -> list[Token]:
+        """The tokens that keys stand for."""
+        return self.tokens if self.sources is None else self.sources
 
-# What holds the arrays of a part that has several: named by a struct, or by what was asked for
-STRUCTURES: dict[str, Callable[..., Any]] = {
-    "top": TopArrays,
-    "rows": RowArrays,
-    "effects": EffectArrays,
-    "stages": dict,
-}
-
-
-def _record_struct() -> Any:
-    """Return the struct of a record: a text, a field for each of RECORD_PARTS, and where its arrays are instead."""
-    fields: list[Any] = []
-    for part in RECORD_PARTS:
-        kind: Any = STRUCTURES.get(part.name, (Floats1, Floats2, Floats3)[len(part.axes)])
-        fields.append((part.name, dict[str, Floats3], {}) if kind is dict else (part.name, kind | None, None))
-    meanings = {part.name: part.meaning for part in RECORD_PARTS} | {
-        "shard": "The .safetensors file that holds the arrays instead, under `<index>/<name>`.",
-        "shard_check": "CRC-32 of that file.",
-    }
-    lines = [cleandoc(str(RecordText.__doc__)).replace("A text of a dump, without what was kept of it.", "One text.")]
-    lines += [indent(f"{name}: {meaning}", "    ") for name, meaning in meanings.items()]
-    fields += [("shard", str | None, None), ("shard_check", str | None, None)]
-    return msgspec.defstruct(
-        "Record",
-        fields,
-        bases=(RecordText,),
-        namespace={"__doc__": "\n".join(lines)},
-        module=__name__,
-        frozen=True,
-        omit_defaults=True,
-    )
-
-
-if TYPE_CHECKING:  # the fields of parts are those of RECORD_PARTS, which a type checker does not see
-
-    class Record(RecordText, frozen=True):
-        """A text of a dump, with what was kept of it."""
-
-        top: TopArrays | None = None
-        rows: RowArrays | None = None
-        columns: Floats2 | None = None
-        pooled: Floats3 | None = None
-        effects: EffectArrays | None = None
-        stages: dict[str, Floats3] = {}
-        shard: str | None = None
-        shard_check: str | None = None
-else:
-    Record = _record_struct()
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the lengths of axes that its parts share."""
+        lengths = {"token": len(self.tokens), "source": len(self.key_tokens), "unit": len(self.units)}
+        lengths |= {"query": len(self.queries), "key": len(self.keys)}
+        runs = () if self.pooled is None else self.pooled.shape[1:]
+        most = (("query run", "token"), ("key run", "source"))
+        return lengths | {axis: min(count, lengths[of]) for count, (axis, of) in zip(runs, most, strict=False)}
 
 
 def gather_parts(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,12 +135,24 @@ def gather_parts(arrays: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: A part has an array too many, or lacks one.
     """
-    found: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         part, _, inner = name.partition(".")
-        found.setdefault(part, {})[inner] = array
-    make = STRUCTURES
-    return {part: make[part](**its) if part in make else its.get("", its) for part, its in found.items()}
+        parts.setdefault(part, {})[inner] = array
+    structs = structs_in(Record)
+    return {part: structs[part](**own) if part in structs else own.get("", own) for part, own in parts.items()}
+
+
+def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
+    """Return every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
+    return {path: array for path, _, array in arrays_in(record)}
+
+
+def axes_of(array: str) -> tuple[str, ...]:
+    """Return the axes of an array of a record, by its path, such as `stages.output`."""
+    declared = declared_paths(Record)
+    part, _, member = array.partition(".")
+    return declared[array].axes if array in declared else declared[part].of_member(member).axes
 
 
 class End(msgspec.Struct, frozen=True):
@@ -194,22 +176,3 @@ class End(msgspec.Struct, frozen=True):
 def encode(line: Header | Record | End) -> bytes:
     """Return one line as strict JSON, without its check and newline."""
     return msgspec.json.encode(line, enc_hook=encode_array)
-
-
-def json_schema() -> dict[str, Any]:
-    """Generate the JSON Schema of a line of a dump from the types above."""
-    lines, parts = msgspec.json.schema_components(
-        (Header, Record, End), schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
-    )
-    check = {"type": "string", "pattern": "^[0-9a-f]{8}$", "description": "CRC-32 of the file up to here."}
-    for part in ("Header", "Record", "End"):
-        parts[part]["properties"]["check"] = check
-        parts[part]["required"].append("check")
-    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(lines), "$defs": parts}
-    return clean_descriptions(found)  # type: ignore[no-any-return]
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=1) + b"\n")

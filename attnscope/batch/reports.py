@@ -1,23 +1,16 @@
 """Read a Report that `attnscope run --format json` wrote as records for a table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
-import numpy as np
+from typing import Literal
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import KeptPart, Settings
-from attnscope.batch.records import Record, TopArrays
-from attnscope.findings.codec import decode_json, from_json
+from attnscope.batch.records import Record, gather_parts
+from attnscope.findings.axes import stacked
+from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.narrowing import require_heads
-from attnscope.findings.row_statistics import STATISTICS, RowArrays
 from attnscope.findings.run import Report, TextReport
-
-
-class _SchemaField(msgspec.Struct):
-    schema: str = ""
 
 
 def read_report(path: Path) -> Report | None:
@@ -28,11 +21,10 @@ def read_report(path: Path) -> Report | None:
     """
     try:
         data = path.read_bytes()
-        if not decode_json(data, _SchemaField).schema.startswith("attnscope.report/"):
+        if not schema_of(data).startswith("attnscope.report/"):
             return None
-        return from_json(data)
-    except ValueError:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
-        return None
+        report: Report = from_json(data)
+        return report
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
     except AttnscopeError as e:
@@ -62,13 +54,8 @@ def records_of(report: Report) -> Iterator[Record]:
 
 
 def _record(text: TextReport) -> Record:
-    def stacked(values: Sequence[Any]) -> Any:
-        return None if any(value is None for value in values) else np.stack(values)
-
-    def parts(part: str, names: tuple[str, ...]) -> dict[str, Any]:
-        return {name: stacked([getattr(getattr(head, part), name) for head in text.heads]) for name in names}
-
-    columns = [None if head.columns is None else head.columns.mass for head in text.heads]
+    arrays = stacked(text.heads).items()
+    parts = gather_parts({path: array for path, array in arrays if not path.startswith("pooled.")})
     return Record(
         text.index,
         text.index,
@@ -81,8 +68,5 @@ def _record(text: TextReport) -> Record:
         queries=text.queries,
         keys=text.keys,
         units=[(head.layer, head.head) for head in text.heads],
-        top=TopArrays(**parts("top", TopArrays.__struct_fields__)),
-        rows=RowArrays(**parts("rows", STATISTICS), sink=stacked([head.sink for head in text.heads])),
-        columns=stacked(columns),
-        stages={stage: stacked([head.stages[stage] for head in text.heads]) for stage in text.heads[0].stages},
+        **parts,
     )

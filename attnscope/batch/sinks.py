@@ -18,7 +18,7 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal, JournalState, Stream, scan
-from attnscope.batch.records import STRUCTURES, Record, encode
+from attnscope.batch.records import Record, arrays_of, encode
 from attnscope.findings.record_parts import PARTS
 
 INDEX = "index.jsonl"
@@ -139,18 +139,6 @@ class SafetensorsSink:
         return crc
 
 
-def arrays_of(record: Record) -> "dict[str, np.ndarray[Any, Any]]":
-    """Return every array of a record: `top.keys`, `rows.entropy`, `columns`, `pooled`, `stages.weights` and so on."""
-    found: dict[str, Any] = {}
-    for part in PARTS:
-        value = getattr(record, part)
-        if isinstance(value, msgspec.Struct):
-            value = {name: getattr(value, name) for name in value.__struct_fields__}
-        named = {f"{part}.{key}": array for key, array in value.items()} if isinstance(value, dict) else {part: value}
-        found |= {key: array for key, array in named.items() if array is not None}
-    return found
-
-
 def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
     """Yield names and arrays of records of one forward pass, in memory order."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
@@ -160,7 +148,7 @@ def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
     """Return a record whose arrays are in a shard."""
-    bare: dict[str, Any] = {part: {} if STRUCTURES.get(part) is dict else None for part in PARTS}
+    bare: dict[str, Any] = {part: {} if isinstance(getattr(record, part), dict) else None for part in PARTS}
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 

@@ -7,9 +7,10 @@ would count queries with more contributors more often.
 """
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from attnscope.base.errors import PARQUET, AttnscopeError
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
-from attnscope.batch.records import Record
-from attnscope.findings.record_parts import PARTS, TABLES, Axis, RecordPart
+from attnscope.batch.records import Record, arrays_of, axes_of
+from attnscope.findings.axes import declared_paths
+from attnscope.findings.record_parts import PARTS, TABLES
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import Token
 
@@ -81,76 +83,72 @@ def kind_of(settings: Settings, asked: str | None) -> str:
 
 def columns(kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
-    if kind in _KINDS:
-        return [*_HEADS, *_KINDS[kind][0](settings)]
-    part = PARTS[TABLES[kind]]
-    assert part.table is not None
-    return [*_HEADS, *(name for axis in part.axes for name in _PLACES[axis]), *part.table.values]
+    if kind == "matrices":
+        return [*_HEADS, *_QUERY, *_KEY, "dimension", "stage", "value"]
+    table, names = PARTS[TABLES[kind]].table, [name for axis in _axes(TABLES[kind]) for name in _COLUMNS[axis]]
+    assert table is not None
+    return [*_HEADS, *names, *(_VALUES[kind](settings) if kind in _VALUES else table.values)]
 
 
 def tables(kind: str, record: Record) -> Iterator[Table]:
-    """Return the table of one text, in parts that fit into memory."""
-    part = PARTS[TABLES[kind]]
-    assert part.table is not None
-    return _KINDS[kind][1](record) if kind in _KINDS else _places(record, part, part.table.values)
-
-
-def _places(record: Record, part: RecordPart, names: Sequence[str]) -> Iterator[Table]:
-    """Yield one row for every place of a part's arrays; NaN for what the model does not have, or was not kept."""
-    found = getattr(record, part.name)
-    if found is None:  # a short text in a report whose long texts have maps
+    """Return the table of one text, in parts that fit into memory; NaN for what a text does not have."""
+    part = TABLES[kind]
+    if part == "stages":
+        for stage, array in record.stages.items():
+            for table in _flattened(record, axes_of(f"stages.{stage}"), {"value": array}):
+                value = np.where(np.isfinite(table["value"]), table["value"], np.float32("nan"))  # not allowed, or none
+                missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
+                yield missing | table | {"stage": [stage] * len(value), "value": value}
         return
-    arrays = {name: found if isinstance(found, np.ndarray) else getattr(found, name) for name in names}
-    sizes = {"query": len(record.queries), "source": len(_sources(record))}
-    unit, *places = (at.ravel() for at in np.indices((len(record.units), *(sizes[axis] for axis in part.axes))))
-    table = _heads(record, unit)
-    for axis, place in zip(part.axes, places, strict=True):
-        table |= _queries(record, place) if axis == "query" else _keys(record, place)
-    none = np.full(len(unit), np.nan, dtype=np.float32)
-    yield table | {name: none if array is None else array.ravel() for name, array in arrays.items()}
+    arrays = {
+        path.rpartition(".")[2]: array for path, array in arrays_of(record).items() if path.partition(".")[0] == part
+    }
+    if not arrays:  # a short text in a report whose long texts have maps
+        return
+    declared = PARTS[part].table
+    assert declared is not None
+    if len(declared.values) == 1:
+        arrays = dict(zip(declared.values, arrays.values(), strict=True))
+    names = (*STATISTICS, "sink") if part == "rows" else declared.values
+    for table in _flattened(record, ("unit", *_axes(part)), arrays):
+        none = np.full(len(table["index"]), np.nan, dtype=np.float32)
+        yield table | {name: none for name in names if name not in table}
 
 
-def _contributors(record: Record) -> Iterator[Table]:
-    """Yield one row for every unit, query and rank that has a source."""
-    assert record.top is not None
-    unit, row, rank = np.nonzero(record.top.keys >= 0)
-    source = record.top.keys[unit, row, rank]
-    found = _heads(record, unit) | _queries(record, row) | {"rank": rank} | _keys(record, source)
-    for name in MEASURES["projected"]:
-        if getattr(record.top, name) is not None:
-            found[name] = getattr(record.top, name)[unit, row, rank]
-    yield found
+def _axes(part: str) -> tuple[str, ...]:
+    """Return the axes of a part's arrays, after that of layers and heads."""
+    return axes_of(next(path for path in declared_paths(Record) if path.partition(".")[0] == part))[1:]
 
 
-def _matrices(record: Record) -> Iterator[Table]:
-    """Yield one row for every stage, unit, query and key, or dimension of the value for `output`."""
-    for stage, array in record.stages.items():
-        units, queries, width = array.shape
-        step = max(1, _PART // max(width, 1))
-        for start in range(0, units * queries, step):
-            whole = np.arange(start, min(start + step, units * queries))
-            unit, row = np.divmod(np.repeat(whole, width), queries)
-            column = np.tile(np.arange(width), len(whole))
-            none = [None] * len(unit)
-            if stage == "output":
-                place: Table = {"key": none, "key_token": none, "dimension": column}
-            else:
-                place = _keys(record, np.array(record.keys)[column]) | {"dimension": none}
-            value = array.reshape(units * queries, width)[whole].ravel()
-            value = np.where(np.isfinite(value), value, np.float32("nan"))  # not allowed, or nothing to attend to
-            yield _heads(record, unit) | _queries(record, row) | place | {"stage": [stage] * len(unit), "value": value}
+def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array]") -> Iterator[Table]:
+    """Yield one row for every cell of arrays of one shape; `keys` are positions of sources, -1 for none."""
+    shape = next(iter(arrays.values())).shape
+    for start in range(0, prod(shape), _PART):
+        cells = np.arange(start, min(start + _PART, prod(shape)))
+        values = {name: array.reshape(-1)[start : start + _PART] for name, array in arrays.items()}
+        if "keys" in arrays:
+            ranked = values["keys"] >= 0
+            cells, values = cells[ranked], {name: numbers[ranked] for name, numbers in values.items()}
+        places = dict(zip(axes, np.unravel_index(cells, shape), strict=True))
+        table = _heads(record, places["unit"])
+        for axis, place in places.items():
+            table |= _PLACES[axis](record, place) if axis in _PLACES else {}
+        yield table | (_keys(record, values.pop("keys")) if "keys" in values else {}) | values
 
 
 _QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
-_PLACES: dict[Axis, tuple[str, str]] = {"query": _QUERY, "source": _KEY}
-_KINDS: dict[str, tuple[Callable[[Settings], Sequence[str]], Callable[[Record], Iterator[Table]]]] = {
-    "contributors": (lambda settings: (*_QUERY, "rank", *_KEY, *MEASURES[settings.by]), _contributors),
-    "rows": (
-        lambda settings: (*_QUERY, *settings.kept_statistics, "sink"),
-        lambda record: _places(record, PARTS["rows"], (*STATISTICS, "sink")),
-    ),
-    "matrices": (lambda _: (*_QUERY, *_KEY, "dimension", "stage", "value"), _matrices),
-}  # columns and rows of the tables whose declaration names no values
+_COLUMNS = {"query": _QUERY, "rank": ("rank",), "source": _KEY}  # columns of an axis …
+_PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {  # … and what they hold of places along it
+    "query": lambda record, place: _queries(record, place),
+    "rank": lambda _, place: {"rank": place},
+    "source": lambda record, place: _keys(record, place),
+    "key": lambda record, place: _keys(record, np.array(record.keys)[place]),
+    "width": lambda _, place: {"dimension": place},
+}
+_VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {  # columns after those, if they depend on the settings
+    "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
+    "rows": lambda settings: (*settings.kept_statistics, "sink"),
+}
 
 
 def _heads(record: Record, unit: _Array) -> Table:
@@ -171,11 +169,7 @@ def _queries(record: Record, row: _Array) -> Table:
 
 
 def _keys(record: Record, key: _Array) -> Table:
-    return {"key": key, "key_token": _texts(_sources(record))[key]}
-
-
-def _sources(record: Record) -> list[Token]:
-    return record.tokens if record.sources is None else record.sources
+    return {"key": key, "key_token": _texts(record.key_tokens)[key]}
 
 
 def _texts(tokens: Sequence[Token]) -> _Array:

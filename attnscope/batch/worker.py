@@ -12,11 +12,10 @@ from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record, gather_parts
+from attnscope.batch.records import Record, axes_of, gather_parts
 from attnscope.batch.runner import record_of
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import device_failures
-from attnscope.findings.record_parts import PARTS, Axis
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
 from attnscope.request.masks.terms import Own
@@ -220,7 +219,7 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
 def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: Any, columns: Any) -> dict[str, Any]:
     """Return one text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
     sources = slice(len(text_plan.context or text_plan.tokens))
-    cuts: dict[Axis, Any] = {
+    cuts: dict[str, Any] = {
         "query": _index_of(text_plan.queries, rows),
         "key": _index_of(text_plan.keys, columns),
         "rank": sources,  # a text with fewer sources has fewer ranks, as it would alone
@@ -233,8 +232,7 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
     for name, array in arrays.items():
         mine = array[place]
         if not isinstance(array, list):  # otherwise it is the text's own array already
-            part, _, inner = name.partition(".")
-            for at, axis in enumerate(PARTS[part].axes_of(inner), 1):
+            for at, axis in enumerate(axes_of(name)[1:], 1):
                 mine = mine[(*[slice(None)] * at, cuts[axis])]
         found[name] = mine
     return found

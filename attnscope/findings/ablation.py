@@ -1,11 +1,12 @@
 """What `attnscope ablate` found, as plain data: what a cut changes, or the effect of every head, layer or edge."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.run import TextFindings
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
@@ -81,8 +82,8 @@ class CutEffect(msgspec.Struct, frozen=True):
     """
 
     how: str
-    cosine: Floats
-    change: Floats
+    cosine: Annotated[Floats, along("token")]
+    change: Annotated[Floats, along("token")]
     predictions: list[PredictionChange]
 
 
@@ -98,7 +99,7 @@ class Ablation(TextFindings, frozen=True):
     """
 
     cuts: list[CutPart]
-    norms: Floats
+    norms: Annotated[Floats, along("token")]
     effects: list[CutEffect]
     notes: list[str] = msgspec.field(default_factory=list)
     schema: str = ABLATION_SCHEMA
@@ -117,8 +118,8 @@ class Effects(msgspec.Struct, frozen=True):
     """
 
     how: str
-    kl: Floats | None
-    hidden: Floats
+    kl: Annotated[Floats, along("unit")] | None
+    hidden: Annotated[Floats, along("unit")]
     correlation: float | None
 
     @property
@@ -151,12 +152,12 @@ class EffectSurvey(TextFindings, frozen=True):
     """
 
     unit: str
-    positions: list[int]
-    layers: list[int]
-    heads: list[int]
+    positions: Annotated[list[int], along(positions="token")]
+    layers: Annotated[list[int], along("unit")]
+    heads: Annotated[list[int], along("unit")]
     queries: list[int]
     keys: list[int]
-    weights: Floats
+    weights: Annotated[Floats, along("unit")]
     meaning: str
     effects: list[Effects]
     notes: list[str] = msgspec.field(default_factory=list)

@@ -1,20 +1,64 @@
 """Array types of plain data: NumPy in memory, nested lists in JSON, each with its JSON Schema."""
 
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-ROW = {"type": "array", "items": {"type": ["number", "null"]}}
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Int2 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Floats = Annotated[Float1, msgspec.Meta(extra_json_schema=ROW)]
-Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema={"type": "array", "items": ROW})]
-Places = Annotated[
-    Int2,
-    msgspec.Meta(extra_json_schema={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
-]
+Int3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
+
+
+def _nested(depth: int, *kinds: str) -> dict[str, Any]:
+    if depth:
+        return {"type": "array", "items": _nested(depth - 1, *kinds)}
+    return {"type": kinds[0] if len(kinds) == 1 else list(kinds)}
+
+
+Floats = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, "number", "null"))]
+Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, "number", "null"))]
+Matrices = Annotated[Float3, msgspec.Meta(extra_json_schema=_nested(3, "number", "null"))]
+Places = Annotated[Int2, msgspec.Meta(extra_json_schema=_nested(2, "integer"))]
+Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
+
+
+@dataclass(frozen=True)
+class Along:
+    """Declares what an array, or a list, is along: `Annotated[Matrix, Along("query", "key")]`. See `axes`.
+
+    Attributes:
+        axes: Its axes, outermost first: `layer`, `head`, `unit` (a layer and head), `query`, `key` (a column that is
+            shown), `rank`, `token`, `source` (a token of the key side), `query run`, `key run`, `width`.
+        positions: Axis that its whole numbers are positions on.
+        ascending: They ascend.
+        or_none: −1 stands for no position.
+        runs: Axis that it divides into runs: where each of them starts, then the length of that axis.
+        filled: It has at least one entry.
+        names: Names that a dict may have; empty for any.
+        members: Axes of the arrays in a dict that have others, each with its name.
+    """
+
+    axes: tuple[str, ...]
+    positions: str | None = None
+    ascending: bool = False
+    or_none: bool = False
+    runs: str | None = None
+    filled: bool = False
+    names: tuple[str, ...] = ()
+    members: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def of_member(self, name: str) -> "Along":
+        """Return the declaration of an array in a dict."""
+        return replace(self, axes=dict(self.members).get(name, self.axes)) if self.members else self
+
+
+def along(*axes: str, **settings: Any) -> Along:
+    """Declare axes; for other arguments, see Along."""
+    return Along(axes, **settings)
 
 
 def decode_array(kind: Any, value: Any) -> Any:

@@ -1,8 +1,10 @@
 """What every part of a model adds to the logit of a token, as plain data. No torch in here."""
 
+from typing import Annotated
+
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Floats, Matrix, along
 
 
 class TargetToken(msgspec.Struct, frozen=True):
@@ -31,9 +33,9 @@ class LogitEdge(msgspec.Struct, frozen=True):
         value: The contribution.
     """
 
-    layer: int
-    head: int
-    source: int
+    layer: Annotated[int, along(positions="layer")]
+    head: Annotated[int, along(positions="head")]
+    source: Annotated[int, along(positions="token")]
     value: float
 
 
@@ -58,15 +60,15 @@ class Attribution(msgspec.Struct, frozen=True):
         softcap: c of c·tanh(x/c) that the model applies to the logit afterwards; None for none.
     """
 
-    position: int
+    position: Annotated[int, along(positions="token")]
     target: TargetToken
     against: TargetToken | None
     total: float
     embedding: float
-    heads: Matrix
-    attention_biases: Floats
-    mlps: Floats
+    heads: Annotated[Matrix, along("layer", "head")]
+    attention_biases: Annotated[Floats, along("layer")]
+    mlps: Annotated[Floats, along("layer")]
     constant: float
-    sources: Floats
+    sources: Annotated[Floats, along("token")]
     edges: list[LogitEdge]
     softcap: float | None = None

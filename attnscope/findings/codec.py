@@ -1,8 +1,7 @@
 """Encode findings as strict JSON and decode them: float32 in shortest exact digits, null for no number."""
 
 from collections.abc import Iterator
-from inspect import cleandoc
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,14 +9,10 @@ import orjson
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import decode_array
-from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
-from attnscope.findings.explain import EXPLAIN_SCHEMA, Explanation
-from attnscope.findings.result_shapes import check_comparison, check_explanation
-from attnscope.findings.run import SCHEMA, Report
-from attnscope.findings.shapes import check_shapes
+from attnscope.findings.axes import check_axes, every_array
+from attnscope.findings.run import Report
 
 _PIECE = 1 << 18  # number of values that are encoded at once, in about 10 ms
-_Data = TypeVar("_Data", bound=msgspec.Struct)
 _MARK = b"\0"
 
 
@@ -60,98 +55,49 @@ class _Tagged(msgspec.Struct):
     schema: str = ""
 
 
-def _schema_of(data: bytes) -> str:
-    """Return what findings call themselves; empty where nothing says that."""
+def schema_of(data: bytes) -> str:
+    """Return what findings call themselves; empty if nothing says that."""
     try:
         return msgspec.json.decode(data, type=_Tagged).schema
     except (ValueError, RecursionError):
         return ""
 
 
-def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Data:
-    """Read what `to_json` wrote.
+def from_json(data: bytes, kind: Any = Report) -> Any:
+    """Read findings that `to_json` wrote.
 
     Args:
-        kind: The type that it must be.
         data: The JSON.
-        schema: The version that this program reads.
-        what: Name of the type, for errors.
+        kind: The type that it must be.
 
     Raises:
-        AttnscopeError: The JSON has another type or version.
+        AttnscopeError: The JSON has another type or version, or is inconsistent.
     """
+    schema = kind.__struct_defaults__[-1]
     try:
-        found: Any = decode_json(data, kind)
+        findings = decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one, and so is a byte that is not UTF-8
-        there = _schema_of(data)
+        there, what = schema_of(data), kind.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
-    if found.schema != schema:
-        raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")
-    return found  # type: ignore[no-any-return]
+    require_version(findings)
+    check_axes(findings)
+    for name, array in every_array(findings):
+        if name == "masked":
+            array[np.isnan(array)] = -np.inf
+    return findings
 
 
-def from_json(data: bytes) -> Report:
-    """Read a Report that `to_json` wrote.
-
-    Raises:
-        AttnscopeError: The JSON is not a Report of this version, or is inconsistent.
-    """
-    report = read_json_as(Report, data, SCHEMA, "report")
-    check_shapes(report)
-    _restore_masked(report)
-    return report
-
-
-def _restore_masked(report: Report) -> None:
-    """Make −inf of the nulls that stand for it in `masked`."""
-    for text in report.texts:
-        for head in text.heads:
-            if "masked" in head.stages:
-                masked = head.stages["masked"]
-                masked[np.isnan(masked)] = -np.inf
-
-
-def comparison_from_json(data: bytes) -> Comparison:
-    """Read a Comparison that `to_json` wrote.
+def require_version(findings: Any) -> None:
+    """Refuse findings of another version than this program's.
 
     Raises:
-        AttnscopeError: The JSON is not a Comparison of this version, or is inconsistent.
+        AttnscopeError: They have one.
     """
-    comparison = read_json_as(Comparison, data, COMPARE_SCHEMA, "comparison")
-    check_comparison(comparison)
-    for side in comparison.sides:
-        _restore_masked(side.report)
-    return comparison
-
-
-def explanation_from_json(data: bytes) -> Explanation:
-    """Read an Explanation that `to_json` wrote.
-
-    Raises:
-        AttnscopeError: The JSON is not an Explanation of this version, or is inconsistent.
-    """
-    explanation = read_json_as(Explanation, data, EXPLAIN_SCHEMA, "explanation")
-    check_explanation(explanation)
-    masked = explanation.row.masked
-    masked[np.isnan(masked)] = -np.inf
-    return explanation
-
-
-def json_schema(kind: type[msgspec.Struct] = Report) -> dict[str, Any]:
-    """Generate the JSON Schema of findings from their types."""
-    return clean_descriptions(msgspec.json.schema(kind, schema_hook=lambda _: {}))  # type: ignore[no-any-return]
-
-
-def clean_descriptions(schema: Any) -> Any:
-    """Take the indentation out of descriptions: they are docstrings, which Python 3.13 stores without it."""
-    if isinstance(schema, dict):
-        return {
-            name: cleandoc(value) if name == "description" and isinstance(value, str) else clean_descriptions(value)
-            for name, value in schema.items()
-        }
-    return [clean_descriptions(one) for one in schema] if isinstance(schema, list) else schema
+    schema = findings.__struct_defaults__[-1]
+    if findings.schema != schema:
+        raise AttnscopeError(f"schema is '{findings.schema}'", hint=f"this version reads '{schema}'")
 
 
 def encode_array(value: Any) -> msgspec.Raw:

@@ -1,9 +1,13 @@
 """What `attnscope compare` found, as plain data: which sides, how their tokens align, and what differs."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.run import Report
+from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.axes import faults
+from attnscope.findings.run import Report, TextReport, selection_name
 
 MODELS = ("model", "config", "adapter", "dtype", "engine")  # axes along which every head may change
 COMPARE_SCHEMA = "attnscope.compare/1"
@@ -53,7 +57,7 @@ class Partial(msgspec.Struct, frozen=True):
 
     keys: tuple[int, int]
     of: tuple[int, int]
-    outside: Matrix
+    outside: Annotated[Matrix, along("pair", "query")]
 
 
 class HeadChange(msgspec.Struct, frozen=True):
@@ -96,22 +100,39 @@ class HeadChange(msgspec.Struct, frozen=True):
     second: str
     queries: list[tuple[int, int]]
     keys: list[tuple[int, int]]
-    only_first: list[int]
-    only_second: list[int]
-    difference: Matrix
-    total_variation: Floats
-    jensen_shannon: Floats
-    future: Matrix
-    entropy: Matrix
-    gained: list[int]
-    gain: Floats
-    lost: list[int]
-    loss: Floats
-    entered: list[list[int]]
-    left: list[list[int]]
+    only_first: Annotated[list[int], along(positions="first source")]
+    only_second: Annotated[list[int], along(positions="second source")]
+    difference: Annotated[Matrix, along("query", "key")]
+    total_variation: Annotated[Floats, along("query")]
+    jensen_shannon: Annotated[Floats, along("query")]
+    future: Annotated[Matrix, along("pair", "query")]
+    entropy: Annotated[Matrix, along("pair", "query")]
+    gained: Annotated[list[int], along("query", positions="second source", or_none=True)]
+    gain: Annotated[Floats, along("query")]
+    lost: Annotated[list[int], along("query", positions="first source", or_none=True)]
+    loss: Annotated[Floats, along("query")]
+    entered: Annotated[list[list[int]], along("query", positions="second source")]
+    left: Annotated[list[list[int]], along("query", positions="first source")]
     worst: list[Cell]
-    mass: Matrix | None = None
+    mass: Annotated[Matrix, along("pair", "first source")] | None = None
     partial: Partial | None = None
+
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the numbers of aligned rows and columns."""
+        return {"pair": 2, "query": len(self.queries), "key": len(self.keys)}
+
+    def side_faults(self, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:
+        """Yield what contradicts the texts of the two sides that are compared."""
+        for side, (name, text) in enumerate(zip(("first", "second"), texts, strict=True)):
+            label = getattr(self, name)
+            head = next((head for head in text.heads if selection_name(head) == label), None)
+            if head is None:
+                yield name, f"is {label[:40]!r}, which its side does not have"
+            elif self.mass is None and "weights" not in head.stages:
+                yield name, f"is {label!r}, whose weights its side does not hold"
+            for axis, positions in (("queries", text.queries), ("keys", text.keys)):
+                if not set(positions).issuperset(pair[side] for pair in getattr(self, axis)):
+                    yield axis, "has a position that its side does not hold"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -151,6 +172,21 @@ class StageVerdict(msgspec.Struct, frozen=True):
     second: str
     cell: Cell
     scale: float = 1.0
+
+    def side_faults(self, sides: Sequence[Side]) -> Iterator[tuple[str, str]]:
+        """Yield what contradicts the sides."""
+        texts, cell = sides[0].report.texts, self.cell
+        if not 0 < self.side < len(sides):
+            yield "side", f"is {self.side} of {len(sides)} sides"
+        if not 0 <= self.text < len(texts):
+            yield "text", f"is {self.text} of {len(texts)} texts"
+            return
+        counts = {"query": len(texts[self.text].tokens)}
+        if self.stage != "output":  # whose key is a dimension of the value
+            counts["key"] = len(texts[self.text].sources)
+        for name, count in counts.items():
+            if not 0 <= getattr(cell, name) < count:
+                yield f"cell.{name}", f"is {getattr(cell, name)} of {count} tokens"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -202,3 +238,24 @@ class Comparison(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
     named: list[str] = []
     schema: str = COMPARE_SCHEMA
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        if len(self.sides) < 2:
+            yield "sides", f"has {len(self.sides)} of at least 2 sides"
+        for n, change in enumerate(self.changes):
+            if not 0 < change.side < len(self.sides):
+                yield f"changes[{n}].side", f"is {change.side} of {len(self.sides)} sides"
+                return
+            reports = [self.sides[0].report.texts, self.sides[change.side].report.texts]
+            for h, head in enumerate(change.heads):
+                where = f"changes[{n}].heads[{h}]"
+                if not all(0 <= head.text < len(texts) for texts in reports):
+                    yield f"{where}.text", f"is {head.text}"
+                    return
+                texts = [report[head.text] for report in reports]
+                lengths = {"first source": len(texts[0].sources), "second source": len(texts[1].sources)}
+                for found in (head.side_faults(texts), faults(head, lengths)):
+                    yield from ((f"{where}.{path}", fault) for path, fault in found)
+        for n, stage in enumerate(self.verdict.stages if self.verdict is not None else ()):
+            yield from ((f"verdict.stages[{n}].{path}", fault) for path, fault in stage.side_faults(self.sides))

@@ -1,11 +1,15 @@
 """What `attnscope explain` found, as plain data: one query of one head, from what enters the layer to its output."""
 
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.run import TextFindings
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
+_OfKeys = Annotated[Floats, along("key")]
 
 
 class Vector(msgspec.Struct, frozen=True):
@@ -62,16 +66,16 @@ class Row(msgspec.Struct, frozen=True):
         weights: Each exponential divided by their sum; null in a fully masked row.
     """
 
-    key_norms: Floats
-    value_norms: Floats
-    scores: Floats
-    times_scale: Floats
-    capped: Floats | None
-    bias: Floats | None
-    scaled: Floats
-    masked: Floats
-    exponentials: Floats
-    weights: Floats
+    key_norms: _OfKeys
+    value_norms: _OfKeys
+    scores: _OfKeys
+    times_scale: _OfKeys
+    capped: _OfKeys | None
+    bias: _OfKeys | None
+    scaled: _OfKeys
+    masked: _OfKeys
+    exponentials: _OfKeys
+    weights: _OfKeys
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ class Rest(msgspec.Struct, frozen=True):
     barred: int
     exponentials: float
     weight: float
-    blend: Floats
+    blend: Annotated[Floats, along("blend")]
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -118,9 +122,9 @@ class Part(msgspec.Struct, frozen=True):
         before: Product before the rotation; None for a dimension that is not rotated.
     """
 
-    dims: list[int]
-    q: list[float]
-    k: list[float]
+    dims: Annotated[list[int], along("dim")]
+    q: Annotated[list[float], along("dim")]
+    k: Annotated[list[float], along("dim")]
     product: float
     wavelength: float | None = None
     before: float | None = None
@@ -144,7 +148,7 @@ class ExplainedCell(msgspec.Struct, frozen=True):
     chosen: str
     allowed: bool
     score: float
-    key_steps: list[Vector]
+    key_steps: Annotated[list[Vector], along(filled=True)]
     parts: list[Part]
     total: float
 
@@ -185,33 +189,50 @@ class Explanation(TextFindings, frozen=True):
         schema: Name and version of this format.
     """
 
-    query: int
+    query: Annotated[int, along(positions="token")]
     layer: int
     head: int
     group: int
     chosen: str | None
-    inputs: list[Vector]
-    query_steps: list[Vector]
+    inputs: Annotated[list[Vector], along(filled=True)]
+    query_steps: Annotated[list[Vector], along(filled=True)]
     scale: float
     softcap: float | None
     bias: str | None
-    keys: list[int]
+    keys: Annotated[list[int], along("key", positions="source", ascending=True)]
     row: Row
-    key_vectors: Matrix
-    value_vectors: Matrix
+    key_vectors: Annotated[Matrix, along("key", "key width")]
+    value_vectors: Annotated[Matrix, along("key", "width")]
     rest: Rest | None
     maximum: float | None
     exponential_sum: float | None
     fully_masked: bool
-    cells: list[ExplainedCell]
-    blend: Floats
-    output: Floats
+    cells: Annotated[list[ExplainedCell], along(filled=True)]
+    blend: Annotated[Floats, along("blend")]
+    output: Annotated[Floats, along("blend")]
     projected: Vector | None
     checks: list[ArithmeticCheck]
     notes: list[str] = msgspec.field(default_factory=list)
     sink: Sink | None = None
     layer_mask: str | None = None
     schema: str = EXPLAIN_SCHEMA
+
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the lengths of axes; the blend of a fully masked row is empty."""
+        return (
+            super().axis_lengths()
+            | {"key": len(self.keys)}
+            | {"blend": 0 if self.fully_masked else self.value_vectors.shape[1]}
+        )
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        for name, field in (("capped", "softcap"), ("bias", "bias")):
+            if (getattr(self.row, name) is None) != (getattr(self, field) is None):
+                yield f"row.{name}", f"is {'missing' if getattr(self.row, name) is None else 'there'}, unlike {field}"
+        for n, cell in enumerate(self.cells):
+            if cell.key not in self.keys:
+                yield f"cells[{n}].key", f"is {cell.key}, which is not among keys"
 
     def check(self, name: str) -> ArithmeticCheck | None:
         """Return the check of this name, where the step is there."""

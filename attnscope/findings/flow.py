@@ -1,10 +1,11 @@
 """Measures of how much of a token's output stems from each token, over layers: each declared once."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
-from attnscope.findings.arrays import Matrix, Places
+from attnscope.findings.arrays import Matrix, Places, along
 
 ATTENTION = "weights"  # value of --measure for the weights of heads
 
@@ -69,11 +70,11 @@ class TokenFlow(msgspec.Struct, frozen=True):
     """
 
     measure: str
-    layers: list[int]
-    matrix: Matrix
-    nothing: list[int]
-    keys: Places
-    values: Matrix
+    layers: Annotated[list[int], along("layer", filled=True)]
+    matrix: Annotated[Matrix, along("query", "key")]
+    nothing: Annotated[list[int], along(positions="token")]
+    keys: Annotated[Places, along("query", "rank", positions="source", or_none=True)]
+    values: Annotated[Matrix, along("query", "rank")]
     left_out: list[str] = []
 
     @property

@@ -1,8 +1,10 @@
 """What `attnscope heads` found, as plain data: the roles of every head, or one number for every head."""
 
+from typing import Annotated
+
 import msgspec
 
-from attnscope.findings.arrays import Matrix
+from attnscope.findings.arrays import Matrix, along
 from attnscope.findings.run import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
@@ -63,8 +65,8 @@ class RoleValues(msgspec.Struct, frozen=True):
     source: str
     measured: str
     clear: float
-    values: Matrix
-    errors: Matrix
+    values: Annotated[Matrix, along("layer", "head")]
+    errors: Annotated[Matrix, along("layer", "head")]
 
 
 class HeadSurvey(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ class HeadSurvey(msgspec.Struct, frozen=True):
     mask: MaskUse
     probes: Probes
     roles: list[RoleValues]
-    main: list[list[str | None]]
+    main: Annotated[list[list[str | None]], along("layer")]
     notes: list[str] = []
     schema: str = SURVEY_SCHEMA
 
@@ -125,7 +127,7 @@ class MeasuredHeads(msgspec.Struct, frozen=True):
     mask: MaskUse
     measure: str
     meaning: str
-    values: Matrix
+    values: Annotated[Matrix, along("layer", "head")]
     texts: list[MeasuredText]
     notes: list[str] = []
     schema: str = MEASURED_SCHEMA

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.findings.axes import take
 from attnscope.findings.run import HeadReport, Report, TextReport
 
 
@@ -36,18 +37,13 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
     if list(rows) == list(range(len(text.queries))):
         return head
     kept = {text.queries[row] for row in rows}
-    top = {name: getattr(head.top, name) for name in ("keys", "weight", "value", "projected")}
-    statistics = msgspec.structs.asdict(head.rows).items()
-    return msgspec.structs.replace(
-        head,
-        stages={stage: matrix[rows] for stage, matrix in head.stages.items()},
-        fully_masked=[query for query in head.fully_masked if query in kept],
-        top=msgspec.structs.replace(head.top, **{n: each[rows] for n, each in top.items() if each is not None}),
-        rows=msgspec.structs.replace(
-            head.rows, **{name: None if values is None else values[rows] for name, values in statistics}
-        ),
-        sink=None if head.sink is None else head.sink[rows],
-    )
+    masked = [query for query in head.fully_masked if query in kept]
+    return msgspec.structs.replace(take(head, "query", list(rows)), fully_masked=masked)
+
+
+def _narrow(text: TextReport, rows: Sequence[int]) -> TextReport:
+    heads = [narrow_rows(head, text, rows) for head in text.heads]
+    return msgspec.structs.replace(take(msgspec.structs.replace(text, heads=[]), "query", rows), heads=heads)
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
@@ -61,27 +57,10 @@ def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: 
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
     most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
-    if part == "rows":
-        heads = [narrow_rows(head, text, most) for head in text.heads]
-        return msgspec.structs.replace(text, queries=[text.queries[n] for n in most], heads=heads)
-    heads = []
-    for head in text.heads:
-        stages = {name: m if name == "output" else m[:, most] for name, m in head.stages.items()}
-        heads.append(msgspec.structs.replace(head, stages=stages))
-    return msgspec.structs.replace(text, keys=[text.keys[n] for n in most], heads=heads)
+    return _narrow(text, most) if part == "rows" else take(text, "key", most)
 
 
 def narrow(text: TextReport, heads: Sequence[HeadReport], limit: int) -> TextReport:
     """Return a text with some of its heads, and so many of its first rows and columns."""
-    rows, n_keys = range(min(limit, len(text.queries))), min(limit, len(text.keys))
-    cut = []
-    for head in (narrow_rows(head, text, rows) for head in heads):
-        stages = {name: m if name == "output" else m[:, :n_keys] for name, m in head.stages.items()}
-        cut.append(msgspec.structs.replace(head, stages=stages))
-    flows = [
-        msgspec.structs.replace(flow, matrix=flow.matrix[rows, :n_keys], keys=flow.keys[rows], values=flow.values[rows])
-        for flow in text.flows
-    ]
-    return msgspec.structs.replace(
-        text, queries=text.queries[: len(rows)], keys=text.keys[:n_keys], heads=cut, flows=flows
-    )
+    narrowed = _narrow(msgspec.structs.replace(text, heads=list(heads)), range(min(limit, len(text.queries))))
+    return take(narrowed, "key", slice(limit))

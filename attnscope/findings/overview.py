@@ -1,8 +1,10 @@
-"""A whole matrix of weights in a size that the text does not grow, as plain data: map and columns."""
+"""A whole matrix of weights in a size that the text does not grow, as plain data."""
+
+from typing import Annotated
 
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Matrix, along
 
 
 class Pooled(msgspec.Struct, frozen=True):
@@ -17,18 +19,6 @@ class Pooled(msgspec.Struct, frozen=True):
             sums to 1, or to 1 minus the sink's share; it is null if no query of the run may attend to anything.
     """
 
-    queries: list[int]
-    keys: list[int]
-    weights: Matrix
-
-
-class Columns(msgspec.Struct, frozen=True):
-    """Column sums: how much weight every source receives.
-
-    Attributes:
-        mass: Total weight that every source receives from all queries, one number for each token of the key side.
-        total: Sum of `mass`: the number of queries that may attend to anything, minus the sink's share.
-    """
-
-    mass: Floats
-    total: float
+    queries: Annotated[list[int], along("query run", runs="token")]
+    keys: Annotated[list[int], along("key run", runs="source")]
+    weights: Annotated[Matrix, along("query run", "key run")]

@@ -1,8 +1,10 @@
 """What a model predicts, as plain data. No torch in here."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from attnscope.findings.arrays import along
 
 PREDICTED = 5  # number of tokens kept per prediction
 PredictionKind = Literal["next", "masked"]
@@ -36,5 +38,5 @@ class Prediction(msgspec.Struct, frozen=True):
     """
 
     kind: PredictionKind
-    position: int
-    tokens: list[PredictedToken]
+    position: Annotated[int, along(positions="word")]
+    tokens: Annotated[list[PredictedToken], along(filled=True)]

@@ -1,9 +1,10 @@
 """Declare what recorders keep of every layer and head, each part once. Imports nothing heavy: options are made of it.
 
-Everything else is derived from these declarations: the values of `attnscope batch --keep` with their help and
-completion, the fields of dump records and their JSON Schema, each text's share of a group's arrays, the shapes that are
-checked when a dump is read, the limits on a group of texts, and the estimates of memory and cost. To add a part, add
-its declaration, and the function that creates its recorder in `SUM_RECORDERS` of model/recorders/sums.py.
+The values of `attnscope batch --keep` with their help and completion, the limits on a group of texts, and the estimates
+of memory and cost are derived from these declarations. Each text's share of a group's arrays, the shapes that are
+checked when a dump is read, and tables follow from the axes of the part's field in `batch.records.Record`. To add a
+part, add its declaration, its field, and the function that creates its recorder in `SUM_RECORDERS` of
+model/recorders/sums.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +18,6 @@ FEW = 8  # number of contributors that are found one by one
 RANKED = 44  # bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled
 ROW_FACTS = 6  # number of values kept of a row besides its statistics
 _FLOAT = 4  # bytes of a float32
-
-Axis = Literal["query", "rank", "key", "width", "source", "query run", "key run"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,9 @@ class RecordTable:
         name: Name in `--table`.
         rows: Description of a row in the help of `--table`.
         values: Columns with the numbers of the part's arrays, named as the arrays (if there is only one, its column may
-            have any name). The other columns follow from the part's axes. Empty if `batch/tables.py` has a function for
-            the table, because its rows are not the cells of the arrays, or its columns depend on the settings.
+            have any name). The other columns follow from the axes of the arrays. Empty if `batch/tables.py` has a
+            function for the table, because its rows are not the cells of the arrays, or its columns depend on the
+            settings.
     """
 
     name: str
@@ -96,31 +96,23 @@ class RecordPart:
 
     Attributes:
         name: Name in `--keep`, in settings and in records.
-        meaning: Description in the JSON Schema.
         phrase: Description in the help of `--keep`; empty if another option selects the part.
-        axes: Axes of its arrays, after that of layers and heads.
         numbers: Float32s that findings take, over all texts, layers and heads.
         beside: Number of additional float32 values in its recorders.
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
         table: Table of `attnscope convert`; None for none.
-        only: Axes of single arrays that differ, by their names.
+        reported: Reports hold it: always, only of texts with a map, or never.
         runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
     """
 
     name: str
-    meaning: str
     phrase: str
-    axes: tuple[Axis, ...]
     numbers: Callable[[Quantities], int]
     beside: Callable[[Quantities], int] = lambda _: 0
     tile: Callable[[TileSize], int] = lambda _: 0
     table: RecordTable | None = None
-    only: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
+    reported: Literal["always", "map", "never"] = "never"
     runs_again: bool = False
-
-    def axes_of(self, array: str) -> tuple[Axis, ...]:
-        """Return the axes of one of its arrays, by the array's own name."""
-        return dict(self.only).get(array, self.axes)
 
 
 def _top_tile(tile: TileSize) -> int:
@@ -140,68 +132,63 @@ def _pooled_tile(tile: TileSize) -> int:
 RECORD_PARTS = (
     RecordPart(
         "top",
-        "Strongest sources.",
         "contributors",
-        ("query", "rank"),
         numbers=lambda kept: kept.rows * kept.top * (kept.place + kept.measures),
         # the norms of the values of every source, by which a contribution is more than its weight
         beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
         tile=_top_tile,
         table=RecordTable("contributors", "one row per query and rank"),
+        reported="always",
     ),
     RecordPart(
         "rows",
-        "Row statistics.",
         "statistics of every row: {row_statistics}",
-        ("query",),
         numbers=lambda kept: kept.counted * kept.statistics,
         beside=lambda kept: kept.counted * ROW_FACTS,
         # the weights near the diagonal, from which those within n tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
         table=RecordTable("rows", "statistics, one row per query"),
+        reported="always",
     ),
     RecordPart(
         "columns",
-        "Weight that every source gets, summed over the shown queries: (unit, source).",
         "weight that every token receives",
-        ("source",),
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
         table=RecordTable("columns", "one row per source", ("mass",)),
+        reported="map",
     ),
     RecordPart(
         "pooled",
-        "Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and\n"
-        "    averaged over a run of those queries that may attend to anything. At most as large as there are tokens.",
         "a map of fixed size",
-        ("query run", "key run"),
         numbers=lambda kept: kept.texts * kept.units * kept.pool**2,
         # which run each query and each key belongs to
         beside=lambda kept: kept.texts * kept.pool * 2 * kept.sources,
         tile=_pooled_tile,
+        reported="map",
     ),
     RecordPart(
         "effects",
-        "What changes where each head is cut.",
         "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
-        (),
         numbers=lambda kept: 3 * kept.texts * kept.units,
         table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight")),
         runs_again=True,
     ),
     RecordPart(
         "stages",
-        "Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.",
         "",
-        ("query", "key"),
         numbers=lambda kept: kept.cells,
         tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
         table=RecordTable("matrices", "one row per cell of a stage"),
-        only=(("output", ("query", "width")),),
     ),
 )
 PARTS = {part.name: part for part in RECORD_PARTS}
 TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
+
+
+def reported_parts(with_map: object) -> tuple[str, ...]:
+    """Return the parts that a Report holds of a text besides its matrices, with or without a map."""
+    return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
 
 
 def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:

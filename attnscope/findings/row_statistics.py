@@ -8,12 +8,12 @@ check`, and the list in `attnscope batch --help`. To add a statistic, add its de
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.tokens import Token
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -214,18 +214,27 @@ KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTIC
 WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
 
 
-def _struct(name: str, doc: str, kind: Any, *, sink: str | None = None, some: bool = False) -> Any:
-    """Return a struct with a field for each statistic, and one for what a sink takes; any may be left out of `some`."""
-    fields: list[Any] = []
-    meanings = []
-    for statistic in ROW_STATISTICS:
-        fields.append((statistic.name, kind | None, None) if statistic.added or some else (statistic.name, kind))
-        meanings.append(f"        {statistic.name}: {statistic.meaning}")
-    if sink is not None:
-        fields.append(("sink", kind | None, None))
-        meanings.append(f"        sink: {sink}")
+_SINK = (
+    "Weight on the head's sink, a logit that takes part in the softmax and belongs to no token: a row of weights\n"
+    "            sums to 1 minus this. None if the model has none."
+)
+
+
+def _struct(name: str, doc: str, kind: Any, *, some: bool = False, defined: bool = True) -> Any:
+    """Return a struct with a field for each statistic, and one for what a sink takes.
+
+    Args:
+        name: Its name.
+        doc: Its description.
+        kind: Type of the fields.
+        some: Any may be missing.
+        defined: The description has the meaning of every field.
+    """
+    fields = [(s.name, kind | None, None) if s.added or some else (s.name, kind) for s in ROW_STATISTICS]
+    fields.append(("sink", kind | None, None))
     fields.sort(key=len)  # optional fields come last
-    text = "\n".join((doc, "", "    Attributes:", *meanings, "    "))
+    meanings = [f"        {s.name}: {s.meaning}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
+    text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
         name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=some
     )
@@ -236,7 +245,9 @@ if TYPE_CHECKING:  # the fields are those of ROW_STATISTICS, which a type checke
     class Rows(msgspec.Struct, frozen=True):
         """See below."""
 
-        def __init__(self, *given: Array, **named: Array) -> None: ...
+        sink: Array | None
+
+        def __init__(self, *given: Array, **named: Array | None) -> None: ...
         def __getattr__(self, name: str) -> Array: ...
 
     class RowArrays(msgspec.Struct, frozen=True):
@@ -258,18 +269,18 @@ else:
     Rows = _struct(
         "Rows",
         "Statistics of every shown query's whole row of weights, keys that are not shown included.",
-        Floats,
+        Annotated[Floats, along("query")],
     )
     RowArrays = _struct(
         "RowArrays",
-        "Statistics of every query's whole row of weights, (unit, query) each, where kept; see report.Rows.",
-        Matrix,
-        sink="What each query gives to the head's sink: its weights sum to 1 minus this. None without sinks.",
+        "Statistics of every query's whole row of weights, (unit, query) each, where kept; see Rows.",
+        Annotated[Matrix, along("unit", "query")],
         some=True,
+        defined=False,
     )
     Means = _struct(
         "Means",
         "Statistics of a row (see Rows), averaged over the text's queries; special tokens count only where all are.",
         float | None,
-        sink="What goes to the head's sink; None where it has none.",
+        defined=False,
     )

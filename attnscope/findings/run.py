@@ -1,11 +1,14 @@
 """What `attnscope run` found, as plain data: tokens, provenance, masks, matrices, top contributors, row statistics."""
 
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix, Places
+from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.flow import TokenFlow
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.tokens import Token
@@ -97,11 +100,16 @@ class Top(msgspec.Struct, frozen=True):
     """
 
     by: str
-    keys: Places
-    weight: Matrix
-    value: Matrix
-    projected: Matrix | None = None
+    keys: Annotated[Places, along("query", "rank", positions="source", or_none=True)]
+    weight: Annotated[Matrix, along("query", "rank")]
+    value: Annotated[Matrix, along("query", "rank")]
+    projected: Annotated[Matrix, along("query", "rank")] | None = None
     left_out: list[str] = []
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        if self.by not in ("weight", "value", "projected") or getattr(self, self.by) is None:
+            yield "by", f"is {self.by[:40]!r}, which top does not have"
 
 
 class HeadReport(msgspec.Struct, frozen=True):
@@ -120,10 +128,8 @@ class HeadReport(msgspec.Struct, frozen=True):
         fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
         top: Strongest sources per query.
         rows: Statistics per query.
-        sink: Weight of each query on the head's sink, a logit that takes part in the softmax and belongs to no token: a
-            row of weights sums to 1 minus this. None if the model has none.
         pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
-        columns: Column sums over the whole text; None without a map.
+        columns: Total weight that every source receives from all queries; None without a map.
         means: Averages over every query of the text; None without a map.
     """
 
@@ -133,14 +139,22 @@ class HeadReport(msgspec.Struct, frozen=True):
     scale: float
     softcap: float | None
     bias: str | None
-    stages: dict[str, Matrix]
-    fully_masked: list[int]
+    stages: Annotated[dict[str, Matrix], along("query", "key", names=STAGES, members=(("output", ("query", "width")),))]
+    fully_masked: Annotated[list[int], along(positions="token")]
     top: Top
     rows: Rows
-    sink: Floats | None = None
     pooled: Pooled | None = None
-    columns: Columns | None = None
+    columns: Annotated[Floats, along("source")] | None = None
     means: Means | None = None
+
+    def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        for name in ("layer", "head"):
+            number = getattr(self, name)
+            if number != "mean" and not (isinstance(number, int) and number >= 0):
+                yield name, f"is {number!r}, neither a number from 0 nor 'mean'"
+        if self.pooled is None and not lengths["query"]:
+            yield "pooled", "is missing, and there are no queries"
 
 
 def selection_name(head: HeadReport) -> str:
@@ -177,13 +191,13 @@ class TextReport(msgspec.Struct, frozen=True):
     index: int
     text: str
     pair: str | None
-    tokens: list[Token]
-    context: list[Token] | None
-    queries: list[int]
-    keys: list[int]
+    tokens: Annotated[list[Token], along("token", filled=True)]
+    context: Annotated[list[Token], along("source", filled=True)] | None
+    queries: Annotated[list[int], along("query", positions="token", ascending=True)]
+    keys: Annotated[list[int], along("key", positions="source", ascending=True)]
     heads: list[HeadReport]
     notes: list[str] = []
-    hidden: list[int] = []
+    hidden: Annotated[list[int], along("hidden key", positions="source", ascending=True)] = []
     predictions: list[Prediction] = []
     generated: list[Prediction] = []
     attribution: Attribution | None = None
@@ -194,6 +208,22 @@ class TextReport(msgspec.Struct, frozen=True):
     def sources(self) -> list[Token]:
         """The tokens that keys stand for."""
         return self.tokens if self.context is None else self.context
+
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the lengths of axes that all heads share."""
+        lengths = {"token": len(self.tokens), "source": len(self.sources), "word": len(self.tokens) - self.padding}
+        lengths |= {"query": len(self.queries), "key": len(self.keys)}
+        return lengths | ({"rank": self.heads[0].top.keys.shape[1]} if self.heads else {})
+
+    def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        if not 0 <= self.padding < max(1, len(self.tokens)):
+            yield "padding", f"is {self.padding} of {len(self.tokens)} tokens"
+        if any(prediction.position >= lengths["word"] - 1 for prediction in self.generated):
+            yield "generated", f"has a position of {lengths['word'] - 1} or more"
+        for number, head in enumerate(self.heads):
+            if head.stages.keys() != self.heads[0].stages.keys():
+                yield f"heads[{number}].stages", "are not those of heads[0]"
 
 
 class TextFindings(msgspec.Struct, frozen=True):
@@ -225,6 +255,10 @@ class TextFindings(msgspec.Struct, frozen=True):
         """The tokens that keys stand for."""
         return self.tokens if self.context is None else self.context
 
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the numbers of tokens."""
+        return {"token": len(self.tokens), "source": len(self.sources)}
+
 
 class Report(msgspec.Struct, frozen=True):
     """What `attnscope run` found.
@@ -238,5 +272,5 @@ class Report(msgspec.Struct, frozen=True):
 
     provenance: Provenance
     mask: MaskUse
-    texts: list[TextReport]
+    texts: Annotated[list[TextReport], along(filled=True)]
     schema: str = SCHEMA

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.findings.info import TOP, CostRow
-from attnscope.findings.record_parts import numbers_of_head
+from attnscope.findings.record_parts import numbers_of_head, reported_parts
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import MaskTerm
@@ -90,6 +90,6 @@ def _projection_flops(config: ModelConfig) -> int:
 
 def _recorded_bytes(tokens: int) -> int:
     """Return bytes that the recorders keep of one head."""
-    parts = ("top", "rows", "stages") if tokens <= PRINTED else ("top", "rows", "columns", "pooled")
+    parts = (*reported_parts(tokens > PRINTED), *(["stages"] if tokens <= PRINTED else []))
     sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
     return _FLOAT * numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)

@@ -1,5 +1,6 @@
 """What a run records for its Report. Never imports torch."""
 
+from attnscope.findings.record_parts import reported_parts
 from attnscope.request.record_spec import RecordSpec
 from attnscope.run.plan import RunPlan
 
@@ -17,6 +18,6 @@ def make_record_spec(plan: RunPlan) -> RecordSpec:
         columns=sorted({key for text_plan in text_plans for key in text_plan.keys}),
         top=plan.run.top,
         by=plan.run.by,
-        parts=("top", "rows", "columns", "pooled") if pool else ("top", "rows"),
+        parts=reported_parts(pool),
         pool=pool,
     )

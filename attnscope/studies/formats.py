@@ -187,13 +187,13 @@ def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
 
 
 def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.write_arrays import safetensors_parts
+    from attnscope.findings.array_files import safetensors_parts
 
     yield from safetensors_parts(findings)
 
 
 def _npz(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.write_arrays import npz_parts
+    from attnscope.findings.array_files import npz_parts
 
     yield from npz_parts(findings)
 

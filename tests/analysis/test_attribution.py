@@ -179,9 +179,9 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
         assert said in shown
     assert from_json(to_json(report.data)).texts[0].attribution is not None
     for changes, message in (
-        ({"sources": found.sources[1:]}, "attribution.sources has 13 numbers for 14 tokens"),
-        ({"mlps": found.mlps[1:]}, "attribution.mlps has 29 numbers for 30 layers"),
-        ({"position": 14}, "attribution has a position of 14 or more"),
+        ({"sources": found.sources[1:]}, "attribution.sources has shape \\[13\\], expected \\[14\\]"),
+        ({"mlps": found.mlps[1:]}, "attribution.mlps has shape \\[29\\], expected \\[30\\]"),
+        ({"position": 14}, "attribution.position has a position of 14 or more"),
         ({"edges": [msgspec.structs.replace(found.edges[0], layer=30)]}, "has a layer of 30 or more"),
         ({"edges": [msgspec.structs.replace(found.edges[0], head=9)]}, "has a head of 9 or more"),
     ):

@@ -111,5 +111,5 @@ def test_a_report_keeps_them_and_refuses_places_that_are_not_there(riverbank: at
     assert from_json(to_json(report)).texts[0].predictions == text.predictions
     beyond = msgspec.structs.replace(text.predictions[0], position=99)
     wrong = msgspec.structs.replace(report, texts=[msgspec.structs.replace(text, predictions=[beyond])])
-    with pytest.raises(AttnscopeError, match=r"texts\[0\].predictions has a position of \d+ or more"):
+    with pytest.raises(AttnscopeError, match=r"texts\[0\].predictions\[\d\].position has a position of \d+ or more"):
         from_json(to_json(wrong))

@@ -135,9 +135,9 @@ def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
         ),
         ("explain", "row.capped", lambda row: row["scores"], "row.capped is there, unlike softcap"),
         ("explain", "bias", "alibi", "row.bias is missing, unlike bias"),
-        ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions has a prediction without tokens"),
-        ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated has a prediction without tokens"),
-        ("generated", "texts.0.padding", 5, "texts[0].predictions has a position of 2 or more"),
+        ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions[0].tokens is empty"),
+        ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated[0].tokens is empty"),
+        ("generated", "texts.0.padding", 5, "texts[0].predictions[0].position has a position of 2 or more"),
     ],
 )
 def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):

@@ -148,7 +148,7 @@ def test_tables_of_means_of_single_heads_and_of_several_texts():
     assert frame["layer"].isna().all()
     assert str(frame["layer"].dtype) == "Int64"
     assert frame.groupby("index").size().tolist() == [8, 2]
-    expected = [head.columns.mass for text in mean.data.texts for head in text.heads]
+    expected = [head.columns for text in mean.data.texts for head in text.heads]
     np.testing.assert_array_equal(frame["mass"], np.concatenate(expected))
     one = attnscope.inspect(TEXT, layer=0, head="all")[0, 3].to_pandas("matrices")
     assert one["head"].unique().tolist() == [3]

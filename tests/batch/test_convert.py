@@ -4,18 +4,21 @@ import csv
 import json
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch import copying, tables
+from attnscope.batch import copying, records, tables
 from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.sinks import arrays_of
+from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.arrays import Matrices, along
 from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
@@ -132,12 +135,22 @@ def test_columns_have_a_row_for_every_text_unit_and_source(folder):
 
 def test_a_part_becomes_a_table_by_its_declaration_alone(monkeypatch):
     """Places by its axes, and a column of each array that the declaration names."""
-    part = RecordPart("gaps", "", "", ("query", "source"), lambda kept: 0, table=RecordTable("gaps", "", ("gap", "no")))
+
+    class Gaps(msgspec.Struct):
+        gap: Annotated[Matrices, along("unit", "query", "source")]
+        no: Annotated[Matrices, along("unit", "query", "source")] | None = None
+
+    class RecordWithGaps(Record, frozen=True):
+        gaps: Gaps | None = None
+
+    part = RecordPart("gaps", "", lambda kept: 0, table=RecordTable("gaps", "", ("gap", "no")))
+    for module in (tables, records):
+        monkeypatch.setattr(module, "Record", RecordWithGaps)
     monkeypatch.setitem(tables.TABLES, "gaps", "gaps")
     monkeypatch.setitem(tables.PARTS, "gaps", part)
     gap = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    record = SimpleNamespace(index=4, id="a", units=[(1, 0), (1, 3)], tokens=tokens("xyz"), sources=None,
-                             queries=[0, 2], gaps=SimpleNamespace(gap=gap, no=None))  # fmt: skip
+    record = RecordWithGaps(4, "a", 1, "", "ok", tokens=tokens("xyz"), queries=[0, 2], units=[(1, 0), (1, 3)],
+                            gaps=Gaps(gap))  # fmt: skip
     (table,) = tables.tables("gaps", record)
     assert list(table) == tables.columns("gaps", Settings())
     rows = list(zip(*(table[name] for name in ("layer", "head", "query", "key", "key_token", "gap")), strict=True))
@@ -410,12 +423,12 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
     (folder / "sink.json").write_bytes(to_json(made))
     convert(folder / "sink.json", folder / "sink.csv", "rows", force=False)
     given = [np.float32(row["sink"]) for row in read(folder / "sink.csv")]
-    np.testing.assert_array_equal(given, np.concatenate([head.sink for head in made.texts[0].heads]))
+    np.testing.assert_array_equal(given, np.concatenate([head.rows.sink for head in made.texts[0].heads]))
     long = overview(100, size=8)
     (folder / "long.json").write_bytes(to_json(long))
     convert(folder / "long.json", folder / "long.csv", "columns", force=False)
     mass = [np.float32(row["mass"]) for row in read(folder / "long.csv")]
-    np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.mass.astype(np.float32))
+    np.testing.assert_array_equal(mass, long.texts[0].heads[0].columns.astype(np.float32))
 
 
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -14,7 +13,6 @@ from attnscope.batch.convert import convert
 from attnscope.batch.dump import DumpConfig, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
-from attnscope.batch.records import json_schema
 from attnscope.cli import main
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
@@ -22,6 +20,7 @@ from tests.ablation.test_effects import cut_heads, gpt2, ids_of, seen  # noqa: F
 from tests.helpers.effect_arithmetic import divergence
 from tests.helpers.faulty_files import Crash, Faulty
 from tests.helpers.requests import requested
+from tests.helpers.schemas import validate
 
 TEXTS = ("the bank by the river was old and we sat", "river", "we sat on it all day")
 MASKED = ("the old [MASK] by the river", "the bank", "a [MASK] [MASK] on the bank")
@@ -75,7 +74,8 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
         np.testing.assert_allclose(record.stages["weights"], [h.stages["weights"] for h in seen.heads], atol=1e-6)
     if name == "dump.jsonl":
         for line in (tmp_path / name).read_bytes().splitlines():
-            jsonschema.validate(json.loads(line), json_schema())
+            value = json.loads(line)
+            validate(value, {"schema": "header", "index": "record", "end": "end"}[next(iter(value))])
     table = attnscope.read_dump(tmp_path / name).to_pandas("effects")
     assert list(table.columns) == ["index", "id", "layer", "head", "kl", "hidden", "weight"]
     for record in records:

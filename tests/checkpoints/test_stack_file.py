@@ -66,8 +66,8 @@ def test_experts_that_do_not_fit_are_refused_before_any_is_made(tmp_path):
 
 def test_a_stack_with_experts_and_sinks_runs(tmp_path):
     (head,) = inspect(requested((TEXT,), config=str(written(tmp_path, EXPERTS)))).texts[0].heads
-    np.testing.assert_allclose(head.stages["weights"].sum(1) + head.sink, 1, atol=1e-6)
-    assert (head.sink > 0.01).all()
+    np.testing.assert_allclose(head.stages["weights"].sum(1) + head.rows.sink, 1, atol=1e-6)
+    assert (head.rows.sink > 0.01).all()
 
 
 CHECKPOINT = 'd_model = 8\nweights = "stack.safetensors"\ntokenizer = "tokenizer.json"\n'

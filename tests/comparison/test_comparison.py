@@ -64,7 +64,7 @@ def test_what_a_sink_takes_has_moved_too():
     words = tokens(["a", "b", "c"])
     drained, whole = (report(text_report(words, sink=sink)) for sink in (1.5, None))
     (head,) = compare_sides("report", [Side("a", drained), Side("b", whole)]).changes[0].heads
-    np.testing.assert_allclose(head.total_variation, drained.texts[0].heads[0].sink, rtol=1e-6)
+    np.testing.assert_allclose(head.total_variation, drained.texts[0].heads[0].rows.sink, rtol=1e-6)
     (same,) = compare_sides("report", [Side("a", drained), Side("b", drained)]).changes[0].heads
     assert not same.total_variation.any()
     assert not same.jensen_shannon.any()
@@ -223,7 +223,7 @@ def test_maps_are_compared_where_no_row_was_named():
     for head, one, other in zip(
         found.changes[0].heads, *(side.report.texts[0].heads for side in found.sides), strict=True
     ):
-        np.testing.assert_array_equal(head.mass, [one.columns.mass, other.columns.mass])
+        np.testing.assert_array_equal(head.mass, [one.columns, other.columns])
         (worst,) = head.worst
         size = np.abs(other.pooled.weights - one.pooled.weights)
         assert worst.difference == pytest.approx(float(size.max()))

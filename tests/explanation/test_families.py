@@ -54,8 +54,8 @@ def assert_agrees(e, head):
     for stage in ("scores", "scaled", "masked", "weights"):
         np.testing.assert_array_equal(getattr(e.row, stage), head.stages[stage][0])
     np.testing.assert_array_equal(e.output, head.stages["output"][0])
-    assert (e.sink is None) == (head.sink is None)
-    assert e.sink is None or e.sink.weight == head.sink[0]
+    assert (e.sink is None) == (head.rows.sink is None)
+    assert e.sink is None or e.sink.weight == head.rows.sink[0]
     best = int(head.top.keys[0, 0])
     assert e.row.weights[best] == head.top.weight[0, 0]
     assert e.row.weights[best] * e.row.value_norms[best] == pytest.approx(head.top.value[0, 0], rel=1e-6)

@@ -51,7 +51,7 @@ def check(found: TextReport, exact: np.ndarray) -> None:
         summed = np.add.reduceat(matrix, columns[:-1], axis=1)
         expected = np.array([summed[a:b].mean(0) for a, b in pairwise(rows)])
         np.testing.assert_allclose(head.pooled.weights, expected, atol=2e-6)
-        np.testing.assert_allclose(head.columns.mass, matrix.sum(0), atol=2e-5)
+        np.testing.assert_allclose(head.columns, matrix.sum(0), atol=2e-5)
         itself = matrix[words, words].mean()
         assert head.means.self == pytest.approx(itself, abs=2e-6)
         apart = np.abs(np.arange(n)[:, None] - np.arange(n))

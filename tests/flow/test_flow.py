@@ -269,9 +269,9 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
     from safetensors.numpy import load_file
 
     arrays = load_file(path)
-    np.testing.assert_array_equal(arrays["value-zeroing"], [first.matrix, second.matrix])
-    np.testing.assert_array_equal(arrays["value-zeroing.keys"], [first.keys, second.keys])
-    np.testing.assert_array_equal(arrays["value-zeroing.values"], [first.values, second.values])
+    np.testing.assert_array_equal(arrays["flows.matrix"], [first.matrix, second.matrix])
+    np.testing.assert_array_equal(arrays["flows.keys"], [first.keys, second.keys])
+    np.testing.assert_array_equal(arrays["flows.values"], [first.values, second.values])
     assert main(["run", *asked, "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "L1 value-zeroing" in shown
@@ -289,7 +289,7 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
     [
         (lambda flow: flow["keys"][0].__setitem__(0, 9), "keys has a position of"),
         (lambda flow: flow["matrix"].pop(), "matrix has shape"),
-        (lambda flow: flow["values"].pop(), "keys has shape"),
+        (lambda flow: flow["values"].pop(), "values has shape"),
         (lambda flow: flow.update(layers=[]), "layers is empty"),
     ],
 )

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.run import TextReport, Top
 from tests.helpers.sample_reports import head_report, report, tokens, words
@@ -51,9 +51,9 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
         head_report(few, few, [0, 1], [0, 1]),
         stages={},
         top=Top("weight", empty.astype(np.int64), empty, empty, left_out=list(left_out)),
-        rows=Rows(*[NONE] * len(Rows.__struct_fields__)),
+        rows=Rows(*[NONE] * (len(Rows.__struct_fields__) - 1)),
         pooled=pooled_of(weights, size),
-        columns=Columns(mass, float(mass.sum())),
+        columns=mass,
         means=Means(
             entropy=3.25,
             first=0.25,

@@ -1,7 +1,7 @@
 """Reports made by hand: real arithmetic on invented queries, keys and values, so that every number is known."""
 
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
@@ -97,6 +97,7 @@ def head_report(
     matrices = {"scores": scores[cut], "scaled": scaled[cut], "masked": masked[cut], "weights": weights[cut]}
     matrices["output"] = (weights @ v)[queries].astype(np.float32)
     rows = statistics(weights, [token.special for token in key_tokens], cross)
+    rows = replace(rows, sink=drained)
     return HeadReport(
         layer=layer,
         head=head,
@@ -108,7 +109,6 @@ def head_report(
         fully_masked=[i for i in queries if not see[i].any()],
         top=ranked(weights[queries], norms, norms * 1.5 if projected else None, top, by),
         rows=Rows(**{name: values[queries] for name, values in asdict(rows).items() if values is not None}),
-        sink=None if drained is None else drained[queries],
     )
 
 

@@ -79,7 +79,7 @@ def test_a_map_has_runs_of_queries_against_runs_of_the_context(config, pool, mas
                 if rows:
                     expected[i, j] = weights[rows, cuts[1][j] : cuts[1][j + 1]].sum() / len(rows)
             np.testing.assert_allclose(head.pooled.weights, expected, atol=1e-6)
-            np.testing.assert_allclose(head.columns.mass, weights[seen].sum(0), atol=1e-6)
+            np.testing.assert_allclose(head.columns, weights[seen].sum(0), atol=1e-6)
             assert head.means.entropy == pytest.approx(exact.rows.entropy[seen].mean(), abs=1e-6)
 
 

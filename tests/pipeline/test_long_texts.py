@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from attnscope.findings.array_files import labelled_arrays
 from attnscope.findings.codec import from_json, to_json
-from attnscope.findings.write_arrays import labelled_arrays
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.run.session import inspect
@@ -72,9 +73,9 @@ def test_map_columns_and_averages_are_those_of_the_matrices(look, pool, head):
         assert short.pooled.queries == short.pooled.keys == cuts
         np.testing.assert_allclose(short.pooled.weights, runs, atol=1e-6)
         np.testing.assert_allclose(short.pooled.weights.sum(1), 1.0, atol=1e-5)
-        np.testing.assert_allclose(short.columns.mass, weights.sum(0), atol=1e-4)
-        assert short.columns.total == pytest.approx(150, abs=1e-3)
-        for name in whole.rows.__struct_fields__:
+        np.testing.assert_allclose(short.columns, weights.sum(0), atol=1e-4)
+        assert short.columns.sum() == pytest.approx(150, abs=1e-3)
+        for name in STATISTICS:
             assert getattr(short.means, name) == pytest.approx(getattr(whole.rows, name).mean(), abs=1e-5), name
 
 
@@ -162,12 +163,12 @@ def test_a_pooled_report_survives_json_and_has_its_arrays_in_files(look):
     again = from_json(to_json(report))
     for before, after in zip(report.texts[0].heads, again.texts[0].heads, strict=True):
         np.testing.assert_array_equal(before.pooled.weights, after.pooled.weights)
-        np.testing.assert_array_equal(before.columns.mass, after.columns.mass)
+        np.testing.assert_array_equal(before.columns, after.columns)
         assert before.means == after.means
     found = {one.name: one for one in labelled_arrays(report)}
     np.testing.assert_array_equal(found["pooled.weights"].pieces[2], report.texts[0].heads[2].pooled.weights)
     assert found["pooled.keys"].pieces[2].tolist() == starts(150, 5)
-    assert found["columns.mass"].shape == (1, 4, 150)
+    assert found["columns"].shape == (1, 4, 150)
 
 
 def test_queries_that_may_see_nothing_are_left_out_of_map_and_averages(tmp_path, config):
@@ -177,4 +178,4 @@ def test_queries_that_may_see_nothing_are_left_out_of_map_and_averages(tmp_path,
                      mask=str(tmp_path / "mask.json"))  # fmt: skip
     head = inspect(made).texts[0].heads[0]
     np.testing.assert_allclose(head.pooled.weights.sum(1), 1.0, atol=1e-5)
-    assert head.columns.total == pytest.approx(100, abs=1e-3)
+    assert head.columns.sum() == pytest.approx(100, abs=1e-3)

@@ -439,9 +439,9 @@ def _head(where: str, found: Json, unit: Unit, text: Text, queries: list[int], k
         _exact_ranking(where + "top", found, unit, text.special, queries, call)
     for name in STATISTICS:
         close(where + name, found["rows"][name], unit.statistic(name)[queries])
-    same(where + "has a sink", found["sink"] is not None, unit.has_sink)
+    same(where + "has a sink", found["rows"]["sink"] is not None, unit.has_sink)
     if unit.has_sink:
-        close(where + "sink", found["sink"], unit.statistic("sink")[queries])
+        close(where + "sink", found["rows"]["sink"], unit.statistic("sink")[queries])
     _whole(where, found, unit, text, call.pool)
 
 
@@ -454,8 +454,7 @@ def _whole(where: str, found: Json, unit: Unit, text: Text, pool: int | None) ->
     same(where + "pooled runs", (found["pooled"]["queries"], found["pooled"]["keys"]), (starts, starts))
     close(where + "pooled", found["pooled"]["weights"], weights)
     columns = unit.columns(range(text.n))
-    close(where + "columns", found["columns"]["mass"], columns)
-    close(where + "columns.total", found["columns"]["total"], Number(columns.value.sum(), columns.slack.sum()))
+    close(where + "columns", found["columns"], columns)
     words = [not special for special in text.special]
     counted = np.array([word or not any(words) for word in words])
     for name in (*STATISTICS, "sink"):

@@ -1,8 +1,6 @@
-import io
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +9,9 @@ from msgspec import structs
 from safetensors import safe_open
 
 from attnscope.base.errors import UsageError
+from attnscope.findings.array_files import METADATA, from_arrays
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.codec import from_json, to_json
-from attnscope.findings.read_arrays import METADATA, from_arrays
 from attnscope.findings.run import STAGES
 from attnscope.studies import formats
 from tests.helpers.sample_reports import HOSTILE, bank, report, text_report, tokens
@@ -27,12 +25,12 @@ def export(*args, **options):
 def test_a_sink_goes_where_the_weights_go(tmp_path):
     made = report(text_report(tokens(["a", "b", "c"]), sink=0.5))
     head = json.loads(export(made, Path("x.json")))["texts"][0]["heads"][0]
-    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["sink"], strict=True)] == (
+    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["rows"]["sink"], strict=True)] == (
         pytest.approx([1.0] * 3)
     )
     (tmp_path / "x.safetensors").write_bytes(export(made, tmp_path / "x.safetensors"))
     with safe_open(tmp_path / "x.safetensors", "numpy") as f:
-        assert f.get_tensor("sink")[0, 0].tolist() == made.texts[0].heads[0].sink.tolist()
+        assert f.get_tensor("rows.sink")[0, 0].tolist() == made.texts[0].heads[0].rows.sink.tolist()
 
 
 @pytest.fixture
@@ -103,17 +101,6 @@ def test_every_member_of_an_npz_is_an_array(tmp_path):
     assert shapes["weights"] == (1, 1, 5, 5)
 
 
-def test_an_npz_of_version_0_1_0_is_read(tmp_path):
-    data = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(export(bank(), Path("x.npz")))) as now, zipfile.ZipFile(data, "w") as before:
-        for name in now.namelist():
-            if name == "metadata.npy":
-                before.writestr("metadata.json", np.lib.format.read_array(now.open(name)).item())
-            else:
-                before.writestr(name, now.read(name))
-    assert to_json(from_arrays(data.getvalue(), ".npz")) == to_json(bank())
-
-
 @pytest.mark.parametrize("ending", [".safetensors", ".npz"])
 def test_a_file_of_arrays_holds_what_the_parts_of_a_model_add_to_a_logit(ending):
     rng = np.random.default_rng(3)
@@ -137,14 +124,17 @@ def test_a_file_of_arrays_has_every_number_of_several_texts(made, tmp_path, endi
         assert found.pop(f"{name}.queries").tolist() == text.queries
         assert found.pop(f"{name}.keys").tolist() == text.keys
         assert found.pop(f"{name}.ids").tolist() == [token.id for token in text.tokens]
-        assert [token["text"] for token in metadata["texts"][name]["tokens"]] == [token.text for token in text.tokens]
+        stored_text = metadata["texts"][text.index]
+        assert [token["text"] for token in stored_text["tokens"]] == [token.text for token in text.tokens]
         if text.context is not None:
             assert found.pop(f"{name}.context_ids").tolist() == [token.id for token in text.context]
         assert found.pop(f"{name}.layers").tolist() == [head.layer for head in text.heads]
         assert found.pop(f"{name}.heads").tolist() == [head.head for head in text.heads]
         of_text = {field: found.pop(f"{name}.{field}") for field in arrays_of(text.heads[0])}
         for n, head in enumerate(text.heads):
-            assert metadata["texts"][name]["heads"][f"L{head.layer}H{head.head}"]["fully_masked"] == head.fully_masked
+            assert stored_text["heads"][n]["fully_masked"] == head.fully_masked
+            place = [n] if len(text.heads) > 1 else [0, 0]
+            assert stored_text["heads"][n]["top"]["keys"] == {"array": f"{name}.top.keys", "at": place}
             for field, array in arrays_of(head).items():
                 one = of_text[field][n] if len(text.heads) > 1 else of_text[field][0, 0]
                 np.testing.assert_array_equal(one, array)
@@ -155,27 +145,27 @@ def test_a_file_of_arrays_has_every_number_of_several_texts(made, tmp_path, endi
 @pytest.mark.parametrize(
     ("heads", "axes"),
     [
-        ([(0, 1), (0, 2), (3, 1), (3, 2), (4, 1), (4, 2)], ["layers", "heads"]),
-        ([(0, 2), (0, 1), (3, 1), (3, 2)], ["units"]),
-        ([(0, 1), (3, 1), (3, 2)], ["units"]),
-        ([("mean", 0), ("mean", 1)], ["layers", "heads"]),
+        ([(0, 1), (0, 2), (3, 1), (3, 2), (4, 1), (4, 2)], ["layer", "head"]),
+        ([(0, 2), (0, 1), (3, 1), (3, 2)], ["unit"]),
+        ([(0, 1), (3, 1), (3, 2)], ["unit"]),
+        ([("mean", 0), ("mean", 1)], ["layer", "head"]),
     ],
 )
 def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
     words = tokens(["a", "b", "c"])
     made = report(text_report(words, heads=heads, stages=STAGES, sink=0.5))
     found, metadata = stored(made, tmp_path / f"x{ending}")
-    assert metadata["axes"]["weights"] == [*axes, "queries", "keys"]
-    assert metadata["axes"]["output"] == [*axes, "queries", "dimensions"]
-    assert metadata["axes"]["rows.entropy"] == metadata["axes"]["sink"] == [*axes, "queries"]
+    assert metadata["axes"]["weights"] == [*axes, "query", "key"]
+    assert metadata["axes"]["output"] == [*axes, "query", "width"]
+    assert metadata["axes"]["rows.entropy"] == metadata["axes"]["rows.sink"] == [*axes, "query"]
     layers = [-1 if layer == "mean" else layer for layer, _ in heads]
-    if axes == ["units"]:
+    if axes == ["unit"]:
         assert (found["layers"].tolist(), found["heads"].tolist()) == (layers, [head for _, head in heads])
     for n, (layer, (_, number)) in enumerate(zip(layers, heads, strict=True)):
         at = (n,)
-        if axes != ["units"]:
+        if axes != ["unit"]:
             at = (found["layers"].tolist().index(layer), found["heads"].tolist().index(number))
-        for name, array in {**arrays_of(made.texts[0].heads[n]), "sink": made.texts[0].heads[n].sink}.items():
+        for name, array in arrays_of(made.texts[0].heads[n]).items():
             np.testing.assert_array_equal(found[name][at], array)
 
 
@@ -186,7 +176,7 @@ def test_values_of_several_widths_are_an_array_for_each_head(tmp_path):
     found, metadata = stored(report(structs.replace(text, heads=[text.heads[0], wide])), tmp_path / "x.npz")
     assert (found["L0H0.output"].shape, found["L1H0.output"].shape) == ((2, 6), (2, 9))
     assert found["weights"].shape == (2, 1, 2, 2)
-    assert metadata["axes"]["L1H0.output"] == ["queries", "dimensions"]
+    assert metadata["axes"]["L1H0.output"] == ["query", "width"]
 
 
 @pytest.mark.parametrize("ending", formats.endings("run"))

@@ -106,10 +106,10 @@ def test_other_findings_are_no_table_of_heads(tmp_path):
 
 
 def test_json_reads_back():
-    from attnscope.findings.codec import read_json_as, to_json
+    from attnscope.findings.codec import from_json, to_json
 
     made = survey(missing=("copying",))
-    read = read_json_as(HeadSurvey, to_json(made), made.schema, "survey")
+    read = from_json(to_json(made), HeadSurvey)
     assert read.main == made.main
     assert json.loads(to_json(made))["main"] == made.main  # names, as in a .csv
     for ours, theirs in zip(made.roles, read.roles, strict=True):

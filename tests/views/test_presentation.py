@@ -98,7 +98,7 @@ def test_a_map_and_the_most_attended_sources_are_in_the_parts():
     (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.Bars, found)
     assert (drawn.queries, drawn.keys) == (head["pooled"]["queries"], head["pooled"]["keys"])
     assert drawn.weights.tolist() == np.array(head["pooled"]["weights"], dtype=np.float32).tolist()
-    mass = head["columns"]["mass"]
+    mass = head["columns"]
     (bars,) = attended.rows
     order = sorted(range(200), key=lambda key: -mass[key])[: len(bars)]
     assert list(attended.sources.positions) == order
@@ -106,7 +106,7 @@ def test_a_map_and_the_most_attended_sources_are_in_the_parts():
         assert bar.index == n
         weight, share = bar.numbers
         assert near(weight.replace(",", ""), mass[key])
-        assert near(share.rstrip("%"), 100 * mass[key] / head["columns"]["total"])
+        assert near(share.rstrip("%"), 100 * mass[key] / sum(mass))
         assert bar.length == pytest.approx(mass[key] / mass[order[0]])
         texts = [token.text for token in made.texts[0].tokens]
         assert [span.text for span in bar.before[::-1]] == texts[max(0, key - 8) : key]

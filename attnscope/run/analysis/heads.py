@@ -13,7 +13,7 @@ from attnscope.findings.run import HeadReport, Top
 from attnscope.model.recorders import strongest
 from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
 from attnscope.request.record_spec import RecordSpec
-from attnscope.run.analysis.overview import TextExtent, column_mass, means, pooled_map
+from attnscope.run.analysis.overview import TextExtent, means, pooled_map, whole_text_arrays
 from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic, to_numpy
 
 
@@ -55,7 +55,8 @@ def head_report(
     fully_masked = [
         q for q, nothing in zip(queries, masked_rows(recorded, text)[counted].tolist(), strict=True) if nothing
     ]
-    sink = row_sink(recorded, text)
+    if (sink := row_sink(recorded, text)) is not None:
+        facts["sink"] = sink[counted]
     scale, softcap, bias = _shared_spec(recorded)
     return HeadReport(
         layer="mean" if unit.mean_layer else unit.layers[0],
@@ -68,10 +69,9 @@ def head_report(
         fully_masked=fully_masked,
         top=_top(recorded, trace, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
-        sink=None if sink is None else to_numpy(sink[counted]),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
-        columns=None if extent is None else column_mass(recorded, text, extent),
         means=None if extent is None else means(recorded, text, extent),
+        **({} if extent is None else whole_text_arrays(recorded, text, extent)),
     )
 
 

@@ -1,12 +1,14 @@
 """Pooled map, column mass and row averages of a whole text."""
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.axes import declarations
+from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import STATISTICS, Means
+from attnscope.findings.run import HeadReport
 from attnscope.model.precision import to_float64
 from attnscope.model.trace import UnitRecorders
 from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
@@ -46,10 +48,15 @@ def _starts(count: int, size: int) -> list[int]:
     return [-(-i * count // n) for i in range(n + 1)]
 
 
-def column_mass(recorded: UnitRecorders, text: int, extent: TextExtent) -> Columns:
-    """Return what every source of one text gets; see pooled_map."""
-    mass = to_numpy(recorded.sums["columns"].compute()[text, recorded.head][: extent.n_keys])
-    return Columns(mass, float(mass.astype(np.float64).sum()))
+def whole_text_arrays(recorded: UnitRecorders, text: int, extent: TextExtent) -> dict[str, Any]:
+    """Return the fields of a HeadReport that are recorded as sums over a whole text, by name; see pooled_map."""
+    lengths = {"token": extent.n_queries, "source": extent.n_keys}
+    arrays = {}
+    for name, along in declarations(HeadReport).items():
+        if name in recorded.sums:
+            array = recorded.sums[name].compute()[text, recorded.head]
+            arrays[name] = to_numpy(array[tuple(slice(lengths.get(axis)) for axis in along.axes)])
+    return arrays
 
 
 def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:

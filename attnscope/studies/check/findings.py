@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.check import Check
+from attnscope.findings.record_parts import reported_parts
 from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
 from attnscope.findings.run import HeadReport
 from attnscope.findings.tokens import Token
@@ -90,7 +91,7 @@ class Findings:
             columns=list(range(len(self._sources))),
             top=_TOP,
             by=asked.by,
-            parts=("top", "rows", "columns", "pooled") if asked.pool else ("top", "rows"),
+            parts=reported_parts(asked.pool),
             pool=asked.pool or 0,
         )
         eligible = batch.sources.real if asked.special else batch.sources.content()
@@ -188,10 +189,10 @@ class Again:
         """Return the largest difference between recorded row statistics and those of the weights."""
         expected = self._statistics()
         gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
-        if self._sink is not None and report.sink is not None:
-            gaps.append(_apart(report.sink, self._sink[asked.rows]))
+        if self._sink is not None and report.rows.sink is not None:
+            gaps.append(_apart(report.rows.sink, self._sink[asked.rows]))
         fully_masked = [query for query in asked.rows if self._dead[query]]
-        extent = report.fully_masked == fully_masked and (report.sink is None) == (self._sink is None)
+        extent = report.fully_masked == fully_masked and (report.rows.sink is None) == (self._sink is None)
         return max(gaps) if extent else np.inf
 
     def _statistics(self) -> dict[str, Array]:
@@ -208,7 +209,7 @@ class Again:
         """Return the largest difference of the pooled map, column sums and averages from those of the weights."""
         assert report.pooled is not None and report.columns is not None and report.means is not None
         mass = self._weights.sum(0)
-        gaps = [_apart(report.columns.mass, mass), _apart(np.array(report.columns.total), mass.sum())]
+        gaps = [_apart(report.columns, mass)]
         gaps.append(_apart(report.pooled.weights, self._pooled(report.pooled.queries, report.pooled.keys)))
         facts = self._statistics()
         if self._sink is not None:

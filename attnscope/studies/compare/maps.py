@@ -38,6 +38,6 @@ def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange,
         difference=empty, total_variation=none, jensen_shannon=none, future=empty, entropy=empty,
         gained=[], gain=none, lost=[], loss=none, entered=[], left=[],
         worst=[maps.worst()],
-        mass=np.array([a.columns.mass, b.columns.mass]),
+        mass=np.array([a.columns, b.columns]),
     )  # fmt: skip
     return change, [maps]

@@ -318,7 +318,9 @@ class _AlignedSide:
     @property
     def sink(self) -> _Array:
         """What the aligned queries give to the head's sink, (queries, 1); 0 where it has none."""
-        given = np.zeros(len(self.at)) if self.head.sink is None else self.head.sink[self.at].astype(np.float64)
+        given = (
+            np.zeros(len(self.at)) if self.head.rows.sink is None else self.head.rows.sink[self.at].astype(np.float64)
+        )
         return given[:, None]
 
     @property

@@ -10,10 +10,10 @@ from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.source import tokenize
+from attnscope.findings.array_files import ARRAY_FILES, from_arrays
 from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.narrowing import narrow_rows, require_heads
-from attnscope.findings.read_arrays import ARRAY_FILES, from_arrays
 from attnscope.findings.run import STAGES, HeadReport, Report
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig

@@ -116,7 +116,7 @@ def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[
 def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
     """Return the map of a text whose numbers take several screens; None where it would not hold all of them."""
     sizes = len(text.tokens), len(text.sources)
-    if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.sink is not None:
+    if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.rows.sink is not None:
         return None
     queries, keys = (list(range(size + 1)) for size in sizes)
     pooled = Pooled(queries, keys, head.stages["weights"])

@@ -107,7 +107,9 @@ def _summed(
     if len(kept) == len(row):
         return row, None
     if "weights" not in head.stages:
-        left = 1 - sum(of[source.index] for source in kept) - (0.0 if head.sink is None else float(head.sink[r]))
+        left = (
+            1 - sum(of[source.index] for source in kept) - (0.0 if head.rows.sink is None else float(head.rows.sink[r]))
+        )
         return (row, None) if head.top.left_out else (kept, ("others", _sum_text(max(0.0, left), digits)))
     weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)

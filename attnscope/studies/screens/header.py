@@ -266,8 +266,6 @@ def _quantity(phrase: str) -> str:
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     """Average the shown rows that count."""
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
-    if head.sink is not None:
-        values["sink"] = head.sink
     known = {name: each[counted & np.isfinite(each)] for name, each in values.items() if each is not None}
     return Means(**(dict.fromkeys(values) | {name: float(each.mean()) for name, each in known.items() if each.size}))
 

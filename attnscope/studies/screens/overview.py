@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.findings.overview import Columns, Pooled
+from attnscope.findings.arrays import Floats
+from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import digits_for
@@ -29,19 +30,20 @@ def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
     return WeightMap(source_kind(text), pooled.queries, pooled.keys, pooled.weights)
 
 
-def _most_attended(text: TextReport, head: HeadReport, columns: Columns) -> Iterator[ViewPart]:
+def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Iterator[ViewPart]:
     """Present the heaviest sources of a whole text, with their weight and their share of all of it."""
-    mass, left_out = columns.mass.astype(np.float64), head.top.left_out
+    mass, left_out = columns.astype(np.float64), head.top.left_out
+    total = float(mass.sum())
     excluded = ranked_out(text.sources, left_out)
     order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
     order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
-    share = 100 * float(mass[order].sum()) / (columns.total or 1.0)
+    share = 100 * float(mass[order].sum()) / (total or 1.0)
     said = f"  of {len(mass):,} sources{without}, by total weight from all queries"
     said += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
     yield paragraph((Span("most attended", "bold"), Span(said, "dim")))
     if order:
-        parts = (100 * mass[order] / columns.total).astype(np.float32)
+        parts = (100 * mass[order] / total).astype(np.float32)
         digits = digits_for(parts, 1)
         bars = [
             Bar(

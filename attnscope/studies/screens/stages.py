@@ -24,8 +24,8 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
             continue
         matrix = head.stages[name]
         columns = keys
-        if name == "weights" and head.sink is not None:
-            matrix, columns = np.column_stack((matrix, head.sink)), with_sink(keys)
+        if name == "weights" and head.rows.sink is not None:
+            matrix, columns = np.column_stack((matrix, head.rows.sink)), with_sink(keys)
         digits = digits_for(matrix, max(settings.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
         if name == "output":
             columns = dim_axis(matrix.shape[1])
@@ -54,8 +54,8 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     zero = f"; {NOT_ALLOWED if picture else '0 without decimals'} is exactly zero"
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
-    of = f"softmax of masked and the head's sink{sink}" if head.sink is not None else "softmax of masked"
-    one = "each row with its sink sums to 1" if head.sink is not None else "each row sums to 1"
+    of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
+    one = "each row with its sink sums to 1" if head.rows.sink is not None else "each row sums to 1"
     return f"{mean}{of}; {one}{whole}{zeros}{masked}"
 
 

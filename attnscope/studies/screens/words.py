@@ -48,8 +48,8 @@ def merge_words(text: TextReport, head: HeadReport) -> Words:
     nothing = np.full(len(keys), np.nan)
     merged = np.stack([summed[some].mean(0) if some else nothing for some in counted])
     sink = None
-    if head.sink is not None:
-        sink = np.array([head.sink[some].astype(np.float64).mean() if some else np.nan for some in counted])
+    if head.rows.sink is not None:
+        sink = np.array([head.rows.sink[some].astype(np.float64).mean() if some else np.nan for some in counted])
     return Words(queries, keys, merged, sink)
 
 

@@ -45,7 +45,7 @@ def check_laws(head: HeadReport):
     barred = np.isneginf(masked)
     np.testing.assert_array_equal(masked[~barred], scaled[~barred])
     assert (weights[barred] == 0).all()
-    total = weights.sum(1) + (0 if head.sink is None else head.sink)
+    total = weights.sum(1) + (0 if head.rows.sink is None else head.rows.sink)
     np.testing.assert_allclose(total, 1, atol=2e-6)
 
 

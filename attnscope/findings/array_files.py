@@ -1,0 +1,252 @@
+"""The arrays of a Report as a .safetensors or .npz file, one for a stage of every layer and head; and reading it back.
+
+The metadata are the Report's JSON, in which every array names its place in the file: `{"array": "weights", "at": [0,
+3]}` is the matrix of the first layer and the fourth head.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.arrays import decode_array
+from attnscope.findings.axes import arrays_in, check_axes
+from attnscope.findings.codec import require_version
+from attnscope.findings.run import Report, TextReport
+
+METADATA = "metadata"  # array of an .npz file with the metadata: bytes of JSON
+SAFETENSORS_KEY = "attnscope"  # key of the metadata in a .safetensors file
+MEAN = -1  # number of a layer or head that is a mean
+ARRAY_FILES = (".npz", ".safetensors")
+_NAMES = {"float32": "F32", "int64": "I64"}
+_DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+_LONGEST_ZIP = 1 << 30  # largest size in bytes of an entry without the zip format for large files
+_HINT = "pass a file of arrays that attnscope wrote"
+_DAMAGE = (
+    LookupError, TypeError, AttributeError, ValueError, OverflowError, EOFError, MemoryError,
+    RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class LabelledArray:
+    """An array in pieces, so that writing it needs no copy of the whole.
+
+    Attributes:
+        name: Its name.
+        axes: Names of its axes.
+        leading: Lengths of the axes that the pieces are along.
+        pieces: Arrays of one shape and type, in the order of the leading axes.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    leading: tuple[int, ...]
+    pieces: Sequence[Array]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of all axes."""
+        return (*self.leading, *self.pieces[0].shape)
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """Type of its numbers."""
+        dtype: np.dtype[Any] = self.pieces[0].dtype
+        return dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def labelled_arrays(report: Report) -> list[LabelledArray]:
+    """Return every array of a report, under names that begin with `text0.` and so on if it has several texts.
+
+    `queries` and `keys` are the positions of rows and columns, `ids` and `context_ids` the tokens, `layers` and `heads`
+    the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `top.keys`, `rows.sink`,
+    `rows.entropy`, `columns` and `pooled.weights` begin with the axes layer and head; with one axis, `unit`, where
+    `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit. `flows.matrix`,
+    `flows.keys` and `flows.values` are those of a measure over layers; the metadata say which layers each of its
+    matrices covers.
+    """
+    return [
+        array
+        for text in report.texts
+        for array in _text_arrays(text, f"text{text.index}." if len(report.texts) > 1 else "")
+    ]
+
+
+def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
+    layers, heads, axes = _units(text)
+    numbers: dict[str, tuple[str, Sequence[int]]] = {
+        "queries": ("query", text.queries),
+        "keys": ("key", text.keys),
+        "ids": ("token", [token.id for token in text.tokens]),
+        "layers": (axes[0], layers),
+        "heads": (axes[-1], heads),
+    }
+    if text.context is not None:
+        numbers["context_ids"] = "source", [token.id for token in text.context]
+    for name, (axis, values) in numbers.items():
+        yield LabelledArray(prefix + name, (axis,), (), [np.array(values, dtype=np.int64)])
+    for path, along, array in arrays_in(text):
+        yield LabelledArray(prefix + path, along.axes, (), [array])
+    yield from _together(text.flows, ("matrix",), (len(text.flows),), f"{prefix}flows.", [])
+    leading = (len(layers), len(heads)) if len(axes) == 2 else (len(layers),)
+    yield from _together(text.heads, axes, leading, prefix, [f"L{head.layer}H{head.head}" for head in text.heads])
+
+
+def _together(
+    items: Sequence[msgspec.Struct], axes: tuple[str, ...], leading: tuple[int, ...], prefix: str, names: Sequence[str]
+) -> Iterator[LabelledArray]:
+    """Yield the arrays that these structs have, each along leading axes; those of other shapes by themselves."""
+    arrays = [{path: (along.axes, array) for path, along, array in arrays_in(item)} for item in items]
+    for path, (last, _) in arrays[0].items() if arrays else ():
+        name, pieces = path.removeprefix("stages."), [each[path][1] for each in arrays]
+        if len({piece.shape for piece in pieces}) == 1:
+            yield LabelledArray(prefix + name, (*axes, *last), leading, pieces)
+        else:  # layers whose values have other widths
+            for own, piece in zip(names, pieces, strict=True):
+                yield LabelledArray(f"{prefix}{own}.{name}", last, (), [piece])
+
+
+def _units(text: TextReport) -> tuple[list[int], list[int], tuple[str, ...]]:
+    """Return numbers of layers and heads, and the axes that they are along."""
+    by_layer = [[_number(head.head) for head in heads] for _, heads in groupby(text.heads, key=lambda head: head.layer)]
+    layers = [_number(head.layer) for head in text.heads]
+    if by_layer and all(heads == by_layer[0] for heads in by_layer):
+        return layers[:: len(by_layer[0])], by_layer[0], ("layer", "head")
+    return layers, [_number(head.head) for head in text.heads], ("unit",)
+
+
+def _number(label: int | str) -> int:
+    return label if isinstance(label, int) else MEAN
+
+
+def _metadata(report: Report, arrays: Sequence[LabelledArray]) -> bytes:
+    """Return the JSON of a report with the places of its arrays, and the axes of all."""
+    places = {
+        id(piece): {"array": array.name, "at": [int(n) for n in np.unravel_index(at, array.leading)]}
+        for array in arrays
+        for at, piece in enumerate(array.pieces)
+    }
+    facts = msgspec.structs.asdict(report) | {"axes": {array.name: array.axes for array in arrays}}
+    return msgspec.json.encode(facts, enc_hook=lambda array: places[id(array)])
+
+
+def safetensors_parts(report: Report) -> Iterator[bytes]:
+    """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
+    arrays = labelled_arrays(report)
+    # under one key: the order of several is not kept
+    header: dict[str, Any] = {"__metadata__": {SAFETENSORS_KEY: _metadata(report, arrays).decode()}}
+    # widest numbers first, so that each array begins at a multiple of its numbers' size
+    arrays.sort(key=lambda array: (-array.dtype.itemsize, array.name))
+    end = 0
+    for array in arrays:
+        start, end = end, end + array.nbytes
+        header[array.name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (start, end)}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for array in arrays:
+        yield from _numbers(array)
+
+
+def npz_parts(report: Report) -> Iterator[bytes]:
+    """Yield what numpy.savez would write, array by array, with the metadata as an array without axes."""
+    arrays = labelled_arrays(report)
+    metadata = np.array(_metadata(report, arrays))
+    file = _Collected()
+    with zipfile.ZipFile(file, "w") as archive:
+        for array in [LabelledArray(METADATA, (), (), [metadata]), *arrays]:
+            member = zipfile.ZipInfo(f"{array.name}.npy")
+            with archive.open(member, "w", force_zip64=array.nbytes > _LONGEST_ZIP) as entry:
+                header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+                np.lib.format.write_array_header_1_0(entry, header)
+                for numbers in _numbers(array):
+                    entry.write(numbers)
+                    yield file.take()
+    yield file.take()
+
+
+def _numbers(array: LabelledArray) -> Iterator[bytes]:
+    return (piece.tobytes() for piece in array.pieces)  # contiguous rows, also of a slice
+
+
+class _Collected(io.RawIOBase):
+    """A file that hands over what was written to it; it cannot go back, so an archive in it is written in one pass."""
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._written.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        written, self._written = b"".join(self._written), []
+        return written
+
+
+def from_arrays(data: bytes, ending: str) -> Report:
+    """Read a Report from a file of arrays, to the last bit.
+
+    Args:
+        data: The file.
+        ending: One of ARRAY_FILES.
+
+    Raises:
+        AttnscopeError: The file has another format, or its parts contradict each other.
+    """
+    try:
+        metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)
+
+        def find(kind: Any, place: Any) -> Any:
+            array = arrays[place["array"]][tuple(map(int, place["at"]))]
+            return decode_array(kind, array)
+
+        report = msgspec.json.decode(metadata, type=Report, dec_hook=find)
+    except RecursionError as e:
+        raise AttnscopeError("not an attnscope file of arrays (nested too deeply)", hint=_HINT) from e
+    except _DAMAGE as e:
+        fault = f"lacks {e}" if isinstance(e, KeyError) else f"{e}"
+        raise AttnscopeError(f"not an attnscope file of arrays ({fault})", hint=_HINT) from e
+    require_version(report)
+    check_axes(report)
+    return report
+
+
+def _from_npz(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
+    arrays = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as entry:
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
+    return arrays.pop(METADATA).item(), arrays
+
+
+def _from_safetensors(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    metadata = header.pop("__metadata__")[SAFETENSORS_KEY]
+    arrays = {}
+    for name, entry in header.items():
+        numbers = np.frombuffer(data, _DTYPES[entry["dtype"]], prod(entry["shape"]), start + entry["data_offsets"][0])
+        arrays[name] = numbers.reshape(entry["shape"])
+    return metadata, arrays
