@@ -240,7 +240,7 @@ class MachineOptions:
             metavar="auto|cpu|cuda[:N]|mps",
             parser=arguments.device,
             autocompletion=completion.words("auto", "cpu", "cuda", "mps"),
-            help="Device to run on; auto uses CUDA if available.",
+            help="Device; auto uses CUDA for all but small work.",
         ),
     ] = "auto"
     dtype: Annotated[
