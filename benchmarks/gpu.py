@@ -7,7 +7,7 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
 
     facts     the machine; ceilings: products, copies, launches, waits; whether products of float32 are exact
     random    random layers, every recorder, against the CPU (tests/devices/test_attend.py)
-    commands  46 commands against the CPU, by their JSON (tests/devices/test_commands.py)
+    commands  every kind of command against the CPU, by their JSON (tests/devices/test_commands.py)
     parity    every family against the CPU, stage by stage, and all other tests that are marked cuda
     sdpa      scaled_dot_product_attention: flash, cuDNN, memory-efficient; with groups of heads, and without
     attend    `attend()` with the five strongest keys and the statistics of every row: lengths, sizes of tiles, memory

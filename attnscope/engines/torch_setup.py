@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how long threads look for work before they sleep
 _OPENMP_PATIENCE = "3000"  # turns of a waiting loop, about 0.05 ms
-_TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # containers of NVIDIA set it to 1
+_on_return: list[Callable[[], None]] = []  # restores what import_torch set, after the first call from Python
 _NARROW_SUMS = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation")
 _GPU_LIBRARIES = ("CUDA", "cuDNN", "CUDNN_", "CUBLAS_", "HIP", "MPS", "NVIDIA driver")  # in messages of torch
 _WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
@@ -43,7 +43,7 @@ def import_torch(*, freeze: bool = True) -> None:
     try:
         import torch  # noqa: F401
 
-        use_full_precision()  # an environment variable may have set TF32
+        _on_return.append(use_full_precision())  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE may have set TF32
     finally:
         for name in impatient:
             del os.environ[name]
@@ -61,12 +61,12 @@ def default_settings() -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(small_product_caches())
-        if "torch" not in sys.modules:  # nobody has set anything, except for the variable that torch reads on import
+        if "torch" not in sys.modules:  # nobody has set anything, except by variables that torch reads on import
             try:
                 yield
             finally:
-                if "torch" in sys.modules and os.environ.get(_TF32) == "1":
-                    sys.modules["torch"].set_float32_matmul_precision("high")
+                while _on_return:
+                    _on_return.pop()()
             return
         import torch
 

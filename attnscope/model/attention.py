@@ -24,7 +24,7 @@ from attnscope.model.finite import FiniteChecks
 from attnscope.model.fused_rows import fused_layer
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import plain_mask
-from attnscope.model.matmul import matmul_grouped
+from attnscope.model.matmul import matmul_grouped, multiplies_narrow
 from attnscope.model.row_summary import RowSummary, find_summarizer
 from attnscope.model.sdpa import fused_attention, kernel_cells
 from attnscope.model.tile import Recorder, Tile, as_slice
@@ -191,10 +191,8 @@ def _parts(
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
-    k, v = (
-        inputs.k[:, as_slice(used)].float().contiguous(),
-        inputs.v[:, as_slice(used)].float().contiguous(),
-    )  # (B, used, K, E)
+    k, v = inputs.k[:, as_slice(used)], inputs.v[:, as_slice(used)].float().contiguous()  # (B, used, K, E)
+    k = (k if multiplies_narrow(k) else k.float()).contiguous()
 
     def of_blocks() -> Iterator[_TileInputs]:
         for block in tile_blocks(mask, shape, (n_queries, n_keys), needed_rows, recorders):
@@ -269,8 +267,8 @@ def _tile(
         part.block,
         part.block.needs_scores,
     )
-    q = inputs.q[:, part.index, block.q0 : block.q1].float()
-    before, after = _factors(inputs.spec, needs_scores)
+    q = inputs.q[:, part.index, block.q0 : block.q1].to(part.k.dtype)
+    before, after = _factors(inputs.spec, needs_scores or q.dtype == torch.float16)  # small ones would lose bits
     if before != 1:
         q = q * before
     shape = (*q.shape[:3], part.k.shape[2])

@@ -175,7 +175,7 @@ THE_MACHINE = (
     Option(
         "device",
         MACHINE,
-        "Device to run on; auto uses CUDA if available.",
+        "Device; auto uses CUDA for all but small work.",
         arguments.device,
         "auto|cpu|cuda[:N]|mps",
         "auto",

@@ -1,5 +1,6 @@
 """What a recorded layer costs on a GPU: launches, waits for the device, and bytes that leave it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,19 @@ def test_findings_of_all_heads_are_read_together(
     words = ["run", "the bank by the river", "--model", str(gpt2), *options.split(), "-o", str(tmp_path / "out.json")]
     assert main([*words, "--device", simulated, "--quiet"]) == 0
     assert counts.waits["read"] <= budget * layers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_of_narrow_numbers_are_exact_without_wide_copies(simulated: str, dtype: torch.dtype) -> None:
+    wide = layer(300, "cpu")
+    narrow = {name: getattr(wide, name).to(dtype) for name in "qkv"}
+    stages = {}
+    for device in ("cpu", simulated):
+        recorder = MatrixRecorder(["scores"], range(HEADS), range(300), range(300))
+        inputs = replace(wide, **{name: x.to(device) for name, x in narrow.items()})
+        counts.reset()
+        with torch.inference_mode():
+            attend(inputs, [recorder], need_output=False)
+        stages[device] = recorder.compute()["scores"].cpu()
+    torch.testing.assert_close(stages[simulated], stages["cpu"], atol=1e-5, rtol=1e-5)
+    assert counts.kernels["_to_copy"] <= 2  # the values, which nobody reads, and a position

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers as hf
 
 from attnscope.base.errors import Exit
 from attnscope.cli import main
 from tests.devices.simulation import counts
-from tests.helpers.tiny_models import TABLE
+from tests.helpers.tiny_models import TABLE, VOCAB, raise_weights
 
 TEXT = "'The bank by the river was eroded and the bank by the river fell'"
 MASKED = "'She sat by the [MASK] of the river'"
@@ -51,6 +52,8 @@ COMMANDS = [
     f"explain {TEXT} --layer 1 --head 1 --query 13 --key 1",
     f"explain {SHORT} --model {{llama}} --layer 1 --head 1 --query river",
     f"explain {SHORT} --model {{gpt_oss}} --layer 1 --head 1 --query river",
+    f"explain {SHORT} --model {{gemma2}} --layer 1 --head 1 --query river",
+    "explain 'life is short eat dessert first' --config sliding-window --layer 0 --head 0 --query 2",
     "heads --draws 3",
     "heads --draws 3 --model {llama}",
     f"heads {TEXT} --measure entropy",
@@ -64,6 +67,8 @@ COMMANDS = [
     f"compare {TEXT} 'an old river'",
     "check",
     "check --model {gpt_oss}",
+    "check 'life is short eat dessert first' --config sliding-window",
+    f"check {SHORT} --model {{t5}} --engine transformers --part encoder",
     "batch {texts} --keep top,rows",
     "batch {texts} --keep columns,pooled,top --by projected",
     "batch {texts} --stage weights",
@@ -133,8 +138,13 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
         row = next(row for row in TABLE if row.name == name)
         path = folder / name
         row.save(path)
-        write_tokenizer(path, "The bank by the river was eroded and fell of a".split())
         names[name] = str(path)
+    sizes = {"vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "num_heads": 4, "num_layers": 2, "d_ff": 40}
+    names["t5"] = str(folder / "t5")  # it has a position bias
+    model = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
+    raise_weights(model.eval()).save_pretrained(names["t5"])
+    for name in (*MODELS, "t5"):
+        write_tokenizer(folder / name, "The bank by the river was eroded and fell of a".split())
     return Workplace(folder, names)
 
 

@@ -86,6 +86,8 @@ attnscope.inspect("The bank by the river", progress=record)
 import torch
 assert inside[-1] == "highest", inside
 assert torch.get_float32_matmul_precision() == "high"
+assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+assert torch.backends.cudnn.allow_tf32
 """
 
 

@@ -154,7 +154,7 @@ def _on_cpu(layer: LayerStages) -> LayerStages:
     spec = replace(
         spec,
         mask=Bidirectional() if allowed is None else MatrixMask(allowed.cpu()),
-        bias=None if bias is None else lambda q, k, heads: bias[..., heads, q, k],
+        bias=None if bias is None else lambda q, k, heads: bias[..., heads[:, None, None], q, k],
         sinks=None if spec.sinks is None else spec.sinks.cpu(),
     )
     return LayerStages(

@@ -23,7 +23,7 @@ FRESH = {
 }  # fmt: skip
 PRODUCTS = {
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default, aten.dot.default,
-    aten.mm.out, aten.bmm.out, aten.addmm.out, aten.baddbmm.out, aten.addmv.default,
+    aten.mm.out, aten.bmm.out, aten.bmm.dtype_out, aten.addmm.out, aten.baddbmm.out, aten.addmv.default,
 }  # fmt: skip
 SIZED_BY_NUMBERS = {
     aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten._unique.default,

@@ -254,6 +254,8 @@ def _count(op: OpOverload, args: Sequence[Any], on_device: Sequence[Tensor], pla
 
 
 def _compute(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if op is aten.bmm.dtype_out:  # 16-bit numbers, added up in float32
+        return aten.bmm.out(args[0].float(), args[1].float(), **kwargs)
     if op in PRODUCTS and torch.backends.cuda.matmul.allow_tf32:
         args = [tensor_float_32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
     if op in (aten._softmax.default, aten._log_softmax.default) and args[2]:  # CUDA's kernels widen on their way
