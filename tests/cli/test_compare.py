@@ -104,6 +104,17 @@ def test_hidden_tokens_are_compared_with_none(capsys):
     assert [row[3] for row in weights[1][0]] == [0] * 5
 
 
+@pytest.mark.parametrize("sides", [[], ["--mask", "window:2", "--mask", "own"], ["--hide", "0"]])
+def test_both_engines_choose_a_head_on_the_same_side(capsys, sides):
+    """Under transformers, only a run shows which side has the model's own mask."""
+    chosen = []
+    for engine in ("native", "transformers"):
+        code, out, _ = run(capsys, TEXT, "--engine", engine, *sides)
+        assert code == 0
+        chosen.append(next(line for line in out.splitlines() if "chosen automatically" in line))
+    assert chosen[0] == chosen[1]
+
+
 def test_both_engines_say_the_same(capsys):
     # scores of 82, where neighbouring numbers of float32 are 7.6e-6 apart
     sides = ["--engine", "native", "--engine", "transformers"]
@@ -168,7 +179,8 @@ def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(
     code, out, _ = run(capsys, *sides, "--layer", "1", "--head", "0")
     assert "what moved  nothing: both sides have the same weights in this head\n" in out
     code, out, _ = run(capsys, TEXT, "--engine", "native", "--engine", "transformers")
-    assert re.search("^what moved  at most .e-07 of a row's weight in any of 16 heads$", out, re.M)
+    # The engines differ by rounding at most, and on some processors not at all.
+    assert re.search("^what moved  (at most .e-07 of a row's|nothing: both sides have the same) weight", out, re.M)
 
 
 def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_path):
