@@ -45,7 +45,7 @@ def info(given: Given) -> None:
     if given.format == "json":
         write_bytes(view.as_json(description, rows))
     else:
-        sys.stdout.write(view.as_text(description, rows, page()))
+        sys.stdout.write(view.as_text(description, rows, page(), data_only=given.quiet))
 
 
 def _refuse_beside_list(given: Given) -> None:

@@ -31,21 +31,24 @@ def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
-def as_text(description: "Description", cost: Sequence[CostRow] | None, page: Page = PAGE) -> str:
+def as_text(
+    description: "Description", cost: Sequence[CostRow] | None, page: Page = PAGE, *, data_only: bool = False
+) -> str:
     """Write the description, a fact per line, and the cost table below it.
 
     Args:
         description: The model.
         cost: Rows of the cost table; None for no table.
         page: Where the text goes.
+        data_only: Leave out notes, and what the columns mean.
     """
     facts = [(name, value) for name, value in _facts(description, page.safe) if value]
     files = description.files.items()
     facts += [("file", f"{page.safe(name)}  {scaled(size, 1024, BINARY)}") for name, size in files]
-    facts += [("note", page.note(note)) for note in description.notes]
+    facts += [("note", page.note(note)) for note in description.notes if not data_only]
     lines = page.facts(facts, _NAMES)
     if cost is not None:
-        lines += ["", *_cost_lines(cost, page)]
+        lines += ["", *_cost_lines(cost, page, data_only=data_only)]
     return "\n".join(lines) + "\n"
 
 
@@ -120,12 +123,14 @@ def _positions(c: "ModelConfig") -> str:
     return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
 
 
-def _cost_lines(rows: Sequence[CostRow], page: Page) -> list[str]:
+def _cost_lines(rows: Sequence[CostRow], page: Page, *, data_only: bool) -> list[str]:
     """Write the cost table: one line for every length of text, and what its columns mean."""
-    cells = [_HEADINGS, *(_cost_cells(row) for row in rows)]
+    table = page.table([_HEADINGS, *(_cost_cells(row) for row in rows)], str.rjust)
+    if data_only:
+        return table
     return [
         *page.wrapped("cost of attention, over all layers and heads of one text"),
-        *page.table(cells, str.rjust),
+        *table,
         *(page.wrapped("* more tokens than the model has positions") if not all(row.fits for row in rows) else []),
         *page.facts(_MEANINGS, 16),
     ]
