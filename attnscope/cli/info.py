@@ -45,7 +45,7 @@ def info(given: Given) -> None:
     if given.format == "json":
         write_bytes(view.as_json(description, rows))
     else:
-        draw(view.present_info(description, rows), console("auto"))
+        draw(view.present_info(description, rows, data_only=given.quiet), console("auto"))
 
 
 def _refuse_beside_list(given: Given) -> None:

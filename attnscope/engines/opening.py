@@ -153,7 +153,8 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
         from attnscope.model.randomize import make_random
 
         if weights is None:
-            return NativeModel(make_random(config, file.seed, n_layers, dtype, device))
+            words = tokenizer.words if isinstance(tokenizer, WordTokenizer) else None
+            return NativeModel(make_random(config, file.seed, n_layers, dtype, device, words))
         return NativeModel(load_stack(OWN, config, weights, n_layers, dtype, device))
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]

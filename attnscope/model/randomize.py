@@ -1,25 +1,41 @@
 """Fill a Stack with random weights from a seed."""
 
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.model.stack import Stack
 
+_ROW_PER_WORD = ("embed.tokens", "head.decoder")
 
-def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32) -> Stack:
+
+def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words: Sequence[str] | None = None) -> Stack:
     """Fill a Stack of float32 with random weights, the same for the same seed; each is turned into `dtype` at once.
 
     Embeddings are standard normal, linear weights normal with variance 1/inputs, so that scaled scores have a
     spread of about 1, and so are sinks; linear biases are normal with standard deviation 0.1; norms start at 1 and 0.
+
+    Args:
+        stack: What to fill.
+        seed: Of the random numbers.
+        dtype: Type of the weights.
+        words: The vocabulary, where it is made from texts: a word's numbers then depend on the word alone, and all
+            others not on the vocabulary. None for a fixed one.
     """
     generator = torch.Generator().manual_seed(seed)
-    for module in stack.modules():
+    for path, module in stack.named_modules():
         own = dict(module.named_parameters(recurse=False))
         if isinstance(module, (nn.Linear, nn.Embedding)):
             spread = 1.0 if isinstance(module, nn.Embedding) else module.in_features**-0.5
             for name, parameter in own.items():
-                parameter.data.normal_(0.0, spread if name == "weight" else 0.1, generator=generator)
+                if words is not None and path in _ROW_PER_WORD:
+                    _draw_rows(parameter.data, words, seed, path).mul_(spread)
+                else:
+                    parameter.data.normal_(0.0, spread if name == "weight" else 0.1, generator=generator)
         elif "sinks" in own:
             own["sinks"].data.normal_(0.0, 1.0, generator=generator)
         else:  # norms
@@ -30,6 +46,24 @@ def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32) -> St
     return stack.eval()
 
 
-def make_random(config: ModelConfig, seed: int, n_layers: int, dtype: torch.dtype, device: torch.device) -> Stack:
+def _draw_rows(table: Tensor, words: Sequence[str], seed: int, path: str) -> Tensor:
+    """Fill each row of a table, (V, D), with standard normal numbers of its word's own, or of its id beyond the words.
+
+    NumPy draws them, because a generator of torch uses only 32 bits of its seed: two words would draw the same numbers.
+    """
+    for row, word in zip(table, (*words, *range(len(words), len(table))), strict=False):
+        digest = sha256(ascii((seed, path, word)).encode()).digest()
+        row.copy_(torch.from_numpy(np.random.default_rng(list(digest)).standard_normal(len(row), np.float32)))
+    return table
+
+
+def make_random(
+    config: ModelConfig,
+    seed: int,
+    n_layers: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    words: Sequence[str] | None = None,
+) -> Stack:
     """Return a Stack with random weights; the first `n_layers` blocks are the same however many there are."""
-    return randomize(Stack(config, n_layers), seed, dtype).to(device)
+    return randomize(Stack(config, n_layers), seed, dtype, words).to(device)

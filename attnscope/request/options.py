@@ -609,6 +609,7 @@ INFO = (
     JSON,
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
+    Option("quiet", SHOW, "Print data only: no notes, and not what columns mean."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
 CONVERT = (

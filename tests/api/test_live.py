@@ -15,6 +15,7 @@ from torch import nn
 
 import attnscope
 from attnscope.findings.check import CheckReport
+from attnscope.model.module_hooks import listening
 from tests.helpers.tiny_models import raise_weights
 from tests.helpers.tokenizer_files import content, write
 
@@ -188,6 +189,30 @@ def test_the_model_runs_in_another_thread_meanwhile():
     assert len(found) > 2
     for logits in found:
         torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # rounding is only measured in the second
+def test_the_model_runs_in_another_thread_while_its_modules_are_watched(dtype):
+    model, words = made("llama").to(dtype).eval(), tokenizer()
+    ids, here, logits = words(TEXT, return_tensors="pt"), threading.get_ident(), list[torch.Tensor]()
+
+    def forward() -> None:
+        with torch.inference_mode():
+            logits.append(model(input_ids=ids["input_ids"]).logits)
+
+    def beside(*_: object) -> None:
+        if threading.get_ident() == here:
+            other = threading.Thread(target=forward)
+            other.start()
+            other.join()
+
+    forward()
+    alone = attnscope.check(TEXT, model=model, tokenizer=words).to_json()
+    with listening([model.model.layers[1].register_forward_pre_hook(beside)]):
+        assert attnscope.check(TEXT, model=model, tokenizer=words).to_json() == alone
+    assert len(logits) > 5
+    for made_beside in logits:
+        torch.testing.assert_close(made_beside, logits[0], rtol=0, atol=64 * torch.finfo(dtype).eps)
 
 
 def test_an_open_model_is_borrowed_for_each_call_only():

@@ -9,6 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.samples import find_config, sample_names
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.engines.description import describe
+from attnscope.findings.run import STAGES
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
 from attnscope.request.memory import embedding_parameters, layer_parameters
@@ -130,6 +131,38 @@ def test_fewer_layers_have_the_same_weights():
     one, two = (make_random(c, 1, n, torch.float32, torch.device("cpu")).state_dict() for n in (1, 2))
     assert len(one) < len(two)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("text", ["a river", "an otter by a river on a zebra, or by another bank"])
+def test_numbers_of_a_text_do_not_depend_on_the_vocabulary_of_other_texts(tmp_path, text):
+    path = str(written(tmp_path, "head = {tied = false}\nd_mlp = 8\npositions = 'learned'\nmask = 'causal'"))
+    texts = TEXT, TextInput(text)
+    alone, first, second = (
+        inspect(requested(texts=some, config=path, head="0", stages=STAGES, predict=True)).texts
+        for some in (texts[:1], texts, texts[::-1])
+    )
+    for beside in (first[0], second[1]):
+        for stage, matrix in alone[0].heads[0].stages.items():
+            np.testing.assert_allclose(beside.heads[0].stages[stage], matrix, rtol=1e-6, atol=1e-6)
+
+
+def test_a_word_has_the_same_logit_in_every_vocabulary(tmp_path):
+    config = read_stack(written(tmp_path, "d_model = 8\nhead = {tied = false, norm = false}"))
+    few, more = (["by", "river"], ["a", "by", "river", "the"])
+    one, two = (
+        make_random(config.config(len(words)), 3, 1, torch.float32, torch.device("cpu"), words) for words in (few, more)
+    )
+    hidden = torch.ones(1, 8)
+    assert torch.equal(one.embed.tokens.weight, two.embed.tokens.weight[1:3])
+    torch.testing.assert_close(one.logits(hidden), two.logits(hidden)[:, 1:3])
+    assert two.embed.tokens.weight.unique().numel() == 4 * 8, "no two words share numbers"
+
+
+def test_a_row_of_the_embedding_without_a_word_is_named_by_its_number(tmp_path):
+    path = written(tmp_path, "head = {tied = false}\nmask = 'causal'\nvocab_size = 200")
+    report = inspect(requested(texts=(TEXT,), config=str(path), predict=True))
+    pieces = [token.text for place in report.texts[0].predictions for token in place.tokens]
+    assert "<" in "".join(pieces)
 
 
 def test_weights_without_a_tokenizer_are_refused(tmp_path):

@@ -104,6 +104,17 @@ def test_hidden_tokens_are_compared_with_none(capsys):
     assert [row[3] for row in weights[1][0]] == [0] * 5
 
 
+@pytest.mark.parametrize("sides", [[], ["--mask", "window:2", "--mask", "own"], ["--hide", "0"]])
+def test_both_engines_choose_a_head_on_the_same_side(capsys, sides):
+    """Under transformers, only a run shows which side has the model's own mask."""
+    chosen = []
+    for engine in ("native", "transformers"):
+        code, out, _ = run(capsys, TEXT, "--engine", engine, *sides)
+        assert code == 0
+        chosen.append(next(line for line in out.splitlines() if "chosen automatically" in line))
+    assert chosen[0] == chosen[1]
+
+
 def test_both_engines_say_the_same(capsys):
     # scores of 82, where neighbouring numbers of float32 are 7.6e-6 apart
     sides = ["--engine", "native", "--engine", "transformers"]

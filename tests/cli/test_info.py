@@ -95,3 +95,16 @@ def test_a_list_of_all_models_describes_none(args, capsys):
 def test_a_list_of_all_models_ignores_the_model_of_the_environment(monkeypatch, capfdbinary):
     monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")
     assert "riverbank" in info(capfdbinary, "--list")
+
+
+def test_quiet_leaves_out_notes_and_what_columns_mean(capfdbinary, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    facts = {"model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 8, "hidden_act": "gelu", "colour": "blue"}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    given = "--model", str(tmp_path / "config.json"), "--cost"
+    every, quiet = (info(capfdbinary, *given, *more).splitlines() for more in ((), ("--quiet",)))
+    left_out = [line.split()[0] for line in every if line not in quiet]
+    assert {"note", "cost", "*", "growth"} <= {*left_out}
+    assert [line for line in every if line in quiet] == quiet
+    assert quiet[-1].split()[0] == "131,072"

@@ -63,6 +63,7 @@ class WordTokenizer:
 
     Attributes:
         name: `words`.
+        words: The vocabulary, in the order of the ids.
         vocab_size: Number of different words.
         n_merges: 0.
         notes: Empty.
@@ -73,8 +74,9 @@ class WordTokenizer:
 
     def __init__(self, texts: Iterable[str], punctuation: Literal["keep", "drop"] = "keep") -> None:
         self._keep = punctuation == "keep"
-        self._ids = {w: i for i, w in enumerate(sorted({w for t in texts for w, _, _ in self._words(t)}))}
-        self.vocab_size = len(self._ids)
+        self.words = sorted({w for t in texts for w, _, _ in self._words(t)})
+        self._ids = {w: i for i, w in enumerate(self.words)}
+        self.vocab_size = len(self.words)
         self.notes: list[str] = []
 
     def id_of(self, piece: str) -> int | None:
@@ -82,8 +84,8 @@ class WordTokenizer:
         return self._ids.get(piece)
 
     def spelled(self, number: int) -> tuple[str, str]:
-        """Return the word of an id, twice: as a piece, and as what it spells."""
-        word = next(word for word, known in self._ids.items() if known == number)
+        """Return the word of an id, twice: as a piece, and as what it spells; the id itself where it has no word."""
+        word = self.words[number] if number < self.vocab_size else f"<{number}>"
         return word, word
 
     def made_token(self, number: int) -> Token:

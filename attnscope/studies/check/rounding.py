@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.findings.run import STAGES
+from attnscope.model.module_hooks import in_this_thread
 from attnscope.studies.check.measures import largest_difference
 from attnscope.studies.check.observe import LayerStages
 
@@ -83,7 +84,7 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
     with ExitStack() as stack:
         for module in model.modules():
             if next(module.children(), None) is None:
-                stack.callback(module.register_forward_hook(change).remove)
+                stack.callback(module.register_forward_hook(in_this_thread(change)).remove)
         yield
 
 

@@ -18,6 +18,7 @@ from attnscope.findings.check import Check, CheckedText, CheckReport, Difference
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch, pad_texts
+from attnscope.model.module_hooks import in_this_thread
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Causal, Own
 from attnscope.request.run_config import RunConfig
@@ -195,7 +196,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
 
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
-            stack.callback(module.register_forward_hook(listen).remove)
+            stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
         alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:

@@ -15,10 +15,9 @@ from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import STAGES, HeadReport, Report
-from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
-from attnscope.run.session import ProgressCallback, Session, inspect
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
 from attnscope.studies.compare.tolerance import Tolerance
@@ -65,11 +64,13 @@ def compare_runs(
     columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
-    leader = _reference_side(axis, runs, session)
-    reports = {leader: inspect(runs[leader][1], session=session, sides=len(runs))}
+    leader, reports = _reference_side(axis, [run for _, run in runs], session)
+    if leader not in reports:
+        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs))
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
+            reports.pop(number, None)
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
             report = inspect(replace(run, **kept), session=session, sides=len(runs))
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
@@ -197,13 +198,26 @@ def _with_weights(run: RunConfig) -> RunConfig:
     return replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
-def _reference_side(axis: str, runs: Sequence[tuple[str, RunConfig]], session: Session) -> int:
-    """Return the side on which `auto` chooses."""
-    own = [
-        run.own_mask or (run.hide is None and spell_mask(run.mask) == session.source(run).config.describe_mask())
-        for _, run in runs
-    ]
-    return own.index(True) if axis in ("mask", "hide") and True in own else 0
+def _reference_side(axis: str, runs: Sequence[RunConfig], session: Session) -> tuple[int, dict[int, Report]]:
+    """Return the side on which `auto` chooses, and the reports of the sides that had to run to find it.
+
+    They have to run where the config does not determine the model's own mask.
+    """
+    reports: dict[int, Report] = {}
+    if axis not in ("mask", "hide") or AUTO not in (runs[0].layer, runs[0].head):
+        return 0, reports
+    for number, run in enumerate(runs):
+        source = session.source(run)
+        if run.own_mask:
+            return number, reports
+        if source.mask_known:
+            mask = describe_mask_use(source, run)
+        else:
+            mask = reports.setdefault(number, inspect(run, session=session, sides=len(runs))).mask
+        trained_or_own = mask.own.split(" or ")  # its own is the first of the masks that it was trained under
+        if mask.hidden is None and mask.used == trained_or_own[0]:
+            return number, reports
+    return 0, reports
 
 
 def _chosen(report: Report) -> dict[str, IndexSelection]:

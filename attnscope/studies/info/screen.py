@@ -31,15 +31,23 @@ def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
-def present_info(description: "Description", cost: Sequence[CostRow] | None) -> Iterator[ViewPart]:
-    """Turn a description into parts, a fact per line, with the cost table below it if there is one."""
+def present_info(
+    description: "Description", cost: Sequence[CostRow] | None, *, data_only: bool = False
+) -> Iterator[ViewPart]:
+    """Turn a description into parts, a fact per line, with the cost table below it if there is one.
+
+    Args:
+        description: The model.
+        cost: Rows of the cost table; None for no table.
+        data_only: Leave out notes, and what the columns mean.
+    """
     facts = [(name, value) for name, value in _facts(description) if value]
     facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
-    facts += [("note", said) for said in description.notes]
+    facts += [("note", said) for said in description.notes if not data_only]
     yield _lines(facts)
     if cost is not None:
         yield GAP
-        yield from _cost(cost)
+        yield from _cost(cost, data_only=data_only)
 
 
 def _lines(facts: Iterable[tuple[str, str]]) -> Facts:
@@ -118,14 +126,17 @@ def _positions(c: "ModelConfig") -> str:
     return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
 
 
-def _cost(rows: Sequence[CostRow]) -> Iterator[ViewPart]:
+def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
     """Present the cost of attention: one line for every length of text, and what its columns mean."""
     tokens = [f"{row.tokens:,}" for row in rows]
     cells = zip(*map(_cells, rows), strict=True)
     columns = [Column(heading, column) for heading, column in zip(_HEADINGS, cells, strict=True)]
     widest = max(map(len, (*tokens, "tokens")))
-    yield paragraph(ours("cost of attention, over all layers and heads of one text"))
+    if not data_only:
+        yield paragraph(ours("cost of attention, over all layers and heads of one text"))
     yield Table("tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0)
+    if data_only:
+        return
     if not all(row.fits for row in rows):
         yield paragraph(ours("* more tokens than the model has positions"))
     yield Facts([(name, ours(meaning)) for name, meaning in _MEANINGS], remark=False)
