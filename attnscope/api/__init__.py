@@ -32,7 +32,6 @@ from attnscope.api.results import (
     InspectResult,
     TextResult,
 )
-from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError
 
 __all__ = [
@@ -175,12 +174,11 @@ def compare(
     Raises:
         AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
-    with python_words():
-        check_names("compare", options, CompareArguments)
-        reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
-        if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
-            return compare_reports(reports, options)
-        return compare_texts([text, *others], options)
+    check_names("compare", options, CompareArguments)
+    reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
+    if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
+        return compare_reports(reports, options)
+    return compare_texts([text, *others], options)
 
 
 def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:

@@ -24,7 +24,6 @@ from attnscope.api.options import (
 )
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
 from attnscope.api.running import new_session, opened, running
-from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
 from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, number, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
@@ -99,8 +98,7 @@ class OpenModel:
         from attnscope.studies.heads.texts import TEXTS
 
         check_names("heads", options, ModelHeadsArguments)
-        with python_words():
-            question = asks_one_number(options)
+        question = asks_one_number(options)
         if text is None and question:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, TEXTS if text is None else text) as (session, texts):
@@ -140,8 +138,7 @@ class OpenModel:
 
     @contextmanager
     def _call(self, options: Mapping[str, Any], text: Any) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
-        with python_words():
-            texts = texts_of(text, options)
+        texts = texts_of(text, options)
         with self._session_for(texts, options) as session:
             yield session, texts
 
@@ -154,12 +151,12 @@ class OpenModel:
         own, progress = self._session, options.get("progress")  # another thread may close the model at any time
         if own is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
-        with python_words(), running(own, self._live, progress):
+        with running(own, self._live, progress):
             if self._from_texts is None:
                 self._from_texts = own.source(self._run((), {})).tokenizer.name == "words"
             if not self._from_texts:
                 yield own
                 return
         session = new_session(self._live, texts)
-        with python_words(), running(session, self._live, progress):
+        with running(session, self._live, progress):
             yield session

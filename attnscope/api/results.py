@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from attnscope.api.options import file_path, positions
-from attnscope.api.words import python_words
 from attnscope.base.errors import PANDAS, UsageError, listed
 from attnscope.findings.ablation import Ablation, EffectSurvey
 from attnscope.findings.attribution import Attribution
@@ -113,13 +112,12 @@ class Result(Generic[Data]):
         from attnscope.base.files.atomic import check_target, write_atomic
         from attnscope.studies.formats import Look, export
 
-        with python_words():
-            target = file_path(path)
-            one_of("look", Look)(look)
-            digits, width = self._digits_of(precision), _columns(width)
-            parts = export(self.data, target, precision=digits, width=width, look=look)
-            check_target(target, force=force)
-            write_atomic(target, parts, force=force)
+        target = file_path(path)
+        one_of("look", Look)(look)
+        digits, width = self._digits_of(precision), _columns(width)
+        parts = export(self.data, target, precision=digits, width=width, look=look)
+        check_target(target, force=force)
+        write_atomic(target, parts, force=force)
 
     def text(self, *, width: int | None = None, precision: int | None = None) -> str:
         """Return the findings as tables.
@@ -291,8 +289,7 @@ class HeadResult(Result[Report]):
         kept = top.keys.shape[1]
         if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
             raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
-        with python_words():
-            row = text.queries.index(_one_position(positions("query")(query), text))
+        row = text.queries.index(_one_position(positions("query")(query), text))
         found = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
             if key >= 0:  # fewer sources than ranks
@@ -376,8 +373,7 @@ class TextResult:
         return [(layer, list(heads)) for layer, heads in groupby(self.data.heads, key=lambda head: head.layer)]
 
     def _stack(self, stage: str) -> Float4:
-        with python_words():
-            require_heads(self._report, "the report")
+        require_heads(self._report, "the report")
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
@@ -577,8 +573,7 @@ class InspectResult(Result[Report]):
 def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
 
-    with python_words():
-        settings = settings_of(report)
+    settings = settings_of(report)
     return data_frame(settings, records_of(report), table, "report")
 
 

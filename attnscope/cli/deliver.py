@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
@@ -51,7 +51,7 @@ def check_output(given: Given, command: Command) -> None:
     """
     if given.output is None:
         if given.look != "figure":
-            raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
+            raise UsageError("applies only to files", where=arg("look"), hint=f"add {arg('output', 'picture.svg')}")
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
@@ -63,8 +63,8 @@ def check_output(given: Given, command: Command) -> None:
     if form.extra is not None:
         form.extra.require(form.ending)
     if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
-        hint = "remove --format: the extension sets the format"
-        raise UsageError(f"--format {given.format} cannot be written to a {form.ending} file", hint=hint)
+        hint = f"remove {arg('format')}: the extension sets the format"
+        raise UsageError(f"{arg('format', given.format)} cannot be written to a {form.ending} file", hint=hint)
     check_target(given.output, force=given.force)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.version import __version__
 from attnscope.cli import completion
 from attnscope.request.options import COMMANDS, Option
@@ -61,7 +61,9 @@ def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., No
 
 def _format(format: str | None, *, json: bool) -> str | None:
     if json and format not in (None, "json"):
-        raise UsageError(f"--json and --format {format} cannot be used together", hint="remove one of them")
+        raise UsageError(
+            f"{arg('json')} and {arg('format', format)} cannot be used together", hint="remove one of them"
+        )
     return "json" if json else format
 
 

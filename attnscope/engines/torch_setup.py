@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.threads import count_threads
 
@@ -85,7 +85,7 @@ def choose_device(name: str) -> "torch.device":
     # torch stores an index in 8 bits, so that 999 becomes -25
     missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
     if missing or (kind == "mps" and not torch.backends.mps.is_available()):
-        raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
+        raise AttnscopeError(f"no device '{name}'", where=arg("device"), hint=f"use {arg('device', 'cpu')}, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 
 

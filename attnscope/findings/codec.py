@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import JSON_FILE, AttnscopeError
 from attnscope.findings.arrays import decode_array
 from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
 from attnscope.findings.explain import EXPLAIN_SCHEMA, Explanation
@@ -86,7 +86,7 @@ def read_json_as(kind: type[_Data], data: bytes, schema: str, what: str) -> _Dat
         there = _schema_of(data)
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
-        raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
+        raise AttnscopeError(f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}") from e
     if found.schema != schema:
         raise AttnscopeError(f"schema is '{found.schema}'", hint=f"this version reads '{schema}'")
     return found  # type: ignore[no-any-return]

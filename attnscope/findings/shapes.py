@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import JSON_FILE, AttnscopeError
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.flow import TokenFlow
 from attnscope.findings.overview import Columns, Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
 
-DAMAGED = "the file was edited or damaged: save it again with --format json"
+DAMAGED = f"the file was edited or damaged: save it again with {JSON_FILE}"
 
 
 def check_shapes(report: Report) -> None:

@@ -18,7 +18,7 @@ from math import frexp, isfinite
 import torch
 from torch import Tensor
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import NotFinite, arg
 from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -62,7 +62,7 @@ def attend(
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
 
     Raises:
-        AttnscopeError: A score, or an output that is used, is not finite.
+        NotFinite: A score, or an output that is used, is not finite.
     """
     every = range(inputs.q.shape[1])
     walk = _Walk(inputs, tile_elements, workspace or Workspace(), cuts)
@@ -304,8 +304,8 @@ def _check_finite(numbers: Tensor, what: str, layer: int, heads: Tensor) -> None
     if bad.any():
         i = int(bad.argmax())
         found = f"{int(bad[i])} {what} are not finite"
-        hint = "the model overflows in this dtype; use --dtype float32"
-        raise AttnscopeError(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
+        hint = f"the model overflows in this dtype; use {arg('dtype', 'float32')}"
+        raise NotFinite(found, where=f"L{layer}H{int(heads[i])}", hint=hint)
 
 
 def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None) -> Tensor:

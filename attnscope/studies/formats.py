@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.base.errors import FIGURES, PARQUET, Extra, UsageError
+from attnscope.base.errors import FIGURES, PARQUET, Extra, UsageError, arg
 
 if TYPE_CHECKING:
     from attnscope.findings.ablation import Ablation, EffectSurvey
@@ -105,7 +105,7 @@ def check_look(path: Path, look: Look) -> None:
         UsageError: The look is `terminal`, and the file is not an .svg.
     """
     if look == "terminal" and path.suffix.lower() != ".svg":
-        raise UsageError(f"terminal cannot be used with {path.suffix}", where="--look", hint="use an .svg file")
+        raise UsageError(f"terminal cannot be used with {path.suffix}", where=arg("look"), hint="use an .svg file")
 
 
 def format_for(path: Path, command: Command) -> FileFormat:

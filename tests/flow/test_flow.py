@@ -246,7 +246,7 @@ def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
 
 @pytest.mark.parametrize("part", ["decoder", "cross"])
 def test_layers_that_read_a_second_text_have_no_rollout(folders, part):
-    with pytest.raises(UsageError, match="--measure rollout: is not defined under cross-attention"):
+    with pytest.raises(UsageError, match="measure='rollout': is not defined under cross-attention"):
         run(folders("bart"), engine="transformers", part=part, context="water ran", measure="rollout")
     assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].flows
 

@@ -66,7 +66,7 @@ def ids(tokenizer, text, pair=None):
     try:
         return [token.id for token in tokenizer.encode(text, pair)]
     except AttnscopeError as e:
-        return [] if e.found == "the text has no tokens" else [str(e)]
+        return [] if e.message == "the text has no tokens" else [str(e)]
 
 
 def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT, without: str = "(?!)"):
