@@ -10,6 +10,7 @@ from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
 from attnscope.api.heads import MeasuredResult, SurveyResult, ask_one_number, measure_roles
 from attnscope.api.options import (
+    CallArguments,
     Model,
     ModelAblateArguments,
     ModelCheckArguments,
@@ -18,15 +19,18 @@ from attnscope.api.options import (
     ModelHeadsArguments,
     ModelInspectArguments,
     check_names,
+    read_values,
     run_values,
     targets_of,
     texts_of,
 )
-from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
+from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
 from attnscope.api.running import new_session, opened, running
 from attnscope.base.errors import UsageError
-from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, number, tolerance
+from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.registry import options_of, study
+from attnscope.studies.study import Request
 
 if TYPE_CHECKING:
     from attnscope.run.session import Session
@@ -82,14 +86,25 @@ class OpenModel:
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
-        from attnscope.studies.explain.run import explain
-
         check_names("explain", options, ModelExplainArguments)
-        kept = options.get("top")
-        window = None if kept is None else number("top", 1)(kept)
+        return ExplainResult(self._answer("explain", text, options))
+
+    def study(self, name: str, text: str | Sequence[str], **options: Any) -> Result[Any]:
+        """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
+        check_names(name, options, (*CallArguments.__annotations__, *(option.name for option in options_of(name))))
+        return Result(self._answer(name, text, options))
+
+    def _answer(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
+        command = study(name).command
+        assert command is not None
+        known = options_of(name)
+        of_study = [
+            option.name for option in known if option.name not in RunConfig.__struct_fields__ or option.name == "top"
+        ]
+        values = {each: None for each in of_study} | read_values(options, known, *of_study)
         with self._call(options, text) as (session, texts):
-            run = self._run(texts, {**options, "top": None})
-            return ExplainResult(explain(msgspec.structs.replace(run, window=window), session=session))
+            run = self._run(texts, {each: value for each, value in options.items() if each not in of_study})
+            return command.answer(Request(run, values, session=session))
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]

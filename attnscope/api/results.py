@@ -12,12 +12,10 @@ import numpy as np
 
 from attnscope.api.options import file_path, positions
 from attnscope.base.errors import PANDAS, UsageError, listed
-from attnscope.findings.ablation import Ablation, EffectSurvey
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.check import Check, CheckReport, Differences
 from attnscope.findings.compare import Change, Comparison, Verdict
 from attnscope.findings.explain import Explanation
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Rows
@@ -36,8 +34,7 @@ if TYPE_CHECKING:
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
-Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads, Ablation, EffectSurvey)
-Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey
+Data = TypeVar("Data", bound=msgspec.Struct)
 _PRINTED_HEADS = 4  # number of heads of a text that are printed by default
 _NAMED = 40  # number of tokens that an error names
 _WIDEST_HTML = 160  # width of a notebook's cell, in columns
@@ -77,8 +74,9 @@ class Result(Generic[Data]):
     @property
     def provenance(self) -> Provenance:
         """The model, versions and settings that produced the numbers."""
-        first = self.data.sides[0].report if isinstance(self.data, Comparison) else self.data
-        return first.provenance
+        data: Any = self.data
+        made: Provenance = data.provenance
+        return made
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--format json` gives them."""
@@ -142,27 +140,29 @@ def _columns(width: int | None) -> int | None:
     return None if width is None else number("width", 1)(width)
 
 
-def _as_text(data: Findings, width: int | None, precision: int) -> str:
+def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
-    if isinstance(data, CheckReport):
-        from attnscope.studies.check.screen import as_text as check_as_text
-        from attnscope.views.plain import Page
-
-        return check_as_text(data, Page(columns))
     from attnscope.studies.present import present
+    from attnscope.studies.registry import kind_of
+
+    written = kind_of(data).text
+    if written is not None:
+        return written(data, columns, False)
     from attnscope.views.terminal.recorded import as_text
 
     return as_text(present(data, precision=precision, options=False), columns)
 
 
-def _as_html(data: Findings, precision: int) -> str:
-    if isinstance(data, CheckReport):
+def _as_html(data: msgspec.Struct, precision: int) -> str:
+    from attnscope.studies.present import present
+    from attnscope.studies.registry import kind_of
+
+    if kind_of(data).text is not None:
         import html
 
         return f"<pre>{html.escape(_as_text(data, _WIDEST_HTML, precision))}</pre>"
-    from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_html
 
     return as_html(present(data, precision=precision, options=False), _WIDEST_HTML)
@@ -626,6 +626,11 @@ def import_pandas() -> Any:
 
 class CompareResult(Result[Comparison]):
     """The result of `compare`: the sides, and what differs between each of them and the first."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """What produced the numbers of the first side."""
+        return self.data.sides[0].report.provenance
 
     @property
     def axis(self) -> str:

@@ -154,8 +154,8 @@ def plan_texts(
     if missing and not text_plans:
         raise missing[0][1]
     for text, error in missing:
-        lacks = spell_options(f"{error.parts.where} {error.parts.message}", on_command_line)
-        warnings.warn(f"{text.where}: skipped: {lacks}", stacklevel=2)
+        skipped = f"{text.where}: skipped: {error.parts.where} {error.parts.message}"
+        warnings.warn(spell_options(skipped, on_command_line), stacklevel=2)
     return with_padding(run, text_plans) if run.show_padding else text_plans
 
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.base.errors import arg
 from attnscope.findings.explain import ExplainedCell, Explanation, Rest, Row, Sink, Vector
 from attnscope.findings.run import MaskUse, Provenance
 from attnscope.request.run_config import RunConfig
@@ -129,7 +128,7 @@ def _cells(
     found, lengths = capture.found, wavelengths(stack, location.layer, len(location.text_plan.tokens))
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
-        named = dict.fromkeys(location.text_plan.keys, arg("key"))
+        named = dict.fromkeys(location.text_plan.keys, "--key")
     else:
         best = int(np.where(allowed | ~allowed.any(), found["scores"], -np.inf).argmax())
         named = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
