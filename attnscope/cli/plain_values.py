@@ -1,12 +1,10 @@
 """Take the values of options without pydantic, which Typer would import and set up for every one of them.
 
-Importing pydantic takes a tenth of the time of `import torch`, and most values are strings, paths, or read by our own
+Importing pydantic takes a tenth of the time of `import torch`, and most values are strings, or read by our own
 parsers. Any other value is passed on to Typer, as is a value that is refused, so that the message is Typer's.
 """
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 
@@ -46,9 +44,4 @@ class _PlainValues:
             return info.parser(value)
         if annotation is str and isinstance(value, str):
             return value
-        checked = info.exists or info.writable or info.resolve_path or not (info.file_okay and info.dir_okay)
-        if annotation is Path and isinstance(value, (str, Path)) and not checked:
-            path = Path(value)
-            if not os.path.exists(path) or os.access(path, os.R_OK):
-                return path
         raise ValueError("not plain")

@@ -78,6 +78,11 @@ class Option:
         return not self.metavar and not self.argument
 
 
+def _positions(option: str) -> Reader:
+    read = arguments.text(option)
+    return lambda text: parse_positions(read(text))
+
+
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
     """Declare an option that takes one of the words of a Literal type."""
     known: tuple[str, ...] = words.__args__
@@ -237,11 +242,11 @@ QUERY = Option(
     COMPUTE,
     "Rows: positions (3, 3:8 without 8, -1), words or phrases, separated by commas. Numbers that are not positions, "
     "and anything in quotation marks, are words.",
-    parse_positions,
+    _positions(arg("query")),
     "ROWS",
     short="-q",
 )
-KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", parse_positions, "COLUMNS")
+KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS")
 MASK = Option(
     "mask",
     COMPUTE,
@@ -262,7 +267,7 @@ HIDE = Option(
     "hide",
     COMPUTE,
     'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
-    lambda text: None if text == "none" else parse_positions(text),
+    lambda text: None if text == "none" else _positions(arg("hide"))(text),
     "TOKENS",
 )
 STAGE = Option(
@@ -572,7 +577,7 @@ ABLATE = (
         CUT,
         "Tokens at which predictions and hidden states are compared, written as for {query}; default: the last token, "
         "or every [MASK] for a masked language model.",
-        parse_positions,
+        _positions(arg("at")),
         "TOKENS",
     ),
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),

@@ -308,7 +308,7 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
 
 def test_json_that_is_not_utf8(tmp_path: Path) -> None:
     for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
-        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.findings', b'"\x9battnscope.findings')})
+        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
 
 
 # tables

@@ -29,7 +29,7 @@ def command(tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def write(name, *args):
-        assert main([*args, "--output", name, "--quiet"]) == 0
+        assert main([*args, "--output", name]) == 0
         return (tmp_path / name).read_bytes()
 
     return write
@@ -98,7 +98,7 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     assert shown == screen[: screen.index("\nmore ")].rstrip("\n")  # which options show more is the command's affair
     assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))
     assert str(one) == shown
-    assert repr(one[3, 0]) == shown == repr(one.texts[0])
+    assert repr(one[2, 0]) == shown == repr(one.texts[0])
     assert shown_all.count("weights  softmax") == 4
     assert "4 of 8 heads are printed; report[layer, head] is one of them" in shown_all
     assert report.text(width=100).count("weights  softmax") == 8

@@ -168,7 +168,8 @@ def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(
     code, out, _ = run(capsys, *sides, "--layer", "1", "--head", "0")
     assert "what moved  nothing: both sides have the same weights in this head\n" in out
     code, out, _ = run(capsys, TEXT, "--engine", "native", "--engine", "transformers")
-    assert re.search("^what moved  at most .e-07 of a row's weight in any of 16 heads$", out, re.M)
+    same = "nothing: both sides have the same weights in all 16 heads"  # or rounding, by how many threads there are
+    assert re.search(f"^what moved  ({same}|at most .e-0[78] of a row's weight in any of 16 heads)$", out, re.M)
 
 
 def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_path):

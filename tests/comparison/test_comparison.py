@@ -239,7 +239,7 @@ def test_memory_is_estimated_for_all_sides_together():
     plan = make_plan(run, Session(run.texts).source(run))
     limit = sum(required_memory(plan).values()) + (1 << 20)
     assert inspect(replace(run, max_memory=limit)).texts
-    runs = [(mask, replace(run, mask=mask, max_memory=limit)) for mask in ("own", "causal")]
+    runs = [(mask, changed(run, mask=mask, max_memory=limit)) for mask in ("own", "causal")]
     with pytest.raises(AttnscopeError, match=r"needs about .* other sides .*; use pool=64 .*layer, head"):
         compare_runs("mask", runs, None)
     small = [(label, changed(one, layer="0", head="0")) for label, one in runs]

@@ -14,6 +14,7 @@ from attnscope.batch.header import Settings
 from attnscope.findings.run import STAGES
 from attnscope.model import attention, hooks
 from attnscope.request.run_config import TextInput
+from attnscope.request.selection import parse_positions
 from attnscope.run.session import describe_mask_use, inspect
 from attnscope.studies.compare.runs import compare_runs, side_of
 from tests.conftest import SENTENCE
@@ -83,7 +84,7 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
 
 def test_auto_says_so_where_it_has_nothing_to_choose_by(minilm):
     (chosen,) = run("bank", model=str(minilm)).texts[0].heads  # no other word
-    said = "chosen automatically: the first, as no weights depend on content"
+    said = "chosen automatically: no head's weights depend on content, so the first is shown"
     assert ((chosen.layer, chosen.head), chosen.chosen) == ((0, 0), said)
 
 
@@ -106,7 +107,7 @@ def test_auto_answers_the_question_of_a_comparison():
     """Every column is kept of both sides, whichever are shown."""
     asked = requested((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
     sides = [(mask, side_of("mask", changed(asked, mask=mask))) for mask in ("own", "causal")]
-    (change,) = compare_runs("mask", sides, "bank").changes
+    (change,) = compare_runs("mask", sides, parse_positions("bank")).changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
     assert [head.first for head in change.heads] == [f"L{best[0]}H{best[1]}"]

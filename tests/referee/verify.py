@@ -346,10 +346,10 @@ def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _
         rows = "all words" if queries is None else "this row" if sum(map(len, queries)) == 1 else "these rows"
         weight = f"weight from {rows} on {'this column' if sum(map(len, keys)) == 1 else 'these columns'}"
         mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
-        return _Ranking(f"most {weight} (NUMBER)", mean, f"the first, as none has {weight}", of)
+        return _Ranking(f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of)
     rows = "" if queries is None else "in this row, " if sum(map(len, queries)) == 1 else "in these rows, "
     mean = f"{rows}the weights of its heads depend most on content (mean score NUMBER)"
-    none = f"the first, as {rows}no weights depend on content"
+    none = f"{rows}no head's weights depend on content, so the first is shown"
     return _Ranking(f"{rows}its weights depend most on content (score NUMBER)", mean, none, of)
 
 
