@@ -52,7 +52,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
     """
     effects = "effects" in settings.keep
-    layer, head = parse_indices(settings.layer, arg("layer")), parse_indices(settings.head, arg("head"))
+    layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
             raise UsageError(

@@ -223,7 +223,7 @@ LAYER = Option(
     "layer",
     COMPUTE,
     f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
-    parse_indices_or_label(arg("layer")),
+    parse_indices_or_label("layer"),
     "LAYERS",
     "auto",
     short="-l",
@@ -233,7 +233,7 @@ HEAD = replace(
     LAYER,
     name="head",
     help=f"Heads, in the same form, or L2H3. {_AUTO_HEAD}",
-    read=parse_indices_or_label(arg("head")),
+    read=parse_indices_or_label("head"),
     metavar="HEADS",
     short="-H",
 )

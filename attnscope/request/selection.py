@@ -115,12 +115,12 @@ class HeadLabel:
     written: str
 
 
-def parse_indices_or_label(option: str) -> "Callable[[str], IndexSelection | HeadLabel]":
+def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
     """Return a reader of layers or heads that also takes the label of a head."""
 
     def read(text: str) -> IndexSelection | HeadLabel:
         match = _UNIT.fullmatch(text.strip())
-        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, option)
+        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, name)
 
     return read
 
@@ -150,7 +150,7 @@ def join_label(
     return meant
 
 
-def parse_indices(text: str, option: str) -> IndexSelection:
+def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
     """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
 
     Raises:
@@ -158,10 +158,10 @@ def parse_indices(text: str, option: str) -> IndexSelection:
     """
     if text in ("auto", "all", "mean"):
         return IndexSelection(text)  # type: ignore[arg-type]
-    ranges = []
+    ranges, option = [], arg(name)
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
-        if not match or {letter.lower() for letter in part if letter.isalpha()} - {option.removeprefix("--")[0]}:
+        if not match or {letter.lower() for letter in part if letter.isalpha()} - {name[0]}:
             raise UsageError(f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1")
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
