@@ -334,4 +334,4 @@ def test_what_is_not_there_is_refused(gpt2, cut, said):
     with pytest.raises(UsageError) as error:
         ablate(run, cutting((cut,)))
     assert said in f"{error.value.message}; {error.value.hint}"
-    assert error.value.where == f"--cut '{cut}'"
+    assert error.value.where == f"cut={cut!r}"

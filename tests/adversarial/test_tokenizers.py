@@ -65,7 +65,7 @@ def _refusal(path: Path, text: str = "The bank") -> AttnscopeError:
     [
         ("byte-level", lambda c: c["model"]["merges"].append(["a", "ab" * 9]), "cannot be used: "),
         ("wordpiece", lambda c: c.update(model=_bpe([["a", "ab"]])), "cannot be used: range end index"),
-        ("wordpiece", lambda c: c.update(post_processor=CLS_UNKNOWN), "fails on TEXT: no entry found for key"),
+        ("wordpiece", lambda c: c.update(post_processor=CLS_UNKNOWN), "fails on text: no entry found for key"),
         ("unigram", lambda c: c.update(normalizer=_charsmap("AAAA")), "cannot be used: Precompiled: "),
         ("unigram", lambda c: c.update(normalizer=_charsmap("/////w==")), "cannot be used: Precompiled: "),
         ("unigram", lambda c: c["model"].update(unk_id=99), "cannot be used: Unable to load vocab"),
@@ -196,7 +196,7 @@ def test_a_failure_of_a_tokenizer_that_knows_the_unknown_is_not_blamed_on_a_word
     value = content("wordpiece")
     value["post_processor"] = CLS_UNKNOWN
     write(tmp_path, value)
-    assert _refusal(tmp_path, "lake").message.startswith("fails on TEXT: no entry found for key")
+    assert _refusal(tmp_path, "lake").message.startswith("fails on text: no entry found for key")
 
 
 def test_what_goes_to_stderr_afterwards_arrives_and_nothing_leaks(

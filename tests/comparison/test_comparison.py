@@ -469,12 +469,12 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"layer": "0"}, r"--layer: '.*' has no layer 0; it has 1"),
-        ({"layer": "9"}, r"--layer: there is no layer 9"),
-        ({"head": "mean"}, r"--head: '.*' has no head mean; it has 0, 1, 2, 3"),
-        ({"query": "0,3"}, r"--query: '.*' has no query 0; it has 2–4"),
-        ({"key": "river,0:3"}, r"--key: '.*' has no key 0–1; it has 2, 4"),
-        ({"stages": ("scaled",)}, r"--stage: '.*' has no scaled; it has masked, weights"),
+        ({"layer": "0"}, r"layer: '.*' has no layer 0; it has 1"),
+        ({"layer": "9"}, r"layer: there is no layer 9"),
+        ({"head": "mean"}, r"head: '.*' has no head mean; it has 0, 1, 2, 3"),
+        ({"query": "0,3"}, r"query: '.*' has no query 0; it has 2–4"),
+        ({"key": "river,0:3"}, r"key: '.*' has no key 0–1; it has 2, 4"),
+        ({"stages": ("scaled",)}, r"stages: '.*' has no scaled; it has masked, weights"),
     ],
 )
 def test_what_is_wanted_and_not_saved_is_refused(tmp_path, wanted, said):

@@ -51,17 +51,17 @@ def cross(tmp_path, request):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"query": None}, r"--query: explain needs one token; use --query WORD .* 0 The, 1 bank"),
-        ({"query": "the"}, r"--query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as --query 8"),
-        ({"query": "1:3"}, r"--query: '1:3' is 2 tokens: 1 bank, 2 by"),
-        ({"query": "boat"}, r"--query: 'boat' is not in the text"),
-        ({"key": "boat"}, r"--key: 'boat' is not in the text"),
-        ({"head": "mean"}, r"--head: explain needs a single head, not a mean; use one, such as --head 0"),
-        ({"layer": "mean"}, r"--layer: explain needs a single layer"),
-        ({"head": "all"}, r"--head: 'all' is not a single head"),
-        ({"layer": "0,1"}, r"--layer: '0,1' is not a single layer"),
-        ({"head": "0-1"}, r"--head: '0-1' is not a single head"),
-        ({"head": "9"}, r"--head: there is no head 9"),
+        ({"query": None}, r"query: explain needs one token; use query=WORD .* 0 The, 1 bank"),
+        ({"query": "the"}, r"query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as query=8"),
+        ({"query": "1:3"}, r"query: '1:3' is 2 tokens: 1 bank, 2 by"),
+        ({"query": "boat"}, r"query: 'boat' is not in the text"),
+        ({"key": "boat"}, r"key: 'boat' is not in the text"),
+        ({"head": "mean"}, r"head: explain needs a single head, not a mean; use one, such as head=0"),
+        ({"layer": "mean"}, r"layer: explain needs a single layer"),
+        ({"head": "all"}, r"head: 'all' is not a single head"),
+        ({"layer": "0,1"}, r"layer: '0,1' is not a single layer"),
+        ({"head": "0-1"}, r"head: '0-1' is not a single head"),
+        ({"head": "9"}, r"head: there is no head 9"),
     ],
 )  # fmt: skip
 def test_what_is_no_single_walk_is_refused(options, said):

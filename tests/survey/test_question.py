@@ -102,8 +102,8 @@ def test_every_statistic_is_a_measure():
 @pytest.mark.parametrize(
     ("measure", "options", "said"),
     [
-        ("weight", {}, "--key: weight is a sum over keys"),
-        ("entropy", {"key": "it"}, "--key: entropy is a statistic of whole rows"),
+        ("weight", {}, "key: weight is a sum over keys"),
+        ("entropy", {"key": "it"}, "key: entropy is a statistic of whole rows"),
     ],
 )
 def test_a_measure_and_its_keys_belong_together(minilm, measure, options, said):

@@ -360,5 +360,5 @@ def test_what_to_install_is_said_where_sentencepiece_is_missing(tmp_path, monkey
         open_tokenizer(str(tmp_path), {"model_type": "llama"})
     assert str(caught.value) == (
         f"{tmp_path / 'tokenizer.model'}: reading it needs sentencepiece; pip install 'attnscope[sentencepiece]', or "
-        "pass --tokenizer with a tokenizer.json"
+        "pass tokenizer with a tokenizer.json"
     )
