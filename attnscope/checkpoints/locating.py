@@ -184,11 +184,11 @@ def _adapter(path: Path) -> AttnscopeError:
     """Return the refusal of a LoRA adapter that was named as a model."""
     config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
     base = config.get("base_model_name_or_path")
-    model, whose = "BASE", "another model"
+    model, whose = arg("model", placeholder="BASE"), "another model"
     if isinstance(base, str) and base:
-        model, whose = str(_openable(Path(base)) or base), format_value(base)
+        model, whose = arg("model", _openable(Path(base)) or base), format_value(base)
     found = f"is an adapter of {whose}, not a model"
-    return AttnscopeError(found, where=path, hint=f"pass both: {arg('model', model)} {arg('adapter', path)}")
+    return AttnscopeError(found, where=path, hint=f"pass both: {model} {arg('adapter', path)}")
 
 
 def _openable(folder: Path) -> Path | None:

@@ -85,7 +85,7 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     assert refusal(tmp_path) == said
     assert refusal(tmp_path / "adapter_model.safetensors").endswith(said)
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert refusal(tmp_path).startswith("is an adapter of another model, not a model; pass both: model='BASE'")
+    assert refusal(tmp_path).startswith("is an adapter of another model, not a model; pass both: model=BASE")
 
 
 def test_metas_own_layout(tmp_path: Path) -> None:
