@@ -67,13 +67,20 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and (name.startswith("_") or name not in _studies()):
         raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
     from attnscope import api
 
-    found = globals()[name] = getattr(api, name)
-    return found
+    loaded = globals()[name] = getattr(api, name) if name in __all__ else api.study_function(name)
+    return loaded
+
+
+def _studies() -> list[str]:
+    """List the studies that have no code of their own in `api`."""
+    from attnscope.api import declared_studies
+
+    return declared_studies()
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_studies()})

@@ -36,6 +36,8 @@ LIGHT = (
     "attnscope.batch.formats",
     "attnscope.findings.record_parts",
     "attnscope.studies.formats",
+    "attnscope.studies.registry",
+    "attnscope.studies.study",
 )
 OTHERS = {
     "torch": "model engines run studies checkpoints/convert_pickle",

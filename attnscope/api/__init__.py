@@ -30,10 +30,11 @@ from attnscope.api.results import (
     ExplainResult,
     HeadResult,
     InspectResult,
+    Result,
     TextResult,
 )
-from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError
+from attnscope.studies.registry import STUDIES, study
 
 __all__ = [
     "AblationResult",
@@ -175,12 +176,11 @@ def compare(
     Raises:
         AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
-    with python_words():
-        check_names("compare", options, CompareArguments)
-        reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
-        if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
-            return compare_reports(reports, options)
-        return compare_texts([text, *others], options)
+    check_names("compare", options, CompareArguments)
+    reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
+    if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
+        return compare_reports(reports, options)
+    return compare_texts([text, *others], options)
 
 
 def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:
@@ -227,6 +227,25 @@ def read_dump(path: str | os.PathLike[str]) -> DumpFile:
         AttnscopeError: The file is not a dump. Iterating raises it, too, if a record is damaged or the end is missing.
     """
     return DumpFile(path)
+
+
+def declared_studies() -> list[str]:
+    """List the studies whose Python function follows from their declaration."""
+    return [name for name in STUDIES if study(name).command is not None]
+
+
+def study_function(name: str) -> Any:
+    """Return the function of a study that has no code of its own here: it takes a text, and the command's options."""
+
+    def call(text: str | Sequence[str], **options: Any) -> Result[Any]:
+        names = {"model", *OpenArguments.__annotations__}
+        opened = {each: value for each, value in options.items() if each in names}
+        with OpenModel(opened.pop("model", None), opened) as model:
+            return model.study(name, text, **{each: options[each] for each in options.keys() - names})
+
+    declared = study(name).command
+    call.__name__, call.__doc__ = name, None if declared is None else declared.help
+    return call
 
 
 def _split(function: str, options: Mapping[str, Any], known: type) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attnscope.api.options import file_path
-from attnscope.api.words import python_words
 from attnscope.base.files.atomic import check_name
 
 if TYPE_CHECKING:
@@ -26,10 +25,9 @@ class DumpFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         from attnscope.batch.dump_reader import Dump
 
-        with python_words():
-            self.path = file_path(path)
-            check_name(self.path)
-            self.header: Header = Dump(self.path).header
+        self.path = file_path(path)
+        check_name(self.path)
+        self.header: Header = Dump(self.path).header
 
     def __iter__(self) -> "Iterator[Record]":
         """Yield every record, with its arrays.
@@ -39,8 +37,7 @@ class DumpFile:
         """
         from attnscope.batch.dump_reader import Dump
 
-        with python_words():
-            yield from Dump(self.path).records()
+        yield from Dump(self.path).records()
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes, with the rows of every text.

@@ -6,7 +6,6 @@ from typing import Any
 
 from attnscope.api.options import file_path
 from attnscope.api.results import CompareResult, ExplainResult, InspectResult
-from attnscope.api.words import python_words
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
 from attnscope.findings.codec import from_json, schema_of
@@ -35,19 +34,17 @@ def load_as(path: str | os.PathLike[str], kind: type) -> Any:
         named = getattr(kind, "__name__", repr(kind))
         raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(_SCHEMAS.values())}")
     file = file_path(path)
-    with python_words():
-        try:
-            if kind is InspectResult:
-                return InspectResult(read_report(file))
-            return kind(from_json(read_file(file, cap=_CAP), _KINDS[kind]))
-        except AttnscopeError as e:
-            there = _kind_in(file)
-            if there is not None and there != kind.__name__:
-                hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{there})"
-                raise AttnscopeError(
-                    f"holds the findings of {there.removesuffix('Result').lower()}", where=file, hint=hint
-                ) from e
-            raise e if e.where else AttnscopeError(e.found, where=file, hint=e.hint) from e
+    try:
+        if kind is InspectResult:
+            return InspectResult(read_report(file))
+        return kind(from_json(read_file(file, cap=_CAP), _KINDS[kind]))
+    except AttnscopeError as e:
+        there = _kind_in(file)
+        if there is not None and there != kind.__name__:
+            hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{there})"
+            message = f"holds the findings of {there.removesuffix('Result').lower()}"
+            raise AttnscopeError(message, where=file, hint=hint) from e
+        raise e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint) from e
 
 
 def _kind_in(file: Path) -> str | None:

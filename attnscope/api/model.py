@@ -10,6 +10,7 @@ from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
 from attnscope.api.heads import MeasuredResult, SurveyResult, ask_one_number, measure_roles
 from attnscope.api.options import (
+    CallArguments,
     Model,
     ModelAblateArguments,
     ModelCheckArguments,
@@ -18,16 +19,18 @@ from attnscope.api.options import (
     ModelHeadsArguments,
     ModelInspectArguments,
     check_names,
+    read_values,
     run_values,
     targets_of,
     texts_of,
 )
-from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult
+from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
 from attnscope.api.running import new_session, opened, running
-from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
-from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, number, tolerance
+from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.registry import options_of, study
+from attnscope.studies.study import Request
 
 if TYPE_CHECKING:
     from attnscope.run.session import Session
@@ -83,14 +86,25 @@ class OpenModel:
 
     def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
-        from attnscope.studies.explain.run import explain
-
         check_names("explain", options, ModelExplainArguments)
-        kept = options.get("top")
-        window = None if kept is None else number("top", 1)(kept)
+        return ExplainResult(self._answer("explain", text, options))
+
+    def study(self, name: str, text: str | Sequence[str], **options: Any) -> Result[Any]:
+        """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
+        check_names(name, options, (*CallArguments.__annotations__, *(option.name for option in options_of(name))))
+        return Result(self._answer(name, text, options))
+
+    def _answer(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
+        command = study(name).command
+        assert command is not None
+        known = options_of(name)
+        of_study = [
+            option.name for option in known if option.name not in RunConfig.__struct_fields__ or option.name == "top"
+        ]
+        values = {each: None for each in of_study} | read_values(options, known, *of_study)
         with self._call(options, text) as (session, texts):
-            run = self._run(texts, {**options, "top": None})
-            return ExplainResult(explain(msgspec.structs.replace(run, window=window), session=session))
+            run = self._run(texts, {each: value for each, value in options.items() if each not in of_study})
+            return command.answer(Request(run, values, session=session))
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
@@ -99,8 +113,7 @@ class OpenModel:
         from attnscope.studies.heads.texts import TEXTS
 
         check_names("heads", options, ModelHeadsArguments)
-        with python_words():
-            question = asks_one_number(options)
+        question = asks_one_number(options)
         if text is None and question:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, TEXTS if text is None else text) as (session, texts):
@@ -140,8 +153,7 @@ class OpenModel:
 
     @contextmanager
     def _call(self, options: Mapping[str, Any], text: Any) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
-        with python_words():
-            texts = texts_of(text, options)
+        texts = texts_of(text, options)
         with self._session_for(texts, options) as session:
             yield session, texts
 
@@ -154,12 +166,12 @@ class OpenModel:
         own, progress = self._session, options.get("progress")  # another thread may close the model at any time
         if own is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
-        with python_words(), running(own, self._live, progress):
+        with running(own, self._live, progress):
             if self._from_texts is None:
                 self._from_texts = own.source(self._run((), {})).tokenizer.name == "words"
             if not self._from_texts:
                 yield own
                 return
         session = new_session(self._live, texts)
-        with python_words(), running(session, self._live, progress):
+        with running(session, self._live, progress):
             yield session

@@ -336,18 +336,18 @@ class CompareArguments(ModelCompareArguments, MachineArguments, total=False):
     engine: EngineWord | list[EngineWord]
 
 
-def check_names(function: str, given: Mapping[str, Any], known: type) -> None:
+def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[str]) -> None:
     """Refuse a keyword that a function does not have.
 
     Args:
         function: Its name, for the error.
         given: The keywords.
-        known: The TypedDict of those that it has.
+        known: Those that it has, or their TypedDict.
 
     Raises:
         UsageError: It has no such keyword.
     """
-    names = tuple(known.__annotations__)
+    names = tuple(known.__annotations__ if isinstance(known, type) else known)
     for name in given:
         if name not in names:
             raise UsageError(f"{function}() has no argument '{name}'", hint=did_you_mean(name, names))

@@ -11,14 +11,11 @@ import msgspec
 import numpy as np
 
 from attnscope.api.options import file_path, positions
-from attnscope.api.words import python_words
 from attnscope.base.errors import PANDAS, UsageError, listed
-from attnscope.findings.ablation import Ablation, EffectSurvey
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.check import Check, CheckReport, Differences
 from attnscope.findings.compare import Change, Comparison, Verdict
 from attnscope.findings.explain import Explanation
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Rows
@@ -37,8 +34,7 @@ if TYPE_CHECKING:
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
-Data = TypeVar("Data", Report, Comparison, Explanation, CheckReport, HeadSurvey, MeasuredHeads, Ablation, EffectSurvey)
-Findings = Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey
+Data = TypeVar("Data", bound=msgspec.Struct)
 _PRINTED_HEADS = 4  # number of heads of a text that are printed by default
 _NAMED = 40  # number of tokens that an error names
 _WIDEST_HTML = 160  # width of a notebook's cell, in columns
@@ -78,8 +74,9 @@ class Result(Generic[Data]):
     @property
     def provenance(self) -> Provenance:
         """The model, versions and settings that produced the numbers."""
-        first = self.data.sides[0].report if isinstance(self.data, Comparison) else self.data
-        return first.provenance
+        data: Any = self.data
+        made: Provenance = data.provenance
+        return made
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--format json` gives them."""
@@ -113,13 +110,12 @@ class Result(Generic[Data]):
         from attnscope.base.files.atomic import check_target, write_atomic
         from attnscope.studies.formats import Look, export
 
-        with python_words():
-            target = file_path(path)
-            one_of("look", Look)(look)
-            digits, width = self._digits_of(precision), _columns(width)
-            parts = export(self.data, target, precision=digits, width=width, look=look)
-            check_target(target, force=force)
-            write_atomic(target, parts, force=force)
+        target = file_path(path)
+        one_of("look", Look)(look)
+        digits, width = self._digits_of(precision), _columns(width)
+        parts = export(self.data, target, precision=digits, width=width, look=look)
+        check_target(target, force=force)
+        write_atomic(target, parts, force=force)
 
     def text(self, *, width: int | None = None, precision: int | None = None) -> str:
         """Return the findings as tables.
@@ -144,7 +140,7 @@ def _columns(width: int | None) -> int | None:
     return None if width is None else number("width", 1)(width)
 
 
-def _as_text(data: Findings, width: int | None, precision: int) -> str:
+def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
@@ -154,7 +150,7 @@ def _as_text(data: Findings, width: int | None, precision: int) -> str:
     return as_text(present(data, precision=precision, options=False), columns)
 
 
-def _as_html(data: Findings, precision: int) -> str:
+def _as_html(data: msgspec.Struct, precision: int) -> str:
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_html
 
@@ -282,8 +278,7 @@ class HeadResult(Result[Report]):
         kept = top.keys.shape[1]
         if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
             raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
-        with python_words():
-            row = text.queries.index(_one_position(positions("query")(query), text))
+        row = text.queries.index(_one_position(positions("query")(query), text))
         found = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
             if key >= 0:  # fewer sources than ranks
@@ -367,8 +362,7 @@ class TextResult:
         return [(layer, list(heads)) for layer, heads in groupby(self.data.heads, key=lambda head: head.layer)]
 
     def _stack(self, stage: str) -> Float4:
-        with python_words():
-            require_heads(self._report, "the report")
+        require_heads(self._report, "the report")
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
@@ -568,8 +562,7 @@ class InspectResult(Result[Report]):
 def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     from attnscope.batch.reports import records_of, settings_of
 
-    with python_words():
-        settings = settings_of(report)
+    settings = settings_of(report)
     return data_frame(settings, records_of(report), table, "report")
 
 
@@ -622,6 +615,11 @@ def import_pandas() -> Any:
 
 class CompareResult(Result[Comparison]):
     """The result of `compare`: the sides, and what differs between each of them and the first."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """What produced the numbers of the first side."""
+        return self.data.sides[0].report.provenance
 
     @property
     def axis(self) -> str:

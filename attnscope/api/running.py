@@ -6,7 +6,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from attnscope.api.options import Model, OpenArguments, model_path, run_values, tokenizer_path
-from attnscope.api.words import python_words
 from attnscope.base.errors import UsageError
 from attnscope.request.run_config import TextInput
 
@@ -37,18 +36,17 @@ def opened(
     Raises:
         UsageError: The arguments contradict each other, or a value is none that the argument takes.
     """
-    with python_words():
-        names = tuple(OpenArguments.__annotations__)
-        values = run_values({name: value for name, value in options.items() if name in names})
-        if model is not None and "config" in values:
-            raise UsageError("model and config cannot be used together", hint="pass one of them")
-        if "adapter" in values and "config" in values:
-            raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
-        if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
-            return _live(model, options.get("tokenizer"), values, others or {})
-        if (tokenizer := options.get("tokenizer")) is not None:
-            values["tokenizer"] = tokenizer_path(tokenizer)
-        return values | ({} if model is None else {"model": model_path(model)}), {}
+    names = tuple(OpenArguments.__annotations__)
+    values = run_values({name: value for name, value in options.items() if name in names})
+    if model is not None and "config" in values:
+        raise UsageError("model and config cannot be used together", hint="pass one of them")
+    if "adapter" in values and "config" in values:
+        raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
+    if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
+        return _live(model, options.get("tokenizer"), values, others or {})
+    if (tokenizer := options.get("tokenizer")) is not None:
+        values["tokenizer"] = tokenizer_path(tokenizer)
+    return values | ({} if model is None else {"model": model_path(model)}), {}
 
 
 def _live(

@@ -1,10 +1,13 @@
 """Error classes, each shown on one line, and exit codes."""
 
-from collections.abc import Sequence
+import os
+from ast import literal_eval
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
 from os import PathLike
+from typing import NamedTuple
 
 from attnscope.base.system.escape import escape_control
 
@@ -22,29 +25,111 @@ class Exit(IntEnum):
     READER_GONE = 141
 
 
+# Marks the name of an option inside a message. It is drawn at random, so that no text of a user can hold it.
+_MARK = f"\0{os.urandom(8).hex()}\0"
+Value = str | int | tuple[str, ...] | None
+
+
+class OptionName(NamedTuple):
+    """An option that an error names, or a word that the command line and Python spell differently.
+
+    Attributes:
+        name: Name of the argument in Python.
+        value: Its value; True or False for a flag, None if the error names the option alone.
+        placeholder: What stands for the value, such as `WORD`.
+        typed: How the command line spells it; empty for the spelling that its option table declares.
+    """
+
+    name: str
+    value: Value = None
+    placeholder: str = ""
+    typed: str = ""
+
+    def in_python(self) -> str:
+        """Spell it as in a Python call."""
+        if self.placeholder:
+            return f"{self.name}={self.placeholder}"
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+def arg(name: str, value: Value | PathLike[str] = None, placeholder: str = "") -> str:
+    """Name an option in the message, place or hint of an error; see OptionName.
+
+    Returns:
+        A mark that only an AttnscopeError reads.
+    """
+    plain = value if value is None or isinstance(value, str | int | tuple) else str(value)
+    return _marked(OptionName(name, plain, placeholder))
+
+
+def spelled(typed: str, python: str) -> str:
+    """Name something that is no option and that the command line and Python spell differently."""
+    return _marked(OptionName(python, typed=typed))
+
+
+def _marked(named: OptionName) -> str:
+    return f"{_MARK}{tuple(named)!r}{_MARK}"
+
+
+JSON_FILE = spelled("--format json", ".save('report.json')")
+TEXTS_FILE = spelled("--file", "text")
+Spelling = Callable[[OptionName], str]
+
+
+def spell_options(text: str, spelling: Spelling = OptionName.in_python) -> str:
+    """Spell the options that a text names with `arg`."""
+    pieces = text.split(_MARK)
+    pieces[1::2] = [spelling(OptionName(*literal_eval(named))) for named in pieces[1::2]]
+    return "".join(pieces)
+
+
+class ErrorParts(NamedTuple):
+    """The parts of an error, in which options are marked.
+
+    Attributes:
+        message: What is wrong, with the value.
+        where: The option, or the file and the field in it; None if there is none.
+        hint: What the user can do about it.
+    """
+
+    message: str
+    where: str | None
+    hint: str | None
+
+
 class AttnscopeError(Exception):
     """The work could not be done: bad data, a model that cannot be read, I/O, memory refused.
 
     Attributes:
-        found: What is wrong, with the value.
-        where: The option, or the file and the field in it; None if there is none.
-        hint: What the user can do about it.
+        parts: What was wrong, where, and a hint, in which `arg` marks the names of options.
+        message: What is wrong, with the value, in Python's spelling.
+        where: The option, or the file and the field in it, in Python's spelling; None if there is none.
+        hint: What the user can do about it, in Python's spelling.
         code: The exit code.
     """
 
     code = Exit.FAILED
 
-    def __init__(self, found: str, *, where: str | PathLike[str] | None = None, hint: str | None = None) -> None:
-        super().__init__(found)
-        self.found, self.hint = found, hint
-        self.where = None if where is None else str(where)
+    def __init__(self, message: str, *, where: str | PathLike[str] | None = None, hint: str | None = None) -> None:
+        self.parts = ErrorParts(message, None if where is None else str(where), hint)
+        self.message = spell_options(message)
+        self.where, self.hint = (part and spell_options(part) for part in self.parts[1:])
+        super().__init__(self.message)
 
     def __str__(self) -> str:
-        """Return one line: `<where>: <found>; <hint>`, with every control character made visible."""
-        where, found, hint = (
-            _shortened(escape_control(part)) if part else "" for part in (self.where, self.found, self.hint)
+        """Return the line in Python's spelling."""
+        return self.line()
+
+    def line(self, spelling: Spelling = OptionName.in_python) -> str:
+        """Return one line: `<where>: <message>; <hint>`, with every control character made visible.
+
+        Args:
+            spelling: Spells the options that it names.
+        """
+        message, where, hint = (
+            _shortened(escape_control(spell_options(part, spelling))) if part else "" for part in self.parts
         )
-        return (f"{where}: " if where else "") + found + (f"; {hint}" if hint else "")
+        return (f"{where}: " if where else "") + message + (f"; {hint}" if hint else "")
 
 
 def _shortened(text: str) -> str:
@@ -60,6 +145,10 @@ def listed(names: Sequence[str], most: int) -> str:
 
 class ModelError(AttnscopeError):
     """The model's weights cannot be read while it runs: with another text it would fail as well."""
+
+
+class NotFinite(AttnscopeError):
+    """A score or an output is infinite or no number."""
 
 
 class MemoryExceeded(AttnscopeError):
@@ -116,7 +205,9 @@ class Extra:
 PARQUET = Extra("parquet", "pyarrow", "pyarrow")
 FIGURES = Extra("figures", "resvg-py", "resvg_py", "write .svg")
 PANDAS = Extra("pandas", "pandas", "pandas")
-SENTENCEPIECE = Extra("sentencepiece", "sentencepiece", "sentencepiece", "pass --tokenizer with a tokenizer.json")
+SENTENCEPIECE = Extra(
+    "sentencepiece", "sentencepiece", "sentencepiece", f"pass {arg('tokenizer')} with a tokenizer.json"
+)
 
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:

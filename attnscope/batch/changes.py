@@ -1,10 +1,10 @@
 """Say what differs between the header of a dump and that of a command that would resume it, in the user's words."""
 
-import shlex
 from typing import Any
 
 import msgspec
 
+from attnscope.base.errors import Value, arg
 from attnscope.batch.header import Header
 
 _OPTIONS = (
@@ -31,10 +31,12 @@ def find_change(old: Header, new: Header) -> str | None:
     """
     was, now = (_flat(msgspec.to_builtins(header)) for header in (old, new))
     before, after = _typed(old, was), _typed(new, now)
-    for option in before:
-        if before[option] != after[option]:
-            start = "was started with " if before[option] else f"was started without {option}"
-            return f"{start}{before[option]}, now it is {after[option] or f'without {option}'}"
+    for name in before:
+        if before[name] != after[name]:
+            old_value, new_value = before[name], after[name]
+            start = f"without {arg(name)}" if old_value is None else f"with {arg(name, old_value)}"
+            end = f"without {arg(name)}" if new_value is None else arg(name, new_value)
+            return f"was started {start}, now it is {end}"
     for name in (*_WORDS, *(was | now)):
         if name not in _FREE and was.get(name) != now.get(name):
             label = name.rpartition(".")[2].replace("_", " ")
@@ -44,31 +46,24 @@ def find_change(old: Header, new: Header) -> str | None:
     return None
 
 
-def _typed(header: Header, flat: dict[str, Any]) -> dict[str, str]:
-    """Return every option as it is typed, by its name; empty where it is left out."""
+def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
+    """Return the value of every option by its name; None if it is left out."""
     settings, mask = header.settings, header.mask
     own = mask.own.partition(" or ")[0]  # of a model that was trained under several, the one that is used first
-    found = {}
-    for name in _OPTIONS:
-        option, value = f"--{name.partition('.')[2]}", flat.get(name)
-        found[option] = "" if value is None else f"{option} {shlex.quote(str(value))}"
-    parts = [part for part in settings.keep if part != "stages"]
-    values: dict[str, str | None] = {
-        "--keep": "brief" if settings.digits is not None else ",".join(parts) or None,
-        "--stage": ",".join(settings.stages) or None,
-        "--shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
-        "--from": header.input.format,
-        "--hide": mask.hidden,
-        "--mask": None if mask.used == own and (mask.what_if is None or mask.hidden) else mask.used,
-        "--what-if": mask.what_if,
+    parts = tuple(part for part in settings.keep if part != "stages")
+    return {
+        **{name.partition(".")[2]: flat.get(name) for name in _OPTIONS},
+        "keep": "brief" if settings.digits is not None else parts or None,
+        "stages": settings.stages or None,
+        "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
+        "from": header.input.format,
+        "hide": mask.hidden,
+        "mask": None if mask.used == own and (mask.what_if is None or mask.hidden) else mask.used,
+        "what_if": mask.what_if,
+        "special": None if settings.special else False,
+        "truncate": settings.truncate or None,
+        "hash_weights": True if header.provenance.weights_hash is not None else None,
     }
-    found |= {option: "" if value is None else f"{option} {shlex.quote(value)}" for option, value in values.items()}
-    flags = {
-        "--no-special": not settings.special,
-        "--truncate": settings.truncate,
-        "--hash-weights": header.provenance.weights_hash is not None,
-    }
-    return found | {option: option if on else "" for option, on in flags.items()}
 
 
 def _shown(value: Any) -> str:

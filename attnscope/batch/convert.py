@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_name, check_target
 from attnscope.base.system.file_system import FileSystem, sync_file
 from attnscope.base.system.shutdown import at_signal
@@ -55,7 +55,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
         found = "IN is already a table" if there.table else "OUT is not a table"
-        raise UsageError(found, where="--table", hint=f"--table needs a {' or '.join(TABLES)} OUT")
+        raise UsageError(found, where=arg("table"), hint=f"{arg('table')} needs a {' or '.join(TABLES)} OUT")
     if there.table and not here.table:
         raise UsageError("a table does not hold a whole dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
     if not source.exists():
@@ -142,7 +142,7 @@ def _about(temporary: Path, path: Path, hint: str) -> Iterator[None]:
     except AttnscopeError as e:
         if e.where is None or not Path(e.where).is_relative_to(temporary):
             raise
-        raise AttnscopeError(e.found, where=path, hint=hint) from e
+        raise AttnscopeError(e.parts.message, where=path, hint=hint) from e
 
 
 def _remove(path: Path) -> None:

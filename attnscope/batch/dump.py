@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_not_read
 from attnscope.base.system.file_system import FileSystem
 from attnscope.base.system.gpu import WORTH_A_GPU
@@ -202,7 +202,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
             found = (
                 f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
             )
-            raise AttnscopeError(found, hint="free some memory, or use smaller groups with --max-memory")
+            raise AttnscopeError(found, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
         return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
@@ -239,4 +239,6 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
     """
     found = find_change(old, new)
     if found is not None:
-        raise AttnscopeError(found, where=path, hint="choose another output, or pass --force to start over")
+        raise AttnscopeError(
+            found, where=path, hint=f"choose another output, or pass {arg('force', True)} to start over"
+        )

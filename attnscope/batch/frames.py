@@ -13,7 +13,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.memory import available_memory
 from attnscope.batch.formats import format_of
 
@@ -251,13 +251,13 @@ def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
 
 def not_a_dump(path: Path) -> AttnscopeError:
     """Return the error about a file that must not be overwritten."""
-    return AttnscopeError("exists and is not a dump", where=path, hint="pass --force to overwrite it")
+    return AttnscopeError("exists and is not a dump", where=path, hint=f"pass {arg('force', True)} to overwrite it")
 
 
 def damaged_frame(path: Path, place: int, why: Exception) -> AttnscopeError:
     """Return the error about a frame that starts at a place."""
     found = f"the frame at byte {place:,} is damaged ({why})"
-    return AttnscopeError(found, where=path, hint="restore it from a backup, or start over with --force")
+    return AttnscopeError(found, where=path, hint=f"restore it from a backup, or start over with {arg('force', True)}")
 
 
 def _zstandard(name: str, instead: str) -> Packing:

@@ -9,9 +9,10 @@ from typing import IO, Any
 
 import msgspec
 
-from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, did_you_mean
+from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.batch.input_lines import decode_line, read_lines
 from attnscope.findings.codec import decode_json
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.request.text_files import MAX_LINE
 
@@ -55,7 +56,7 @@ def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields:
 
 
 def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given: Any = None) -> Item:
-    return Item(index, line, _named(given, line), _digest(raw), None, error=str(error))
+    return Item(index, line, _named(given, line), _digest(raw), None, error=error.line(on_command_line))
 
 
 def _named(given: Any, line: int) -> int | str:
@@ -102,7 +103,7 @@ def _id(members: dict[str, Any]) -> int | str | None:
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the members into those we know and the others, which are copied."""
     if column not in members:
-        raise AttnscopeError(f"no member '{column}'", hint="set --column to the member that holds the text")
+        raise AttnscopeError(f"no member '{column}'", hint=f"set {arg('column')} to the member that holds the text")
     known = {"text": _member(members.pop(column), str, column)}
     for key in [key for key in _KINDS if key in members]:
         known[key] = _member(members.pop(key), _KINDS[key], key)
@@ -179,7 +180,7 @@ def _check_header(header: list[str], column: str, name: str) -> None:
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
-        raise UsageError(f"{name} has no column '{column}'", where="--column", hint=did_you_mean(column, header))
+        raise UsageError(f"{name} has no column '{column}'", where=arg("column"), hint=did_you_mean(column, header))
     if twice := [title for title in (column, *_KINDS) if header.count(title) > 1]:
         raise AttnscopeError(f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them")
 

@@ -9,7 +9,6 @@ member of a .gz file), which is written as a whole. A truncated last frame is dr
 """
 
 import os
-import re
 import sys
 from array import array
 from collections import Counter
@@ -23,7 +22,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_target
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
@@ -36,16 +35,6 @@ from attnscope.findings.codec import decode_json
 
 _CHECK = b',"check":"'
 _TAIL = len(_CHECK) + 8 + len(b'"}\n')
-_TOO_LARGE = re.compile(r"([\d,]+) numbers(?:,| are more than) memory holds")  # as `too_large` says it, and once did
-
-
-def too_large(numbers: int) -> str:
-    """Return the message for a text that memory does not hold: the one failure that a later run retries.
-
-    Args:
-        numbers: How many numbers would have to be kept of it.
-    """
-    return f"{numbers:,} numbers are more than memory holds"
 
 
 class _RecordLine(msgspec.Struct):
@@ -54,7 +43,7 @@ class _RecordLine(msgspec.Struct):
     index: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
     status: Literal["ok", "skipped", "failed"]
-    error: str = ""
+    needs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     shard: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.safetensors$")] | None = None
     shard_check: str | None = None
 
@@ -122,7 +111,7 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
             break  # torn
         whole = unseal(line, found.crc)
         if whole is None or found.ended:
-            hint = "restore it from a backup, or pass --force to start over"
+            hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
             raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
         body, found.crc = whole
         found.size += len(line)
@@ -132,7 +121,7 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
             try:
                 _note(found, body)
             except ValueError as e:  # msgspec.DecodeError is one
-                hint = "another program wrote it: restore it from a backup, or pass --force to start over"
+                hint = f"another program wrote it: restore it from a backup, or pass {arg('force', True)} to start over"
                 raise AttnscopeError(
                     f"the line is not a record of a dump ({e})", where=f"{path}:{number}", hint=hint
                 ) from e
@@ -150,8 +139,8 @@ def _note(found: JournalState, body: bytes) -> None:
     found.counts[line.status] += 1
     if line.shard is not None:
         found.shards[line.shard] = line.shard_check
-    if line.status == "failed" and (needs := _TOO_LARGE.match(line.error)):
-        found.too_large[line.index] = int(needs[1].replace(",", ""))
+    if line.needs is not None:
+        found.too_large[line.index] = line.needs
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_at_once, wait_for_data
 from attnscope.batch.header import InputFacts, Settings
@@ -46,9 +46,9 @@ class InputReader:
         self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
         self.format = format or _format(endings, name)
         if self.format == "txt" and column != Settings().column:
-            hint = "remove it, or set --from if the file is a table or .jsonl"
+            hint = f"remove it, or set {arg('from')} if the file is a table or .jsonl"
             raise UsageError(
-                "applies only to tables and .jsonl: every line of .txt is a text", where="--column", hint=hint
+                "applies only to tables and .jsonl: every line of .txt is a text", where=arg("column"), hint=hint
             )
         self._column = column
         self._file: Any = _open(name)
@@ -140,7 +140,7 @@ def _format(endings: list[str], name: str) -> str:
     if not os.path.exists(name):
         hint = "pass a file of texts, or use attnscope run for a single text"
         raise AttnscopeError("no such file", where=name, hint=hint)
-    hint = f"set --from to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+    hint = f"set {arg('from')} to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
     raise UsageError(f"cannot tell the format of '{name}' from its name", where="FILE", hint=hint)
 
 

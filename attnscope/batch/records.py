@@ -64,6 +64,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         hash: First 16 hex digits of the SHA-256 of its texts (of its bytes if they cannot be read).
         status: `ok`, `skipped` (no text) or `failed`.
         error: Why it failed or was skipped.
+        needs: How many numbers would have to be kept of a text that memory does not hold: the one failure that a later
+            run tries again; absent otherwise.
         text: The text.
         pair: The second text of an encoder's pair.
         context: The text that provides keys and values in cross-attention.
@@ -93,6 +95,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     hash: str
     status: Literal["ok", "skipped", "failed"]
     error: str | None = None
+    needs: int | None = None
     text: str | None = None
     pair: str | None = None
     context: str | None = None

@@ -28,7 +28,7 @@ def read_report(path: Path) -> Report | None:
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
     except AttnscopeError as e:
-        raise AttnscopeError(e.found, where=path, hint=e.hint) from e
+        raise AttnscopeError(e.parts.message, where=path, hint=e.parts.hint) from e
 
 
 def settings_of(report: Report) -> Settings:

@@ -13,14 +13,15 @@ from itertools import takewhile
 from threading import Lock
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError
+from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
 from attnscope.base.system.shutdown import finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
-from attnscope.batch.journal import JournalState, too_large
+from attnscope.batch.journal import JournalState
 from attnscope.batch.records import Record
+from attnscope.request.options import on_command_line
 
 MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
 
@@ -173,7 +174,9 @@ class Runner(Generic[T]):
                 window = following
             writer.wait()
         if self._place < self._done:
-            raise AttnscopeError("the dump has more records than the input", hint="pass --force to start over")
+            raise AttnscopeError(
+                "the dump has more records than the input", hint=f"pass {arg('force', True)} to start over"
+            )
         return self.summary
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
@@ -221,7 +224,7 @@ class Runner(Generic[T]):
         for place, (item, _, _) in enumerate(window, self._place):
             if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
                 found = f"record {item.index} of the dump is for another text"
-                raise AttnscopeError(found, hint="pass --force to start over")
+                raise AttnscopeError(found, hint=f"pass {arg('force', True)} to start over")
 
     def _compute(
         self, window: "list[tuple[Item, T | Record, TextSize]]", done: int
@@ -246,7 +249,8 @@ class Runner(Generic[T]):
             chosen = [places[i] for i in group]
             item, _, size = window[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
-                found[chosen[0]] = record_of(item, "failed", error=too_large(size.held))
+                error = f"{size.held:,} numbers are more than memory holds"
+                found[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
                 continue
             if max(chosen) >= first:
                 self._check_room([window[place][2].values for place in chosen], self._holds)
@@ -266,7 +270,8 @@ class Runner(Generic[T]):
         """
         if sum(values) > most:
             found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
-            hint = "run the same command with more free memory, or start a new dump with --max-memory to keep fewer"
+            again = f"start a new dump with {arg('max_memory')} to keep fewer"
+            hint = f"run the same command with more free memory, or {again}"
             raise AttnscopeError(found, hint=hint)
 
     def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
@@ -308,7 +313,7 @@ class Runner(Generic[T]):
                 writer.submit(records[:end], end - fresh, by_group, then)
         if bad < len(records):
             writer.wait()
-            hint = "remove --strict to skip failed records"
+            hint = f"remove {arg('strict')} to skip failed records"
             raise AttnscopeError(str(records[bad].error), where=_location(items[bad]), hint=hint)
 
     def _save_finished(self, writer: BackgroundWriter, seconds: float) -> None:
@@ -351,5 +356,5 @@ def _location(item: Item) -> str:
 
 def _without_location(error: AttnscopeError, item: Item) -> str:
     """Return the error message without the item's location."""
-    where = None if error.where == _location(item) else error.where
-    return str(AttnscopeError(error.found, where=where, hint=error.hint))
+    where = None if error.parts.where == _location(item) else error.parts.where
+    return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(on_command_line)

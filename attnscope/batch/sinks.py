@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
@@ -237,7 +237,7 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
             _name_shards(folder, named, files)
     for name in journal.written.shards:
         if not (folder / name).is_file():
-            hint = "restore it from a backup, or pass --force to start over"
+            hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.errors import PARQUET, AttnscopeError
+from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
@@ -73,9 +73,9 @@ def kind_of(settings: Settings, asked: str | None) -> str:
         return there[0]
     if asked is None:
         found = f"a dump of {', '.join(settings.keep)} cannot become a table"
-        raise AttnscopeError(found, hint="run batch with --keep top,rows, or convert to .jsonl")
+        raise AttnscopeError(found, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
     if asked not in there:
-        option = "--stage weights" if asked == "matrices" else f"--keep {TABLES[asked]}"
+        option = arg("stages", "weights") if asked == "matrices" else arg("keep", TABLES[asked])
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
         raise AttnscopeError(f"the dump has no {asked}", hint=hint)
     return asked

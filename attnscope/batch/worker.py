@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
@@ -53,8 +53,8 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
     """
     effects = "effects" in settings.keep
-    layer, head = parse_indices(settings.layer, "--layer"), parse_indices(settings.head, "--head")
-    for option, word in (("--layer", layer.word), ("--head", head.word)):
+    layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
+    for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
             raise UsageError(
                 "auto cannot be used, since it would choose differently for every text",
@@ -62,11 +62,11 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
                 hint="use all, mean or numbers",
             )
         if word == "mean" and effects:
-            hint = "use all or numbers, or remove effects from --keep"
+            hint = f"use all or numbers, or remove effects from {arg('keep')}"
             raise UsageError("a mean cannot be cut", where=option, hint=hint)
     if effects and given.what_if == "same-scores" and given.mask != (Own(),):
-        hint = "remove --what-if same-scores, or effects from --keep"
-        raise UsageError("cutting heads runs the whole model under the mask", where="--what-if", hint=hint)
+        hint = f"remove {arg('what_if', 'same-scores')}, or effects from {arg('keep')}"
+        raise UsageError("cutting heads runs the whole model under the mask", where=arg("what_if"), hint=hint)
     return msgspec.structs.replace(
         given,
         texts=(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.errors import AttnscopeError, arg, did_you_mean
 from attnscope.base.files.reading import as_object, format_value, read_json
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cache_entry, is_repository, not_cached
@@ -62,7 +62,7 @@ def locate(name: str, option: str | None = None) -> Located:
             instead.
     """
     if not name:  # an empty environment variable; Path("") is the current folder
-        raise AttnscopeError("the name is empty", where=option or "--model", hint="name a folder, or leave it out")
+        raise AttnscopeError("the name is empty", where=option or arg("model"), hint="name a folder, or leave it out")
     path = Path(name)
     if exists(path, folder=True):
         return _folder(path, weights=option is None)
@@ -166,13 +166,15 @@ def _refuse_other_layouts(path: Path) -> None:
     steps = [(step, name) for step, name in steps if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)]
     if steps:
         found = f"is the output folder of a training run, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
-        raise AttnscopeError(found, where=path, hint=f"pass one of them: --model {path / steps[-1][1]}")
+        raise AttnscopeError(found, where=path, hint=f"pass one of them: {arg('model', path / steps[-1][1])}")
     if inner := [name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)]:
         more = f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
-        hint = f"pass the folder that has one: --model {path / inner[0]}{more}"
+        hint = f"pass the folder that has one: {arg('model', path / inner[0])}{more}"
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
     if files := [name for name in names if name.endswith(GGUF)]:
-        raise AttnscopeError(f"has no {CONFIG}", where=path, hint=f"pass the GGUF file: --model {path / files[0]}")
+        raise AttnscopeError(
+            f"has no {CONFIG}", where=path, hint=f"pass the GGUF file: {arg('model', path / files[0])}"
+        )
     if single := [name for name in names if _kind(name) is not None]:
         what, _ = _kind(single[0]) or ("", "")
         raise AttnscopeError(f"has no {CONFIG}; {single[0]} is {what}", where=path, hint=_SAFETENSORS)
@@ -182,11 +184,11 @@ def _adapter(path: Path) -> AttnscopeError:
     """Return the refusal of a LoRA adapter that was named as a model."""
     config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
     base = config.get("base_model_name_or_path")
-    model, whose = "BASE", "another model"
+    model, whose = arg("model", placeholder="BASE"), "another model"
     if isinstance(base, str) and base:
-        model, whose = str(_openable(Path(base)) or base), format_value(base)
+        model, whose = arg("model", _openable(Path(base)) or base), format_value(base)
     found = f"is an adapter of {whose}, not a model"
-    return AttnscopeError(found, where=path, hint=f"pass both: --model {model} --adapter {path}")
+    return AttnscopeError(found, where=path, hint=f"pass both: {model} {arg('adapter', path)}")
 
 
 def _openable(folder: Path) -> Path | None:
@@ -219,7 +221,7 @@ def _file(path: Path) -> Located:
         what, hint = kind
         raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))
     if path.suffix == ".toml":
-        raise AttnscopeError("is a TOML file, not a model", where=path, hint=f"use --config {path}")
+        raise AttnscopeError("is a TOML file, not a model", where=path, hint=f"use {arg('config', path)}")
     model = _openable(path.parent)
     hint = f"use a folder with {CONFIG}, or a {GGUF} file" if model is None else f"try {model}"
     raise AttnscopeError("is a file, not a model", where=path, hint=hint)

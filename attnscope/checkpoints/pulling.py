@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attnscope.base.errors import AttnscopeError, UsageError, listed
+from attnscope.base.errors import AttnscopeError, UsageError, arg, listed
 from attnscope.base.files.reading import as_object, read_json
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cache_folder, is_repository
@@ -82,7 +82,7 @@ def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
         hint = f"run: hf download {name}, then attnscope import turns its weights into safetensors"
         return AttnscopeError(f"has its weights only as pickles ({listed(pickles, _SHOWN)})", where=name, hint=hint)
     if gguf:
-        hint = f"run: hf download {name} {gguf[0]}, and pass the path that it prints to --model"
+        hint = f"run: hf download {name} {gguf[0]}, and pass the path that it prints to {arg('model')}"
         return AttnscopeError(f"has no {what}, but {listed(gguf, _SHOWN)}", where=name, hint=hint)
     held = listed(sorted(names), _SHOWN)
     return AttnscopeError(f"has no {what} (it has {held or 'no files'})", where=name, hint="use another repository")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.errors import AttnscopeError, arg, did_you_mean
 
 SampleKind = Literal["sample_weights", "configs"]
 GGUF = ".gguf"
@@ -36,7 +36,9 @@ def find_config(name_or_path: str) -> Path:
     if exists(path, folder=False):
         return path
     if exists(path, folder=True):
-        raise AttnscopeError("is a folder, not a TOML file", where=path, hint="use --model for a checkpoint folder")
+        raise AttnscopeError(
+            "is a folder, not a TOML file", where=path, hint=f"use {arg('model')} for a checkpoint folder"
+        )
     if name_or_path.removesuffix(".toml") in sample_names("configs"):
         return samples_folder("configs") / f"{name_or_path.removesuffix('.toml')}.toml"
     known = sample_names("configs")

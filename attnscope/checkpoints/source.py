@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import GenerationRules
@@ -122,7 +122,7 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
         try:
             parse_mask(mask, f"{where}.trained_masks")
         except UsageError as e:
-            raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
+            raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
     return "random" if random else "trained", tuple(masks)
 
 
@@ -136,7 +136,7 @@ def tokenize(
     """
     tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
     c = source.config
-    if source.decoder_start is not None and where != "--context":
+    if source.decoder_start is not None and where != arg("context"):
         # as in training: the start, then the text, without the special token that ends it
         tokens = [source.decoder_start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
         notes.append(f"decoder input: starts with '{source.decoder_start.piece}', has no end-of-sentence token")
@@ -148,7 +148,7 @@ def tokenize(
     if c.max_positions is not None and len(tokens) > c.max_positions:
         if not truncate:
             found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
-            raise AttnscopeError(found, where=where, hint="pass --truncate to truncate the text")
+            raise AttnscopeError(found, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
         notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
         closing = min(count_closing(tokens), c.max_positions)  # special tokens that still end the text
         tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
@@ -164,7 +164,7 @@ def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
         rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
         found = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
-        hint = "remove --pair, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
+        hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
         raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
 
 

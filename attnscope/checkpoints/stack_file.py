@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.base.files.reading import read_file
 from attnscope.base.model_config import ModelConfig, check_sizes
 from attnscope.request.masks.expression import parse_mask
@@ -145,9 +145,11 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
         try:
             terms = parse_mask(model["mask"], f"{path}: mask")
         except UsageError as e:
-            raise AttnscopeError(e.found, where=e.where, hint=e.hint) from e
+            raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
         if any(isinstance(term, Own) for term in terms):
             found = "'own' cannot be the model's own mask"
             raise AttnscopeError(found, where=f"{path}: mask", hint="use an expression such as causal")
         if any(isinstance(term, MatrixFile) for term in terms):
-            raise AttnscopeError("a file cannot be the model's mask", where=f"{path}: mask", hint="pass it with --mask")
+            raise AttnscopeError(
+                "a file cannot be the model's mask", where=f"{path}: mask", hint=f"pass it with {arg('mask')}"
+            )

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import as_object, format_value, parse_json, read_file, read_json
 from attnscope.checkpoints.folder import CONFIG, MAX_CONFIG, MAX_TOKENIZER, TOKENIZER, Folder
 from attnscope.checkpoints.locating import locate
@@ -15,12 +15,12 @@ from attnscope.checkpoints.samples import exists
 from attnscope.checkpoints.source import ModelSource
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 
-OPTION = "--tokenizer"
+OPTION = arg("tokenizer")
 _TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _OPTIONS = (_TOKENIZER_CONFIG, _SPECIAL, _ADDED)
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that only read a tokenizer.json
 _MAX_OPTIONS = 20 * MAX_CONFIG  # some list thousands of added tokens
-_HINT = "pass --tokenizer PATH: a tokenizer.json of this model, or a folder that has one"
+_HINT = f"pass {arg('tokenizer', placeholder='PATH')}: a tokenizer.json of this model, or a folder that has one"
 # Names of vocabulary files, including those that are not supported.
 _VOCABULARIES = (
     "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",

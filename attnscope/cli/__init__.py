@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, Exit
+from attnscope.base.errors import AttnscopeError, Exit, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.signals import end_on_signals
@@ -93,8 +93,15 @@ def _report_error(error: BaseException) -> int:
         for line in "".join(traceback.format_exception(error)).splitlines():
             print_notice("debug", escape_control(line))
     known = _as_attnscope_error(error)
-    print_notice("error", str(known or _bug_message(error)))
+    print_notice("error", _line(known) if known else _bug_message(error))
     return known.code if known else Exit.BUG
+
+
+def _line(error: AttnscopeError) -> str:
+    """Word an error for the command line; the option table is only imported for that."""
+    from attnscope.request.options import on_command_line
+
+    return error.line(on_command_line)
 
 
 def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
@@ -110,7 +117,7 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
             return failure
     refused = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
     if isinstance(error, MemoryError) or refused:
-        hint = "select fewer layers or heads, a shorter text or a smaller --dtype"
+        hint = f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}"
         return AttnscopeError("out of memory", hint=hint)
     if isinstance(error, OSError) and error.filename is not None:  # the name is too long, or its folder not accessible
         return AttnscopeError((error.strerror or type(error).__name__).lower(), where=os.fsdecode(error.filename))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 
 EXAMPLES = """
@@ -30,7 +30,11 @@ def ablate(given: Given) -> None:
 
     check_output(given, "ablate" if given.each is None else "effects")
     if given.top is not None and given.each is None:
-        raise UsageError("applies only to --each", where="--top", hint="remove it: --cut shows all that it changes")
+        raise UsageError(
+            f"applies only to {arg('each')}",
+            where=arg("top"),
+            hint=f"remove it: {arg('cut')} shows all that it changes",
+        )
     run = run_config(read_texts(given), given, top=3)
     from attnscope.studies.ablate.plan import AblationOptions
     from attnscope.studies.ablate.run import ablate as cut_once

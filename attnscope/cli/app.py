@@ -1,16 +1,18 @@
-"""The Typer application. A new command is one file and one line here."""
+"""The Typer application. The commands of studies follow from the registry; another one is a file and a line here."""
 
+from collections.abc import Callable
 from importlib import import_module
 
 import typer
 
 from attnscope.cli.help import Command, Group
-from attnscope.cli.parameters import Version, as_command
+from attnscope.cli.parameters import Given, Version, as_command
+from attnscope.cli.study import answer
+from attnscope.studies.registry import STUDIES, study
 
-COMMANDS = {
+_MODULES = {
     "run": "run",
     "compare": "compare",
-    "explain": "explain",
     "heads": "heads",
     "ablate": "ablate",
     "batch": "batch",
@@ -20,6 +22,7 @@ COMMANDS = {
     "info": "info",
     "pull": "pull",
 }  # name of a command, and of its module and function
+COMMANDS = list(dict.fromkeys((*STUDIES, *_MODULES)))
 _EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --head all --format heat
@@ -47,11 +50,19 @@ def build_app(command: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in [command] if command in COMMANDS else COMMANDS:
-        module = import_module(f"attnscope.cli.{COMMANDS[name]}")
-        function = as_command(name, getattr(module, COMMANDS[name]))
-        app.command(name, cls=Command, epilog=module.EXAMPLES)(function)
+        function, examples = _function(name)
+        app.command(name, cls=Command, epilog=examples)(as_command(name, function))
     app.callback(invoke_without_command=True)(_root)
     return app
+
+
+def _function(name: str) -> tuple[Callable[[Given], None], str]:
+    """Return what a command does, and its examples."""
+    declared = study(name).command if name in STUDIES else None
+    if declared is not None:
+        return answer(name, declared), declared.examples
+    module = import_module(f"attnscope.cli.{_MODULES[name]}")
+    return getattr(module, _MODULES[name]), module.EXAMPLES
 
 
 def _root(

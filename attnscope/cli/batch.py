@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnscope.base.errors import Exit, UsageError
+from attnscope.base.errors import Exit, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
@@ -88,7 +88,7 @@ def _check_ending(output: Path) -> bool:
     hint = f"use {', '.join(DUMPS)}, or a name without extension for a folder"
     if found is not None:
         hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{found.ending}"
-    raise UsageError(f"'{output}' is not a dump format", where="--output", hint=hint)
+    raise UsageError(f"'{output}' is not a dump format", where=arg("output"), hint=hint)
 
 
 def _order(name: str, given: Given) -> "DumpConfig":
@@ -122,17 +122,17 @@ def _kept(given: Given) -> dict[str, Any]:
     brief = given.keep == (BRIEF,)
     if BRIEF in given.keep and not brief:
         hint = f"remove {BRIEF}, or the others"
-        raise UsageError(f"{BRIEF} cannot be combined with exact findings", where="--keep", hint=hint)
+        raise UsageError(f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint)
     again = tuple(word for word in given.keep if word in EXACT_PARTS and PARTS[word].runs_again)
     others = tuple(word for word in given.keep if word not in again)
     parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else others), *again)
     for option in BATCH:
         part = _USED_BY.get(option.name)
         if part is not None and part not in parts and option.name in given.typed:
-            hint = f"use --keep {part}" if brief else f"add {part} to --keep"
+            hint = f"use {arg('keep', part)}" if brief else f"add {part} to {arg('keep')}"
             raise UsageError(f"applies only to {part}", where=option.spelled, hint=hint)
     if given.key is not None and not given.stages:
-        raise UsageError("applies only to whole matrices", where="--key", hint="add --stage weights")
+        raise UsageError("applies only to whole matrices", where=arg("key"), hint=f"add {arg('stages', 'weights')}")
     return {
         "keep": (*parts, *(["stages"] if given.stages else [])),
         "statistics": BRIEF_STATISTICS if brief else None,

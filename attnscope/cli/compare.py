@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import JSON_FILE, UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.options import COMPARE, SHOW
 from attnscope.request.selection import ALL, PRINTED, join_label
@@ -44,8 +44,12 @@ def compare(given: Given) -> None:
     several = {name: values for name in _COMPARED if (values := getattr(given, name))}
     tolerance = _tolerance(given)
     if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
-        hint = "add --tolerance X or --format json, or remove --stage"
-        raise UsageError("tables show the weights; json and --tolerance have other stages", where="--stage", hint=hint)
+        hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
+        raise UsageError(
+            f"tables show the weights; json and {arg('tolerance')} have other stages",
+            where=arg("stages"),
+            hint=hint,
+        )
     texts = several.get("text", [])
     if len(texts) > 1 and all(text.lower().endswith(".json") for text in texts):
         comparison = _compare_reports(several, given, tolerance)
@@ -78,12 +82,12 @@ def _compare_reports(several: dict[str, list[Any]], given: Given, tolerance: "To
     for option in COMPARE:
         if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
             hint = "pass texts, or remove the option"
-            raise UsageError("does not apply to saved reports", where=option.spelled, hint=hint)
+            raise UsageError("does not apply to saved reports", where=arg(option.name), hint=hint)
     values = {name: getattr(given, name) for name in _WANTED if name in given.typed}
     for name in ("layer", "head"):
         if len(values.get(name, [""])) > 1:
             hint = "pass it once, such as 0,1"
-            raise UsageError("saved reports are compared layer by layer and head by head", where=f"--{name}", hint=hint)
+            raise UsageError("saved reports are compared layer by layer and head by head", where=arg(name), hint=hint)
         if name in values:
             values[name] = values[name][0]
     if "layer" in values or "head" in values:
@@ -141,7 +145,7 @@ def _axis(several: dict[str, list[Any]]) -> tuple[str, list[Any]]:
         return next(iter(repeated.items()))
     if "mask" in several:
         found = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
-        raise UsageError(found, hint="pass --mask twice")
+        raise UsageError(found, hint=f"pass {arg('mask')} twice")
     if "hide" in several:
         return "hide", [None, *several["hide"]]
     from attnscope.request.masks.terms import Bidirectional, Causal

@@ -4,19 +4,20 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.studies.formats import FILE_FORMATS, Command, check_look, format_for
+from attnscope.studies.formats import FILE_FORMATS, check_look, format_for
+from attnscope.studies.registry import kinds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnscope.studies.heads.screen import Listing
-    from attnscope.studies.present import Findings, Format
+    from attnscope.studies.study import Format
     from attnscope.views.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
@@ -36,12 +37,12 @@ def is_picture(given: Given) -> bool:
     )
 
 
-def check_output(given: Given, command: Command) -> None:
+def check_output(given: Given, command: str) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
         given: What the user asked.
-        command: Whose findings it is to hold.
+        command: Name of the kind of findings that it is to hold.
 
     Raises:
         UsageError: The file's extension names no format, or another than `--format`.
@@ -50,24 +51,24 @@ def check_output(given: Given, command: Command) -> None:
     """
     if given.output is None:
         if given.look != "figure":
-            raise UsageError("applies only to files", where="--look", hint="add --output picture.svg")
+            raise UsageError("applies only to files", where=arg("look"), hint=f"add {arg('output', 'picture.svg')}")
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
     files = [value for name, value in vars(given).items() if name != "output"]
     check_not_read(given.output, files)
     check_target(given.output, force=True)  # check last whether the file exists: --force helps only then
-    form = format_for(given.output, command)
+    form = format_for(given.output, next(kind for kind in kinds() if kind.name == command))
     check_look(given.output, given.look)
     if form.extra is not None:
         form.extra.require(form.ending)
     if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
-        hint = "remove --format: the extension sets the format"
-        raise UsageError(f"--format {given.format} cannot be written to a {form.ending} file", hint=hint)
+        hint = f"remove {arg('format')}: the extension sets the format"
+        raise UsageError(f"{arg('format', given.format)} cannot be written to a {form.ending} file", hint=hint)
     check_target(given.output, force=given.force)
 
 
-def deliver(findings: "Findings", given: Given, listing: "Listing | None" = None, **detail: "Unpack[Detail]") -> None:
+def deliver(findings: Any, given: Given, listing: "Listing | None" = None, **detail: "Unpack[Detail]") -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
@@ -92,7 +93,7 @@ def deliver(findings: "Findings", given: Given, listing: "Listing | None" = None
 
 
 def put(
-    findings: "Findings",
+    findings: Any,
     given: Given,
     format: "Format",
     listing: "Listing | None" = None,
@@ -110,7 +111,7 @@ def put(
     draw(parts, console(given.color))
 
 
-def _to_file(findings: "Findings", given: Given, listing: "Listing | None") -> None:
+def _to_file(findings: Any, given: Given, listing: "Listing | None") -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
+from attnscope.cli.usage import extra_arguments
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
@@ -53,18 +54,22 @@ class Command(TyperCommand):
     """A command whose help shows its options in groups and ends with worked examples."""
 
     format_help = _write_help
+    allow_extra_args = True  # refused in parse_args, with a hint
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and add the command to every usage error."""
+        """Parse, refuse further arguments, and add the command to every usage error."""
         take_plain_values(self.get_params(ctx))
         try:
             if self.name in _REFUSING_REPEATS and not ctx.resilient_parsing:
                 _refuse_repeats(self.make_parser(ctx).parse_args(args=list(args))[2])
-            return super().parse_args(ctx, args)
+            extra = super().parse_args(ctx, args)
         except TyperException as e:
             if getattr(e, "ctx", ctx) is None:
                 e.ctx = ctx  # type: ignore[attr-defined]
             raise
+        if extra and not ctx.resilient_parsing:
+            raise extra_arguments(extra, ctx)
+        return extra
 
 
 class Group(TyperGroup):

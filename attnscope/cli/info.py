@@ -2,7 +2,7 @@
 
 import os
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.options import THE_MODEL
 
@@ -53,5 +53,4 @@ def _refuse_beside_list(given: Given) -> None:
     for name in (*(option.name for option in THE_MODEL), "cost"):
         ignored = name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL")
         if getattr(given, name) and not ignored:
-            where = f"--{name.replace('_', '-')}"
-            raise UsageError("cannot be used with --list", where=where, hint="remove one of them")
+            raise UsageError(f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them")

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.version import __version__
 from attnscope.cli import completion
 from attnscope.request.options import COMMANDS, Option
-from attnscope.studies.formats import Command, endings
+from attnscope.studies.registry import kinds, options_of
 
 
 def _show_version(asked: bool) -> None:
@@ -36,7 +36,7 @@ class Given(SimpleNamespace):
 
 def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., None]:
     """Return a function whose parameters are the options of a command, as Typer reads them."""
-    options = COMMANDS[name]
+    options = options_of(name)
 
     def call(typer_context: typer.Context, version: bool = False, **values: Any) -> None:
         sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
@@ -61,7 +61,9 @@ def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., No
 
 def _format(format: str | None, *, json: bool) -> str | None:
     if json and format not in (None, "json"):
-        raise UsageError(f"--json and --format {format} cannot be used together", hint="remove one of them")
+        raise UsageError(
+            f"{arg('json')} and {arg('format', format)} cannot be used together", hint="remove one of them"
+        )
     return "json" if json else format
 
 
@@ -111,10 +113,10 @@ def _spelled(command: str, name: str) -> str:
 
     if name == "row_statistics":
         return "{row_statistics}"  # takes NumPy; help.py replaces it where it is shown
-    known: Command = command  # type: ignore[assignment]
+    endings = {kind.name: kind.formats for kind in kinds()}
     formats = {
-        "endings": lambda: " ".join(endings(known)),
-        "table_endings": lambda: " ".join(e for e in endings("effects") if e not in endings("ablate")),
+        "endings": lambda: " ".join(endings[command]),
+        "table_endings": lambda: " ".join(e for e in endings["effects"] if e not in endings["ablate"]),
         "dumps": lambda: ", ".join(DUMPS),
         "tables": lambda: ", ".join(TABLES),
         "or_tables": lambda: " or ".join(TABLES),
@@ -123,5 +125,5 @@ def _spelled(command: str, name: str) -> str:
     }
     if name in formats:
         return formats[name]()
-    every = (option for options in (COMMANDS[command], *COMMANDS.values()) for option in options)
+    every = (option for options in (options_of(command), *COMMANDS.values()) for option in options)
     return next(option.spelled for option in every if option.name == name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.shutdown import unbroken
 
@@ -63,7 +63,9 @@ class _Stdout(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         if self._descriptor is None:
-            raise AttnscopeError("standard output is closed", hint="--output FILE writes to a file")
+            raise AttnscopeError(
+                "standard output is closed", hint=f"{arg('output', placeholder='FILE')} writes to a file"
+            )
         while True:
             try:
                 return os.write(self._descriptor, data)
@@ -73,7 +75,7 @@ class _Stdout(io.RawIOBase):
                 raise PipeClosed from e
             except OSError as e:
                 found = f"cannot write to standard output ({e.strerror})"
-                raise AttnscopeError(found, hint="--output FILE writes to a file") from e
+                raise AttnscopeError(found, hint=f"{arg('output', placeholder='FILE')} writes to a file") from e
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The command `attnscope run`: show the matrices and top contributors of a text."""
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.selection import PRINTED
 
@@ -34,10 +34,10 @@ def run(given: Given) -> None:
     check_output(given, "run")
     _check_printed(given)
     if given.target and given.by != "logit":
-        raise UsageError("applies only to --by logit", where="--target", hint="add --by logit")
+        raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint=f"add {arg('by', 'logit')}")
     if len(given.target) > 2:
         found = f"given {len(given.target)} times"
-        raise UsageError(found, where="--target", hint="give one token, or two for a difference")
+        raise UsageError(found, where=arg("target"), hint="give one token, or two for a difference")
     asked = run_config(
         read_texts(given),
         given,
@@ -60,20 +60,24 @@ def _check_printed(given: Given) -> None:
     for name in ("words", "ids"):
         if getattr(given, name) and (given.output is not None or given.format == "json"):
             hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
-            raise UsageError("applies only to what is printed as tables", where=f"--{name}", hint=hint)
+            raise UsageError("applies only to what is printed as tables", where=arg(name), hint=hint)
 
 
 def _check_words(given: Given) -> None:
     """Refuse what words do not have: other measures and stages, and norms of values."""
-    where = "--words"
+    where = arg("words")
     if given.measure != "weights":
-        hint = "remove --words or --measure"
+        hint = f"remove {arg('words')} or {arg('measure')}"
         raise UsageError(f"merges weights of heads, not {given.measure}", where=where, hint=hint)
     if given.stages == ():
-        raise UsageError("merges the weights, which --stage none leaves out", where=where, hint="use --stage weights")
+        raise UsageError(
+            f"merges the weights, which {arg('stages', 'none')} leaves out",
+            where=where,
+            hint=f"use {arg('stages', 'weights')}",
+        )
     if given.stages is not None and "weights" not in given.stages:
-        raise UsageError("needs weights", where=where, hint="add weights to --stage")
+        raise UsageError("needs weights", where=where, hint=f"add weights to {arg('stages')}")
     if others := [name for name in given.stages or () if name != "weights"]:
-        raise UsageError("merges weights alone", where=where, hint=f"remove {','.join(others)} from --stage")
+        raise UsageError("merges weights alone", where=where, hint=f"remove {','.join(others)} from {arg('stages')}")
     if given.by in ("value", "projected"):
-        raise UsageError("ranks words by weight", where=where, hint=f"remove --words or --by {given.by}")
+        raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', given.by)}")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import begins, is_begun, is_piped, print_notice
@@ -35,9 +35,12 @@ def model_fields(given: Given) -> dict[str, Any]:
         fields["adapter"] = None
     if given.config is not None:
         if fields["adapter"] is not None:
-            raise UsageError("--adapter and --config cannot be used together", hint="an adapter belongs to a --model")
+            raise UsageError(
+                f"{arg('adapter')} and {arg('config')} cannot be used together",
+                hint=f"an adapter belongs to a {arg('model')}",
+            )
         if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError("--model and --config cannot be used together", hint="pass one of them")
+            raise UsageError(f"{arg('model')} and {arg('config')} cannot be used together", hint="pass one of them")
         fields["model"] = None
     return fields
 
@@ -87,26 +90,28 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
         if not piped and built_in:
             return ()
         if not piped:
-            raise UsageError("no text given", hint="pass TEXT, - for standard input, or --file PATH")
+            raise UsageError(
+                "no text given", hint=f"pass TEXT, - for standard input, or {arg('file', placeholder='PATH')}"
+            )
     if keep and piped is None:
-        raise UsageError("only works with standard input", where="--keep-newline", hint="remove it")
-    for option, value in (("TEXT", text), ("--pair", pair), ("--context", given.context)):
+        raise UsageError("only works with standard input", where=arg("keep_newline"), hint="remove it")
+    for name, value in (("text", text), ("pair", pair), ("context", given.context)):
         if value is not None:
-            refuse_path(option, value, reads_files=reads_files)
+            refuse_path(name, value, reads_files=reads_files)
     if file is None:
-        where = "TEXT" if piped is None else "standard input"
+        where = arg("text") if piped is None else "standard input"
         return (TextInput(str(text) if piped is None else piped, pair, given.context, where),)
     if text is not None or pair is not None:
-        other = "TEXT" if text is not None else "--pair"
-        raise UsageError(f"--file and {other} cannot be used together", hint="pass one of them")
+        other = arg("text" if text is not None else "pair")
+        raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
     return _from_file(file, given.context, quiet=quiet)
 
 
-def refuse_path(option: str, text: str, *, reads_files: bool = True) -> None:
+def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     """Refuse a text that names a model, or a file, or looks like one: what is in it was meant.
 
     Args:
-        option: The option that takes the text.
+        name: Name of the option that takes the text.
         text: The text.
         reads_files: The command has `--file`.
 
@@ -126,20 +131,20 @@ def refuse_path(option: str, text: str, *, reads_files: bool = True) -> None:
         return
     import shlex
 
-    before = "" if option == "TEXT" else f"{option} "
+    before = "" if name == "text" else f"{arg(name)} "
     literally = f"pass the text itself; with a space at the end, {before}'{text} ' is taken literally"
-    if model and option == "TEXT":
-        hint = f"use --model {shlex.quote(text)} to open it"
-    elif option != "TEXT" or not reads_files:
+    if model and name == "text":
+        hint = f"use {arg('model', text)} to open it"
+    elif name != "text" or not reads_files:
         hint = literally
     elif suffix in _RECORDS:
         hint = f"use attnscope batch {shlex.quote(text)} to read its records"
     elif suffix in _FINDINGS:
         hint = "use attnscope compare with at least two saved reports (.json)"
     else:
-        hint = f"use --file {shlex.quote(text)} to read one text per line, or - to read one text from standard input"
+        hint = f"use {arg('file', text)} to read one text per line, or - to read one text from standard input"
     what = "a model" if model else "a file name"
-    raise UsageError(f"'{text}' is {what}, not a text", where=option, hint=hint)
+    raise UsageError(f"'{text}' is {what}, not a text", where=arg(name), hint=hint)
 
 
 def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
@@ -166,7 +171,7 @@ def _is_meant(*, quiet: bool) -> bool:
 
 def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
     if sys.stdin is None:
-        raise AttnscopeError("standard input is closed", hint="pass TEXT, or --file PATH")
+        raise AttnscopeError("standard input is closed", hint=f"pass TEXT, or {arg('file', placeholder='PATH')}")
     try:
         data = sys.stdin.buffer.read(_LONGEST + 1)
     except OSError as e:

@@ -1,52 +1,44 @@
 """Turn Typer's exceptions into one-line usage errors with hints."""
 
-import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from typer import TyperException
 
-from attnscope.base.errors import UsageError, did_you_mean
-
-_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")  # in the words of Typer
+from attnscope.base.errors import UsageError, arg, nearest
 
 
 def to_usage_error(error: TyperException) -> UsageError:
     """Return Typer's usage error as ours, on one line and with a hint."""
+    context: Any = getattr(error, "ctx", None)
+    if hasattr(error, "possibilities"):  # only the error about an unknown option has them
+        name = str(getattr(error, "option_name", ""))
+        return UsageError(f"no such option '{name}'", hint=_near(name, context))
     message = " ".join(error.format_message().split()).rstrip(".")
-    option = getattr(error, "option_name", None)
-    if option and message.startswith("No such option"):
-        return UsageError(f"no such option '{option}'", hint=_near(option, error))
-    if extra := _EXTRA.fullmatch(message):
-        names = _parameters(error)
-        hint = _see_help(error)
-        if "text" in names:
-            hint = 'put quotation marks around a text: "The bank by the river"'
-        elif "model" in names and "argument" not in names.values():
-            hint = f"name a model with --model: {_command(error)} --model {shlex.quote(extra[1])}"
-        return UsageError(f"unexpected extra argument: {extra[1]}", hint=hint)
-    return UsageError(message[:1].lower() + message[1:], hint=_see_help(error))
+    return UsageError(message[:1].lower() + message[1:], hint=_see_help(context))
 
 
-def _parameters(error: TyperException) -> dict[str, str]:
-    """Return the names of the command's parameters, and whether each is an option or an argument."""
-    context: Any = getattr(error, "ctx", None)
-    return {p.name: p.param_type_name for p in context.command.params} if context else {}
+def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
+    """Return the error about arguments that the command does not take."""
+    names = {p.name: p.param_type_name for p in context.command.params}
+    extra = " ".join(words)
+    hint = _see_help(context)
+    if "text" in names:
+        hint = 'put quotation marks around a text: "The bank by the river"'
+    elif "model" in names and "argument" not in names.values():
+        command = f"{context.command_path} --model {shlex.quote(extra)}"
+        hint = f"name a model with {arg('model')}: {command}"
+    return UsageError(f"unexpected extra argument: {extra}", hint=hint)
 
 
-def _near(option: str, error: TyperException) -> str:
-    context: Any = getattr(error, "ctx", None)
-    known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-    hint = did_you_mean(option, [name for name in known if name.startswith("--")])
-    if hint.startswith("known"):
-        return f"{_see_help(error)}; put -- before a text that starts with '-'"
-    return hint
+def _near(option: str, context: Any) -> str:
+    names = [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    near = nearest(option, [name for name in names if name.startswith("--")])
+    if near is None:
+        return f"{_see_help(context)}; put -- before a text that starts with '-'"
+    return f"did you mean '{near}'?"
 
 
-def _see_help(error: TyperException) -> str:
-    return f"see {_command(error)} --help"
-
-
-def _command(error: TyperException) -> str:
-    context: Any = getattr(error, "ctx", None)
-    return context.command_path if context else "attnscope"
+def _see_help(context: Any) -> str:
+    return f"see {context.command_path if context else 'attnscope'} --help"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
@@ -28,6 +28,7 @@ from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.findings.predictions import PredictionKind
 from attnscope.request.masks.expression import parse_mask
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
@@ -63,15 +64,22 @@ def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: 
         UsageError: The run has options that do not apply to such a model.
     """
     if run.part is not None:
-        raise UsageError("only works with --engine transformers", where="--part", hint="add --engine transformers")
+        raise UsageError(
+            f"only works with {arg('engine', 'transformers')}",
+            where=arg("part"),
+            hint=f"add {arg('engine', 'transformers')}",
+        )
     if run.config is None:
         return _from_folder(run, needs_tokenizer=needs_tokenizer)
     if run.tokenizer is not None:
-        raise UsageError("--tokenizer and --config cannot be used together", hint="set tokenizer in the TOML file")
-    for option, given in (("--ignore-key", run.ignore_key), ("--trust-config", run.trust_config)):
+        raise UsageError(
+            f"{arg('tokenizer')} and {arg('config')} cannot be used together",
+            hint="set tokenizer in the TOML file",
+        )
+    for name, given in ((arg("ignore_key"), run.ignore_key), (arg("trust_config", True), run.trust_config)):
         if given:
-            hint = "remove it; it applies to the config.json of a --model"
-            raise UsageError("a TOML stack has no config.json", where=option, hint=hint)
+            hint = f"remove it; it applies to the config.json of a {arg('model')}"
+            raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
     return _from_stack(read_stack(find_config(run.config)), run.config, texts)
 
 
@@ -121,7 +129,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
     except AttnscopeError as e:
         if needs_tokenizer or run.tokenizer is not None:
             raise
-        missing = MissingTokenizer(str(e))
+        missing = MissingTokenizer(e.line(on_command_line))
         return replace(source, tokenizer=missing, notes=(*source.notes, *missing.notes))
 
 

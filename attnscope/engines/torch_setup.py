@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded
+from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, arg
 from attnscope.base.system.gpu import cuda_device
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.threads import count_threads
@@ -122,11 +122,13 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
         return None
     lines = " ".join(message.split("\n", 1)[0].split())
     if "out of memory" in message:
-        hint = "select fewer layers or heads, a shorter text or a smaller --dtype, or use --device cpu"
+        hint = (
+            f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}, or use {arg('device', 'cpu')}"
+        )
         return DeviceMemoryExceeded(f"the GPU is full: {'. '.join(lines.split('. ')[:3])}", hint=hint)
-    hint = "use --device cpu"
+    hint = f"use {arg('device', 'cpu')}"
     if "no kernel image" in message:
-        hint = "install a build of torch for this GPU, or use --device cpu"
+        hint = f"install a build of torch for this GPU, or use {arg('device', 'cpu')}"
     return AttnscopeError(f"the GPU failed: {lines.rstrip('.')}", hint=hint)
 
 
@@ -159,7 +161,7 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
     # torch stores an index in 8 bits, so that 999 becomes -25
     missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
     if missing or (kind == "mps" and not torch.backends.mps.is_available()):
-        raise AttnscopeError(f"no device '{name}'", where="--device", hint="use --device cpu, or auto")
+        raise AttnscopeError(f"no device '{name}'", where=arg("device"), hint=f"use {arg('device', 'cpu')}, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 
 

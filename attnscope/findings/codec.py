@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import JSON_FILE, AttnscopeError
 from attnscope.findings.arrays import decode_array
 from attnscope.findings.axes import check_axes, every_array
 from attnscope.findings.run import Report
@@ -80,7 +80,7 @@ def from_json(data: bytes, kind: Any = Report) -> Any:
         there, what = schema_of(data), kind.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
-        raise AttnscopeError(f"not an attnscope {what} ({e})", hint="save one with --format json") from e
+        raise AttnscopeError(f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}") from e
     require_version(findings)
     check_axes(findings)
     for name, array in every_array(findings):

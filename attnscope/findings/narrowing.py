@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.axes import take
 from attnscope.findings.run import HeadReport, Report, TextReport
 
@@ -23,7 +23,7 @@ def require_heads(report: Report, what: str) -> None:
     """
     if measures := {flow.measure for text in report.texts for flow in text.flows}:
         found = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
-        raise AttnscopeError(found, hint="save a report without --measure")
+        raise AttnscopeError(found, hint=f"save a report without {arg('measure')}")
 
 
 def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:

@@ -63,7 +63,7 @@ def attend(
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
 
     Raises:
-        AttnscopeError: A score, or an output that is used, is not finite.
+        NotFinite: A score, or an output that is used, is not finite.
     """
     every = range(inputs.q.shape[1])
     walk = _Walk(inputs, tile_elements, workspace or Workspace(), cuts)

@@ -5,7 +5,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import NotFinite, arg
 
 
 class FiniteChecks:
@@ -29,7 +29,7 @@ class FiniteChecks:
             heads: The heads, (h,).
 
         Raises:
-            AttnscopeError: A number is NaN or infinite; the error names the first head that has any.
+            NotFinite: A number is NaN or infinite; the error names the first head that has any.
         """
         total = numbers.sum()  # one cheap pass; only a bad sum is worth a closer look
         if not self._at_once:
@@ -40,9 +40,9 @@ class FiniteChecks:
         bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
         if bad.any():
             i = int(bad.argmax())
-            hint = "the model overflows in this dtype; use --dtype float32"
+            hint = f"the model overflows in this dtype; use {arg('dtype', 'float32')}"
             found = f"{int(bad[i])} {name} are not finite"
-            raise AttnscopeError(found, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
+            raise NotFinite(found, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
 
     def passed(self) -> bool:
         """Tell whether every sum that was left for later is finite."""

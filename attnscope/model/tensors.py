@@ -74,7 +74,9 @@ def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
                 if FileStamp.of(now) != stamp:
                     raise _changed(path)
     except AttnscopeError as e:
-        raise e if isinstance(e, ModelError) else ModelError(e.found, where=e.where, hint=e.hint) from e
+        raise (
+            e if isinstance(e, ModelError) else ModelError(e.parts.message, where=e.parts.where, hint=e.parts.hint)
+        ) from e
 
 
 def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

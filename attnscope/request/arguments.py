@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.base.errors import UsageError, arg, did_you_mean
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 EngineWord = Literal["native", "transformers"]
@@ -61,7 +61,7 @@ def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], t
 
 def stages(text: str) -> tuple[str, ...]:
     """Read stages joined by commas, or `none`."""
-    return () if text == "none" else some_of("--stage", "stage", STAGES)(text)
+    return () if text == "none" else some_of(arg("stages"), "stage", STAGES)(text)
 
 
 def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
@@ -107,7 +107,7 @@ def device(text: str) -> str:
         hint = (
             "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
         )
-        raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where="--device", hint=hint)
+        raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint)
     return text
 
 
@@ -115,12 +115,12 @@ def size(text: Any) -> int:
     """Read a number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
     match = _SIZE.fullmatch(str(text).strip())
     if not match:
-        raise UsageError(f"'{text}' is not a size", where="--max-memory", hint="use 1.5G, 800M or a number of bytes")
+        raise UsageError(f"'{text}' is not a size", where=arg("max_memory"), hint="use 1.5G, 800M or a number of bytes")
     count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
     if count < 1:
-        raise UsageError("must be at least one byte", where="--max-memory")
+        raise UsageError("must be at least one byte", where=arg("max_memory"))
     if count > _MOST_MEMORY:
-        raise UsageError(f"'{text}' is too large", where="--max-memory", hint="use a size such as 1.5G")
+        raise UsageError(f"'{text}' is too large", where=arg("max_memory"), hint="use a size such as 1.5G")
     return int(count)
 
 
@@ -128,11 +128,11 @@ def shard(text: str) -> tuple[int, int]:
     """Read `I/N`: the number of a shard, from 1, and how many there are."""
     first, slash, second = text.partition("/")
     if not slash:
-        raise UsageError(f"must be I/N, not '{text}'", where="--shard", hint="use 1/4 for the first of four")
-    low = number("--shard", 1)
+        raise UsageError(f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four")
+    low = number(arg("shard"), 1)
     if low(first) > low(second):
         raise UsageError(
-            f"there is no shard {first} of {second}", where="--shard", hint=f"use 1/{second} to {second}/{second}"
+            f"there is no shard {first} of {second}", where=arg("shard"), hint=f"use 1/{second} to {second}/{second}"
         )
     return int(first), int(second)
 
@@ -141,14 +141,14 @@ def roles(text: str) -> tuple[str, ...]:
     """Read roles of heads, joined by commas."""
     from attnscope.findings.head_roles import ROLES
 
-    return some_of("--role", "role", tuple(ROLES))(text)
+    return some_of(arg("role"), "role", tuple(ROLES))(text)
 
 
 def measure(text: str) -> str:
     """Read the name of a number of every head: a contribution, or a statistic of rows."""
     from attnscope.findings.row_statistics import STATISTICS
 
-    return one_of("--measure", Literal[(*get_args(By), *STATISTICS)])(text)
+    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS)])(text)
 
 
 def asks_one_number(given: Mapping[str, Any]) -> bool:
@@ -162,15 +162,17 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
     """
     asked = given.get("measure") is not None or given.get("key") is not None
     if asked and given.get("role") is not None:
-        raise UsageError("--role cannot be used with --measure or --key", hint="remove one of them")
+        raise UsageError(
+            f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
+        )
     for name in ("draws", "seed"):
         if asked and given.get(name) is not None:
-            found = "has no effect with --measure or --key, which use no random tokens"
-            raise UsageError(found, where=f"--{name}", hint="remove it")
+            found = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
+            raise UsageError(found, where=arg(name), hint="remove it")
     for name in ("query", "hide"):
         if not asked and given.get(name) is not None:
             found = "applies only to one number for every head"
-            raise UsageError(found, where=f"--{name}", hint="add --key or --measure")
+            raise UsageError(found, where=arg(name), hint=f"add {arg('key')} or {arg('measure')}")
     return asked
 
 
@@ -178,7 +180,7 @@ def flow_measure(text: str) -> str:
     """Read `weights`, or the name of a measure of token to token over layers."""
     from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
 
-    return one_of("--measure", Literal[(ATTENTION, *FLOW_MEASURES)])(text)
+    return one_of(arg("measure"), Literal[(ATTENTION, *FLOW_MEASURES)])(text)
 
 
 def tolerance(option: str) -> Callable[[Any], float]:

@@ -1,12 +1,16 @@
 """Count parameters and bytes, and refuse what does not fit into memory."""
 
-from attnscope.base.errors import AttnscopeError, MemoryExceeded
+from attnscope.base.errors import AttnscopeError, MemoryExceeded, arg, spell_options
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.memory import available_memory, resident_memory
+from attnscope.request.options import on_command_line
 
 PROGRAM = 256 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MEMORY_HINT = "select less with --layer, --head, --query, --key or --stage, or raise --max-memory"
+MEMORY_HINT = (
+    f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}, "
+    f"or raise {arg('max_memory')}"
+)
 
 
 def layer_parameters(c: ModelConfig) -> int:
@@ -78,7 +82,7 @@ class MemoryLimit:
         if held > self._limit:
             found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
             found = f"{found} (the estimate was about {format_bytes(self.estimate)})"
-            raise MemoryExceeded(found, hint="raise --max-memory, and please report the estimate")
+            raise MemoryExceeded(found, hint=f"raise {arg('max_memory')}, and please report the estimate")
 
 
 def memory_limit(named: int | None) -> tuple[int, str]:
@@ -87,7 +91,7 @@ def memory_limit(named: int | None) -> tuple[int, str]:
     Args:
         named: Value of `--max-memory`; None if not given.
     """
-    return (available_memory() // 2, "half of the free memory") if named is None else (named, "--max-memory")
+    return (available_memory() // 2, "half of the free memory") if named is None else (named, arg("max_memory"))
 
 
 def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
@@ -110,6 +114,7 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
     }
     require_memory(least or kept, limit, what, hint)
     total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
+    what = spell_options(what, on_command_line)
     return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(limit)}"
 
 

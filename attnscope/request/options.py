@@ -6,11 +6,13 @@ from these declarations. An option is a row here, a place in COMMANDS, and the c
 Help names another option as `{query}`, and text that is known only to the command line as `{endings}`.
 """
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from attnscope.base.errors import OptionName, arg
 from attnscope.findings.record_parts import EXACT_PARTS, PARTS, RECORD_PARTS
 from attnscope.request import arguments
 from attnscope.request.arguments import STAGES, By, Dtype, Each, EngineWord, PartWord, RankBy, Replacement, WhatIf
@@ -83,14 +85,15 @@ def _positions(option: str) -> Reader:
 
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
     """Declare an option that takes one of the words of a Literal type."""
-    flag = more.get("flag") or f"--{name.replace('_', '-')}"
     known: tuple[str, ...] = words.__args__
-    return Option(name, group, help, arguments.one_of(flag, words), "|".join(known), default, complete=known, **more)
+    return Option(
+        name, group, help, arguments.one_of(arg(name), words), "|".join(known), default, complete=known, **more
+    )
 
 
 def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
     """Declare an option that takes a whole number within bounds."""
-    read = arguments.number(f"--{name}", low, high)
+    read = arguments.number(arg(name), low, high)
     return Option(name, group, help, read, more.pop("metavar", "N"), **more)
 
 
@@ -220,7 +223,7 @@ LAYER = Option(
     "layer",
     COMPUTE,
     f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
-    parse_indices_or_label("--layer"),
+    parse_indices_or_label("layer"),
     "LAYERS",
     "auto",
     short="-l",
@@ -230,7 +233,7 @@ HEAD = replace(
     LAYER,
     name="head",
     help=f"Heads, in the same form, or L2H3. {_AUTO_HEAD}",
-    read=parse_indices_or_label("--head"),
+    read=parse_indices_or_label("head"),
     metavar="HEADS",
     short="-H",
 )
@@ -239,11 +242,11 @@ QUERY = Option(
     COMPUTE,
     "Rows: positions (3, 3:8 without 8, -1), words or phrases, separated by commas. Numbers that are not positions, "
     "and anything in quotation marks, are words.",
-    _positions("--query"),
+    _positions(arg("query")),
     "ROWS",
     short="-q",
 )
-KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions("--key"), "COLUMNS")
+KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS")
 MASK = Option(
     "mask",
     COMPUTE,
@@ -264,7 +267,7 @@ HIDE = Option(
     "hide",
     COMPUTE,
     'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
-    lambda text: None if text == "none" else _positions("--hide")(text),
+    lambda text: None if text == "none" else _positions(arg("hide"))(text),
     "TOKENS",
 )
 STAGE = Option(
@@ -343,7 +346,7 @@ SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECI
 
 
 def _tolerance(name: str, help: str, metavar: str = "X") -> Option:
-    return Option(name, SHOW, help, arguments.tolerance(f"--{name}"), metavar)
+    return Option(name, SHOW, help, arguments.tolerance(arg(name)), metavar)
 
 
 def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
@@ -574,7 +577,7 @@ ABLATE = (
         CUT,
         "Tokens at which predictions and hidden states are compared, written as for {query}; default: the last token, "
         "or every [MASK] for a masked language model.",
-        _positions("--at"),
+        _positions(arg("at")),
         "TOKENS",
     ),
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
@@ -696,7 +699,7 @@ BATCH = (
         "column",
         INPUT,
         "Column or JSON member that holds the text.",
-        arguments.text("--column"),
+        arguments.text(arg("column")),
         "NAME",
         "text",
     ),
@@ -720,7 +723,7 @@ BATCH = (
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
-        arguments.some_of("--keep", "part", KEPT),
+        arguments.some_of(arg("keep"), "part", KEPT),
         "WHAT",
         BRIEF,
         complete=KEPT,
@@ -755,3 +758,17 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "info": INFO,
     "pull": PULL,
 }
+_DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())) for option in options}
+
+
+def on_command_line(named: OptionName) -> str:
+    """Spell an option as it is typed; see AttnscopeError.line."""
+    option, value = _DECLARED.get(named.name), named.value
+    if named.typed:
+        return named.typed
+    flag = f"--{named.name.replace('_', '-')}" if option is None else option.spelled
+    if named.placeholder:
+        return f"{flag} {named.placeholder}"
+    if value is None or isinstance(value, bool):
+        return option.off if option is not None and option.off and value is False else flag
+    return f"{flag} {','.join(value) if isinstance(value, tuple) else shlex.quote(str(value))}"

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnscope.base.errors import arg
 from attnscope.request.masks.terms import MaskTerm, Own
 from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
 
@@ -21,7 +22,7 @@ class TextInput(msgspec.Struct, frozen=True):
     text: str
     pair: str | None = None
     context: str | None = None
-    where: str = "TEXT"
+    where: str = arg("text")
 
 
 class RunConfig(msgspec.Struct, frozen=True):

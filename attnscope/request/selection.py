@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from attnscope.base.errors import NotInText, UsageError, nearest
+from attnscope.base.errors import NotInText, UsageError, arg, nearest
 
 if TYPE_CHECKING:
     from attnscope.findings.tokens import Token
@@ -73,14 +73,14 @@ class IndexSelection:
             numbers = range(count)[slice(*self.slice)]
             if not numbers:
                 hint = f"this model has {what}s 0 to {count - 1}"
-                raise UsageError(f"the slice '{self}' is empty", where=where or f"--{what}", hint=hint)
+                raise UsageError(f"the slice '{self}' is empty", where=where or arg(what), hint=hint)
             return numbers
-        ranges = self._within(count, what, where or f"--{what}")
+        ranges = self._within(count, what, where or arg(what))
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
             found = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(found, where=where or f"--{what}", hint="use all, or one range")
+            raise UsageError(found, where=where or arg(what), hint="use all, or one range")
         return list(dict.fromkeys(number for one in ranges for number in one))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:
@@ -115,12 +115,12 @@ class HeadLabel:
     written: str
 
 
-def parse_indices_or_label(option: str) -> "Callable[[str], IndexSelection | HeadLabel]":
+def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
     """Return a reader of layers or heads that also takes the label of a head."""
 
     def read(text: str) -> IndexSelection | HeadLabel:
         match = _UNIT.fullmatch(text.strip())
-        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, option)
+        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, name)
 
     return read
 
@@ -138,7 +138,7 @@ def join_label(
         assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
     meant = IndexSelection.of([label.layer]), IndexSelection.of([label.head])
-    for option, given, number in zip(("--layer", "--head"), (layer, head), meant, strict=True):
+    for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
         same = (
             given in (number, AUTO, ALL)
             if isinstance(given, IndexSelection)
@@ -150,7 +150,7 @@ def join_label(
     return meant
 
 
-def parse_indices(text: str, option: str) -> IndexSelection:
+def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
     """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
 
     Raises:
@@ -158,10 +158,10 @@ def parse_indices(text: str, option: str) -> IndexSelection:
     """
     if text in ("auto", "all", "mean"):
         return IndexSelection(text)  # type: ignore[arg-type]
-    ranges = []
+    ranges, option = [], arg(name)
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
-        if not match or {letter.lower() for letter in part if letter.isalpha()} - {option.removeprefix("--")[0]}:
+        if not match or {letter.lower() for letter in part if letter.isalpha()} - {name[0]}:
             raise UsageError(f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1")
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
@@ -189,7 +189,7 @@ class CutExpression:
     edge: "tuple[PositionSelection | None, PositionSelection | None] | None" = None
 
 
-def parse_cut(text: str, option: str = "--cut") -> CutExpression:
+def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
     """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it→animal`.
 
     Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.

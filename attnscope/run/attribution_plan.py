@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from attnscope.base.errors import UsageError, listed
+from attnscope.base.errors import UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
-_WHERE = "--by logit"
+_WHERE = arg("by", "logit")
 # bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
 _RECORDED, _RANKED = 24, 24
 
@@ -24,9 +24,11 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         hint = "use a checkpoint of a language model, with its head"
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
     if not source.layerwise:
-        raise UsageError("direct logit attribution needs the native engine", where=_WHERE, hint="remove --engine")
+        raise UsageError(
+            "direct logit attribution needs the native engine", where=_WHERE, hint=f"remove {arg('engine')}"
+        )
     if run.what_if == "same-scores" and not run.own_mask:
-        hint = "use --what-if stack, so that the model runs under the mask that is shown"
+        hint = f"use {arg('what_if', 'stack')}, so that the model runs under the mask that is shown"
         raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
     assert config.head is not None
     reason = ""
@@ -38,7 +40,9 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         reason = "it has no residual stream"
     if reason:
         found = f"the logits of {source.name} are not a sum over its parts: {reason}"
-        raise UsageError(found, where=_WHERE, hint="use a pre-norm model, such as GPT-2 or Llama, or --by projected")
+        raise UsageError(
+            found, where=_WHERE, hint=f"use a pre-norm model, such as GPT-2 or Llama, or {arg('by', 'projected')}"
+        )
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
     target_ids(run, source)
@@ -66,7 +70,7 @@ def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | N
     for target, number in zip(run.target or (), found, strict=True):
         if number >= rows:  # the tokenizer was given more tokens than the model
             said = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
-            raise UsageError(said, where="--target", hint=f"use a token with an id below {rows}")
+            raise UsageError(said, where=arg("target"), hint=f"use a token with an id below {rows}")
     return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 
@@ -82,7 +86,7 @@ def target_notes(run: RunConfig, source: ModelSource) -> list[str]:
 
 def _after_space(target: str, source: ModelSource) -> int | None:
     """Return the id of what a target is after a space; None for several tokens."""
-    tokens = [token for token in source.tokenizer.encode(f" {target}", where="--target") if not token.special]
+    tokens = [token for token in source.tokenizer.encode(f" {target}", where=arg("target")) if not token.special]
     return tokens[0].id if len(tokens) == 1 and not target.startswith(" ") else None
 
 
@@ -91,11 +95,11 @@ def _token_id(target: str, source: ModelSource) -> int:
     named = tokenizer.id_of(target)
     if named is not None:
         return named
-    tokens = [token for token in tokenizer.encode(target, where="--target") if not token.special]
+    tokens = [token for token in tokenizer.encode(target, where=arg("target")) if not token.special]
     if len(tokens) == 1:
         return tokens[0].id
     pieces = listed([f"'{token.piece}'" for token in tokens], 8)
     hint = "use one token, such as ' store' with the space before the word"
     if _after_space(target, source) is not None:
-        hint = f"with the space before it, it is one token: --target ' {target}'"
-    raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where="--target", hint=hint)
+        hint = f"with the space before it, it is one token: {arg('target', f' {target}')}"
+    raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where=arg("target"), hint=hint)

@@ -5,6 +5,7 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
+from attnscope.base.errors import arg
 from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
 from attnscope.request.estimate import MemoryDemand
@@ -15,7 +16,7 @@ from attnscope.run.plan import RunPlan, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
 _AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
-_HINT = "use a shorter text, or raise --max-memory"
+_HINT = f"use a shorter text, or raise {arg('max_memory')}"
 
 
 def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:

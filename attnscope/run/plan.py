@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import AttnscopeError, NotInText, UsageError
+from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, spell_options
 from attnscope.base.files.mask_files import read_mask
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
@@ -27,6 +27,7 @@ from attnscope.request.memory import (
     memory_limit,
     require_memory,
 )
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
 from attnscope.run.attribution_plan import attribution_bytes, target_notes
@@ -116,7 +117,7 @@ def make_plan(
         and run.pool is None
         and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
     ):
-        hint = f"use --pool {POOL} for a map instead of matrices, or {MEMORY_HINT}"
+        hint = f"use {arg('pool', POOL)} for a map instead of matrices, or {MEMORY_HINT}"
     more: dict[str, int] = {}
     if run.target is not None:
         more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
@@ -157,7 +158,8 @@ def plan_texts(
     if missing and not text_plans:
         raise missing[0][1]
     for text, error in missing:
-        warnings.warn(f"{text.where}: skipped: {error.where} {error.found}", stacklevel=2)
+        skipped = f"{text.where}: skipped: {error.parts.where} {error.parts.message}"
+        warnings.warn(spell_options(skipped, on_command_line), stacklevel=2)
     return with_padding(run, text_plans) if run.show_padding else text_plans
 
 
@@ -221,7 +223,11 @@ def spare_memory(
         return min(spare), why, MemoryLimit(host_most, host_what, sum(on_host.values()))
     most, what = memory_limit(run.max_memory)
     if 2 * (streamed if again else kept)["weights"] > most:
-        hint = "raise --max-memory" if run.dtype != "float32" else "use --dtype bfloat16, or raise --max-memory"
+        hint = (
+            f"raise {arg('max_memory')}"
+            if run.dtype != "float32"
+            else f"use {arg('dtype', 'bfloat16')}, or raise {arg('max_memory')}"
+        )
     why = find_stream_reason(kept, streamed if again else None, most, what, hint)
     estimated = sum((streamed if why else kept).values())
     return most - estimated, why, MemoryLimit(most, what, estimated)
@@ -261,8 +267,8 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
     if run.by == "projected" and not source.has_projection:
-        hint = "use --by weight or --by value"
-        raise UsageError("the model's output projection was not found", where="--by projected", hint=hint)
+        hint = f"use {arg('by', 'weight')} or {arg('by', 'value')}"
+        raise UsageError("the model's output projection was not found", where=arg("by", "projected"), hint=hint)
     n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
     stages = tuple(stage for stage in STAGES if stage in run.stages)
     terms = mask_terms(run)

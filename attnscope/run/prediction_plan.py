@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
@@ -52,7 +52,7 @@ def plan_predictions(
     kind = prediction_kind(run, source, terms)
     if kind is None:
         if run.predict:
-            raise _no_head(source, "--predict")
+            raise _no_head(source, arg("predict"))
         return []
     if run.target is not None:
         return [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
@@ -64,16 +64,16 @@ def plan_predictions(
         return places
     if run.predict:
         hint = f"write {MASKS[0]} (or {MASKS[1]}) in its place, as the model's tokenizer spells it"
-        raise UsageError("the text has no mask token to predict", where="--predict", hint=hint)
+        raise UsageError("the text has no mask token to predict", where=arg("predict"), hint=hint)
     return []
 
 
-def _no_head(source: ModelSource, option: str) -> UsageError:
+def _no_head(source: ModelSource, where: str) -> UsageError:
     if source.part is not None:
         found = "predictions of a model with an encoder and a decoder are not shown"
-        return UsageError(found, where=option, hint="remove it")
+        return UsageError(found, where=where, hint="remove it")
     found = f"{source.name} has no output head"
-    return UsageError(found, where=option, hint="use a checkpoint of a language model, with its head")
+    return UsageError(found, where=where, hint="use a checkpoint of a language model, with its head")
 
 
 def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
@@ -82,25 +82,26 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     Raises:
         UsageError: The model does not predict the next token under this mask, or takes no text that long.
     """
-    option = "--generate"
+    where = arg("generate")
     if source.predicts is None:
-        raise _no_head(source, option)
+        raise _no_head(source, where)
     if run.what_if == "same-scores" and not run.own_mask:
-        hint = "remove --what-if same-scores, which runs the model under its own mask"
-        raise UsageError("the text would not be continued under the mask that is shown", where=option, hint=hint)
+        hint = f"remove {arg('what_if', 'same-scores')}, which runs the model under its own mask"
+        raise UsageError("the text would not be continued under the mask that is shown", where=where, hint=hint)
     if prediction_kind(run, source, terms) != "next":
-        hint = "use a causal model, or a mask that the model was trained under, such as --mask causal for riverbank"
-        raise UsageError(f"{source.name} does not predict the next token", where=option, hint=hint)
+        mask = arg("mask", "causal")
+        hint = f"use a causal model, or a mask that the model was trained under, such as {mask} for riverbank"
+        raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
     if own or any(isinstance(term, MatrixFile | Hidden) for term in terms):
-        hint = "remove --mask" if own else "use a mask expression, without --hide"
-        raise UsageError("the mask is not defined for a text that gets longer", where=option, hint=hint)
+        hint = f"remove {arg('mask')}" if own else f"use a mask expression, without {arg('hide')}"
+        raise UsageError("the mask is not defined for a text that gets longer", where=where, hint=hint)
     kept = len(tokens) - count_closing(tokens)
     most = source.config.max_positions
     if most is not None and kept + run.generate > most:
         found = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
         hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
-        raise UsageError(found, where=option, hint=hint)
+        raise UsageError(found, where=where, hint=hint)
     return max(1, kept)
 
 

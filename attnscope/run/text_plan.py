@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from attnscope.base.errors import NotInText, UsageError
+from attnscope.base.errors import NotInText, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import used_mask
@@ -60,7 +60,7 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
     """
     if any(text.context is not None for text in texts):
         hint = "remove it, or use a model without cross-attention"
-        raise UsageError("applies only to self-attention", where="--show-padding", hint=hint)
+        raise UsageError("applies only to self-attention", where=arg("show_padding"), hint=hint)
     longest = max(len(text.tokens) for text in texts)
     found = []
     for text in texts:
@@ -106,7 +106,7 @@ def plan_text(
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
     context = None
     if text.context is not None:
-        context, more = tokenize(source, text.context, None, "--context", truncate=run.truncate)
+        context, more = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
         notes += [f"--context: {note}" for note in more]
     encoder_tokens = None
     if context is not None and not source.config.cross_attention:
@@ -120,7 +120,7 @@ def plan_text(
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = _parse_named("--key", run.auto_key, sources, texts)
+    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts)
     hidden = _hidden(run, sources, texts, text.where, several=several)
     return TextPlan(
         tokens,
@@ -146,9 +146,11 @@ def _hidden(
             the rest, so that no text is passed over.
     """
     try:
-        return tuple(_parse_named("--hide", run.hide, sources, texts) or ())
+        return tuple(_parse_named(arg("hide"), run.hide, sources, texts) or ())
     except NotInText as e:
-        raise UsageError(f"{e.found} ({where})" if several else e.found, where=e.where, hint=e.hint) from e
+        raise UsageError(
+            f"{e.parts.message} ({where})" if several else e.parts.message, where=e.parts.where, hint=e.parts.hint
+        ) from e
 
 
 def _check_context(text: TextInput, source: ModelSource) -> None:
@@ -156,12 +158,16 @@ def _check_context(text: TextInput, source: ModelSource) -> None:
     given = text.context is not None
     if source.needs_context and not given:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
-        raise UsageError("is required, since the model attends to a second text", where="--context", hint=hint)
+        raise UsageError("is required, since the model attends to a second text", where=arg("context"), hint=hint)
     if given and source.part == "encoder":
-        raise UsageError("an encoder reads only TEXT", where="--context", hint="remove it, or use --part cross")
+        raise UsageError(
+            f"an encoder reads only {arg('text')}",
+            where=arg("context"),
+            hint=f"remove it, or use {arg('part', 'cross')}",
+        )
     if given and not source.needs_context:
         hint = "remove it, or use a config with cross_attention = true"
-        raise UsageError("the model has no cross-attention", where="--context", hint=hint)
+        raise UsageError("the model has no cross-attention", where=arg("context"), hint=hint)
 
 
 def _choose_cells(
@@ -189,8 +195,8 @@ def _choose_cells(
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
-    queries = _parse_named("--query", run.query, tokens, texts)
-    keys = _parse_named("--key", run.key, sources, texts if context is None else (text.context,))
+    queries = _parse_named(arg("query"), run.query, tokens, texts)
+    keys = _parse_named(arg("key"), run.key, sources, texts if context is None else (text.context,))
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)

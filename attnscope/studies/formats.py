@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.base.errors import FIGURES, PARQUET, Extra, UsageError
+from attnscope.base.errors import FIGURES, PARQUET, Extra, UsageError, arg
+from attnscope.studies.registry import kind_of
+from attnscope.studies.study import TABLES, FindingsKind
 
 if TYPE_CHECKING:
-    from attnscope.findings.ablation import Ablation, EffectSurvey
-    from attnscope.findings.check import CheckReport
-    from attnscope.findings.compare import Comparison
-    from attnscope.findings.explain import Explanation
-    from attnscope.findings.heads import HeadSurvey, MeasuredHeads
-    from attnscope.findings.run import Report
     from attnscope.studies.heads.screen import Listing
     from attnscope.views.parts import ViewPart
 
 WIDTH = 120  # columns of text drawn into a file
 Look = Literal["figure", "terminal"]
-Command = Literal["run", "compare", "explain", "heads", "ablate", "effects", "check"]
-_DRAWS: tuple[Command, ...] = ("run", "compare", "explain", "heads", "ablate", "effects")
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,6 @@ class FileFormat:
 
     Attributes:
         ending: Of the file's name, with its dot.
-        holds: The commands whose findings it can hold.
         write: Function that yields the bytes of a file, from findings and their drawing settings.
         drawn: Whether it is made for reading: a window of a long text is enough, and numbers are rounded.
         picture: Whether it is a picture.
@@ -60,7 +53,6 @@ class FileFormat:
     """
 
     ending: str
-    holds: tuple[Command, ...]
     write: "Callable[[Any, Drawing], Iterator[bytes]]"
     drawn: bool = False
     picture: bool = False
@@ -68,7 +60,7 @@ class FileFormat:
 
 
 def export(
-    findings: "Report | Comparison | Explanation | CheckReport | HeadSurvey | MeasuredHeads | Ablation | EffectSurvey",
+    findings: Any,
     path: Path,
     *,
     precision: int = 2,
@@ -93,7 +85,7 @@ def export(
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
-    found = format_for(path, _command_of(findings))
+    found = format_for(path, kind_of(findings))
     check_look(path, look)
     return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only))
 
@@ -105,43 +97,26 @@ def check_look(path: Path, look: Look) -> None:
         UsageError: The look is `terminal`, and the file is not an .svg.
     """
     if look == "terminal" and path.suffix.lower() != ".svg":
-        raise UsageError(f"terminal cannot be used with {path.suffix}", where="--look", hint="use an .svg file")
+        raise UsageError(f"terminal cannot be used with {path.suffix}", where=arg("look"), hint="use an .svg file")
 
 
-def format_for(path: Path, command: Command) -> FileFormat:
+def format_for(path: Path, kind: FindingsKind) -> FileFormat:
     """Find the format of a file's name.
 
     Raises:
-        UsageError: The extension is unknown, or its format cannot hold the command's findings.
+        UsageError: The extension is unknown, or its format cannot hold findings of this kind.
     """
-    hint = f"use {' '.join(endings(command))}"
-    for one in FILE_FORMATS:
-        if one.ending == path.suffix.lower():
-            if command not in one.holds:
-                if command == "run" and "heads" in one.holds:
+    hint = f"use {' '.join(kind.formats)}"
+    for form in FILE_FORMATS:
+        if form.ending == path.suffix.lower():
+            if form.ending not in kind.formats:
+                if form.ending in TABLES and ".npz" in kind.formats:
                     hint += "; attnscope convert makes tables of reports"
-                typed = "ablate --each" if command == "effects" else command
-                raise UsageError(f"what {typed} finds cannot be written as {one.ending}", where=path, hint=hint)
-            return one
+                found = f"what {kind.typed or kind.name} finds cannot be written as {form.ending}"
+                raise UsageError(found, where=path, hint=hint)
+            return form
     found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
     raise UsageError(found, where=path, hint=hint)
-
-
-def endings(command: Command) -> list[str]:
-    """List the endings that the findings of a command can have."""
-    return [one.ending for one in FILE_FORMATS if command in one.holds]
-
-
-def _command_of(findings: object) -> Command:
-    from attnscope.findings.ablation import Ablation, EffectSurvey
-    from attnscope.findings.check import CheckReport
-    from attnscope.findings.compare import Comparison
-    from attnscope.findings.explain import Explanation
-    from attnscope.findings.run import Report
-
-    kinds: dict[type, Command] = {Report: "run", Comparison: "compare", Explanation: "explain", CheckReport: "check"}
-    kinds |= {Ablation: "ablate", EffectSurvey: "effects"}
-    return kinds.get(type(findings), "heads")
 
 
 def _json(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
@@ -211,12 +186,12 @@ def _parquet(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
 
 
 FILE_FORMATS = (
-    FileFormat(".json", (*_DRAWS, "check"), _json),
-    FileFormat(".txt", (*_DRAWS, "check"), _txt, drawn=True),
-    FileFormat(".svg", _DRAWS, _svg, drawn=True, picture=True),
-    FileFormat(".png", _DRAWS, _png, drawn=True, picture=True, extra=FIGURES),
-    FileFormat(".safetensors", ("run",), _safetensors),
-    FileFormat(".npz", ("run",), _npz),
-    FileFormat(".csv", ("heads", "effects"), _csv),
-    FileFormat(".parquet", ("heads", "effects"), _parquet, extra=PARQUET),
+    FileFormat(".json", _json),
+    FileFormat(".txt", _txt, drawn=True),
+    FileFormat(".svg", _svg, drawn=True, picture=True),
+    FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
+    FileFormat(".safetensors", _safetensors),
+    FileFormat(".npz", _npz),
+    FileFormat(".csv", _csv),
+    FileFormat(".parquet", _parquet, extra=PARQUET),
 )

@@ -5,31 +5,21 @@ parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Union, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from attnscope.findings.check import CheckReport
-from attnscope.findings.explain import Explanation
-from attnscope.findings.run import Report
+from attnscope.studies.registry import kind_of
+from attnscope.studies.study import Display, Format
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
 from attnscope.views.settings import Detail, DisplaySettings
 
 if TYPE_CHECKING:
-    from attnscope.findings.ablation import Ablation, EffectSurvey
-    from attnscope.findings.compare import Comparison
-    from attnscope.findings.heads import HeadSurvey, MeasuredHeads
     from attnscope.studies.heads.screen import Listing
-
-Findings = Union[
-    Report, "Comparison", Explanation, CheckReport, "HeadSurvey", "MeasuredHeads", "Ablation", "EffectSurvey"
-]
-Format = Literal["table", "heat", "verdict"]
 
 
 def present(
-    findings: Findings,
+    findings: Any,
     *,
     format: Format = "table",
     precision: int = 2,
@@ -52,7 +42,7 @@ def present(
         **detail: How much is shown.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)
-    parts = _present(findings, format, settings, listing)
+    parts = kind_of(findings).show(findings, settings, Display(format, listing))
     return _only_data(parts) if data_only else parts
 
 
@@ -84,41 +74,3 @@ def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
 
 def _warns(value: object) -> bool:
     return isinstance(value, tuple) and any(span.look in ("warning", "alarm") for span in value)
-
-
-def _present(
-    findings: Findings, format: Format, settings: DisplaySettings, listing: "Listing | None"
-) -> Iterator[ViewPart]:
-    if isinstance(findings, Report):  # imported here, so that a run imports only what it shows
-        from attnscope.studies.run.screen import present_report
-
-        return present_report(findings, settings, heat=format == "heat")
-    if isinstance(findings, CheckReport):
-        from attnscope.studies.check.screen import present_check
-
-        return present_check(findings, settings)
-    if isinstance(findings, Explanation):
-        from attnscope.studies.explain.screen import present_explanation
-
-        return present_explanation(findings, settings)
-    from attnscope.findings.ablation import Ablation, EffectSurvey
-    from attnscope.findings.compare import Comparison
-    from attnscope.findings.heads import HeadSurvey
-
-    if isinstance(findings, Comparison):
-        from attnscope.studies.compare.screen import present_comparison
-
-        return present_comparison(findings, settings, heat=format == "heat", verdict=format == "verdict")
-    from attnscope.studies.heads.screen import Listing, present_measured, present_survey
-
-    if isinstance(findings, Ablation | EffectSurvey):
-        from attnscope.studies.ablate.screen import present_ablation, present_effects
-
-        if isinstance(findings, Ablation):
-            return present_ablation(findings, settings)
-        return present_effects(findings, settings, listing or Listing())
-
-    if isinstance(findings, HeadSurvey):
-        # Values of roles, which have standard errors, are shown with two digits whatever was asked.
-        return present_survey(findings, replace(settings, precision=2), listing or Listing())
-    return present_measured(findings, settings, listing or Listing())

@@ -333,5 +333,5 @@ def test_what_is_not_there_is_refused(gpt2, cut, said):
     run = requested((TextInput(TEXT),), model=gpt2[0])
     with pytest.raises(UsageError) as error:
         ablate(run, cutting((cut,)))
-    assert said in f"{error.value.found}; {error.value.hint}"
-    assert error.value.where == f"--cut '{cut}'"
+    assert said in f"{error.value.message}; {error.value.hint}"
+    assert error.value.where == f"cut={cut!r}"

@@ -89,21 +89,21 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
 def test_config_that_is_no_json_object(tmp_path: Path, config: bytes, found: str, hint: str | None) -> None:
     error = _refusal(write_folder(tmp_path, config))
     assert error.where == str(tmp_path / "config.json")
-    assert error.found.startswith(found)
+    assert error.message.startswith(found)
     assert hint is None or error.hint == hint
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
     error = _refusal(tmp_path)
-    assert (error.where, error.found) == (str(tmp_path), "has no config.json")
+    assert (error.where, error.message) == (str(tmp_path), "has no config.json")
     assert error.hint == "expected config.json, tokenizer.json, *.safetensors"
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
-    assert _refusal(tmp_path / "missing").found == "no such folder"
+    assert _refusal(tmp_path / "missing").message == "no such folder"
     (tmp_path / "file").touch()
-    assert _refusal(tmp_path / "file").found == "is a file, not a model folder"
-    assert "embedded null" in _refusal(Path("a\0b")).found
+    assert _refusal(tmp_path / "file").message == "is a file, not a model folder"
+    assert "embedded null" in _refusal(Path("a\0b")).message
 
 
 # 2: values; what depends on their type is tested with the families
@@ -126,7 +126,7 @@ def test_config_with_a_value_that_json_does_not_have(tmp_path: Path, config: byt
 
 
 def test_config_with_nan_in_a_list(tmp_path: Path) -> None:
-    assert _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).found == "contains NaN, which is not JSON"
+    assert _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).message == "contains NaN, which is not JSON"
 
 
 # 5: nothing is executed
@@ -137,7 +137,7 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str) -> None:
     write_folder(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     error, opened = _opened_by(tmp_path)
-    assert error.found == f"has its weights only as pickles ('{name}'), which can run code"
+    assert error.message == f"has its weights only as pickles ('{name}'), which can run code"
     assert error.hint is not None
     assert f"attnscope import {tmp_path} {tmp_path}-safetensors" in error.hint
     assert [Path(o).name for o in opened] == ["config.json"]
@@ -157,7 +157,7 @@ def test_a_folder_with_other_weights_says_what_is_there(tmp_path: Path) -> None:
     write_folder(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
     error = _refusal(tmp_path)
-    assert error.found == "has no weights"
+    assert error.message == "has no weights"
     assert error.hint == "found 'model-00001-of-00002.safetensors'; model.safetensors.index.json is missing"
     (tmp_path / "model-00001-of-00002.safetensors").unlink()
     assert _refusal(tmp_path).hint == "expected model.safetensors or model.safetensors.index.json"
@@ -189,7 +189,7 @@ def test_a_folder_with_other_weights_says_what_is_there(tmp_path: Path) -> None:
 def test_weights_that_are_something_else(tmp_path: Path, weights: bytes, found: str) -> None:
     error = _refusal(write_folder(tmp_path, weights=weights))
     assert (error.where or "").startswith(str(tmp_path / "model.safetensors"))
-    assert error.found.startswith(found)
+    assert error.message.startswith(found)
 
 
 def _folder(path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_file_that_is_no_file_never_blocks(
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
     make(tmp_path / name)
     error = _refusal(tmp_path)
-    assert (error.where, error.found) == (str(tmp_path / name), found)
+    assert (error.where, error.message) == (str(tmp_path / name), found)
 
 
 def test_a_pipe_that_takes_a_files_place_between_look_and_opening_never_blocks(
@@ -256,7 +256,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     write_folder(tmp_path)
     monkeypatch.setattr(os, "open", refuse)  # file modes do not stop root
-    assert _refusal(tmp_path).found == "cannot be read: permission denied"
+    assert _refusal(tmp_path).message == "cannot be read: permission denied"
 
 
 # 7: headers
@@ -308,7 +308,7 @@ def test_headers_that_contradict_the_format(tmp_path: Path, weights: bytes, fiel
     write_folder(tmp_path, weights=weights)
     error = _refusal(tmp_path, seconds=1)
     assert str(error).startswith(f"{tmp_path / 'model.safetensors'}: {field}")
-    assert error.found.startswith(found)
+    assert error.message.startswith(found)
 
 
 def test_a_real_header_of_10000_tensors_takes_well_under_a_second(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_file_that_is_cut_between_size_and_header(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fstat", larger)
     os.truncate(tmp_path / "model.safetensors", len(WEIGHTS) - 100)
-    assert _refusal(tmp_path).found == "was truncated while it was read"
+    assert _refusal(tmp_path).message == "was truncated while it was read"
 
 
 # 9: the index of shards
@@ -359,7 +359,7 @@ def test_an_index_that_lists_nothing(tmp_path: Path, index: dict[str, Any]) -> N
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     error = _refusal(path)
     assert error.where == f"{path / 'model.safetensors.index.json'}: weight_map"
-    assert error.found == "lists no tensors" or error.found.endswith("not a JSON object")
+    assert error.message == "lists no tensors" or error.message.endswith("not a JSON object")
 
 
 @pytest.mark.parametrize(
@@ -381,14 +381,14 @@ def test_an_index_that_the_shards_contradict(
     path = write_sharded(tmp_path, weight_map)
     error = _refusal(path)
     assert error.where == f"{path / 'model.safetensors.index.json'}: {field}"
-    assert error.found == found
+    assert error.message == found
 
 
 def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
     path = write_sharded(tmp_path)
     (path / "b.safetensors").write_bytes(safetensors({n: TENSORS[n] for n in ("scalar", "blocks.0.bias")}))
     error = _refusal(path)
-    assert (error.where, error.found) == (f"{path}: scalar", "is in more than one shard")
+    assert (error.where, error.message) == (f"{path}: scalar", "is in more than one shard")
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _refusal(path: Path, text: str = "The bank") -> AttnscopeError:
     [
         ("byte-level", lambda c: c["model"]["merges"].append(["a", "ab" * 9]), "cannot be used: "),
         ("wordpiece", lambda c: c.update(model=_bpe([["a", "ab"]])), "cannot be used: range end index"),
-        ("wordpiece", lambda c: c.update(post_processor=CLS_UNKNOWN), "fails on TEXT: no entry found for key"),
+        ("wordpiece", lambda c: c.update(post_processor=CLS_UNKNOWN), "fails on text: no entry found for key"),
         ("unigram", lambda c: c.update(normalizer=_charsmap("AAAA")), "cannot be used: Precompiled: "),
         ("unigram", lambda c: c.update(normalizer=_charsmap("/////w==")), "cannot be used: Precompiled: "),
         ("unigram", lambda c: c["model"].update(unk_id=99), "cannot be used: Unable to load vocab"),
@@ -85,7 +85,7 @@ def test_a_tokenizer_that_cannot_be_used(
     file = write(tmp_path, value)
     error = _refusal(tmp_path)
     assert error.where == str(file)
-    assert error.found.startswith(found)
+    assert error.message.startswith(found)
     assert error.hint == "download it again, or save it again with transformers"
     assert capfd.readouterr() == ("", "")
 
@@ -94,7 +94,7 @@ def test_a_word_that_is_half_of_a_surrogate_pair(tmp_path: Path) -> None:
     value = content("wordpiece")
     value["model"]["vocab"]["\ud800"] = 7
     write(tmp_path, value)
-    assert _refusal(tmp_path).found.startswith(("cannot be used: ", "contains half of a surrogate pair (U+D800)"))
+    assert _refusal(tmp_path).message.startswith(("cannot be used: ", "contains half of a surrogate pair (U+D800)"))
 
 
 def _bpe(merges: list[list[str]]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_a_tokenizer_that_is_no_json(tmp_path: Path, data: bytes, found: str) ->
     (tmp_path / "tokenizer.json").write_bytes(data)
     error = _refusal(tmp_path)
     assert (error.where or "").startswith(str(tmp_path / "tokenizer.json"))
-    assert error.found == found
+    assert error.message == found
 
 
 @pytest.mark.parametrize("word", ["the", "\\", '"', '\\"', "\n", "é"])
@@ -139,12 +139,12 @@ def test_a_word_that_stands_twice_in_a_large_vocabulary(tmp_path: Path, word: st
     load_tokenizer(write(tmp_path, value))
     file = tmp_path / "tokenizer.json"
     file.write_text(file.read_text().replace('"vocab": {', f'"vocab": {{{json.dumps(word)}: 9, ', 1))
-    assert _refusal(tmp_path).found == "is given twice, as 9 and as 7"
+    assert _refusal(tmp_path).message == "is given twice, as 9 and as 7"
 
 
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
     error = _refusal(tmp_path)
-    assert (error.where, error.found) == (str(tmp_path / "tokenizer.json"), "no such file")
+    assert (error.where, error.message) == (str(tmp_path / "tokenizer.json"), "no such file")
 
 
 def test_a_batch_goes_on_after_a_text_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_a_word_that_is_not_there_is_named_with_its_place(
     file = write(tmp_path, _without_unknown(kind))
     with pytest.raises(AttnscopeError) as e:
         load_tokenizer(file).encode(*texts, where="f:2")
-    assert (e.value.where, e.value.found) == ("f:2", found)
+    assert (e.value.where, e.value.message) == ("f:2", found)
     assert e.value.hint == f"use words from {file}: it has no token for unknown words"
     assert capfd.readouterr() == ("", "")
 
@@ -196,7 +196,7 @@ def test_a_failure_of_a_tokenizer_that_knows_the_unknown_is_not_blamed_on_a_word
     value = content("wordpiece")
     value["post_processor"] = CLS_UNKNOWN
     write(tmp_path, value)
-    assert _refusal(tmp_path, "lake").found.startswith("fails on TEXT: no entry found for key")
+    assert _refusal(tmp_path, "lake").message.startswith("fails on text: no entry found for key")
 
 
 def test_what_goes_to_stderr_afterwards_arrives_and_nothing_leaks(
@@ -235,7 +235,7 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
         "import os; from pathlib import Path\n"
         "from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer\n"
         "from attnscope.base.errors import AttnscopeError\nos.close(2)\n"
-        f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.found[:30])"
+        f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.message[:30])"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "cannot be used: Precompiled: E\n")
@@ -309,7 +309,7 @@ def test_texts_that_are_refused(tmp_path: Path, text: str, found: str, second: b
     for tokenizer in (load_tokenizer(write(tmp_path, content("wordpiece"))), WordTokenizer(["fine"])):
         with within(1), pytest.raises(AttnscopeError) as e:
             tokenizer.encode(*texts, where="f.txt:7")
-        assert (e.value.where, e.value.found) == ("f.txt:7", found)
+        assert (e.value.where, e.value.message) == ("f.txt:7", found)
         assert e.value.hint
 
 
@@ -323,7 +323,7 @@ def test_a_text_that_the_tokenizer_drops_whole(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write(tmp_path, content("wordpiece")))
     assert all(t.special for t in tokenizer.encode("\u200d"))  # the caller notes it
     value = content("wordpiece") | {"post_processor": None}
-    with pytest.raises(AttnscopeError, match="TEXT: the text has no tokens; pass at least one word"):
+    with pytest.raises(AttnscopeError, match="text: the text has no tokens; pass at least one word"):
         load_tokenizer(write(tmp_path, value)).encode("\u200d")
 
 

@@ -1,7 +1,5 @@
 """What is refused is refused in Python's words, and before torch is loaded where the command line does so."""
 
-import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +9,8 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.api.options import (
-    AblateArguments,
-    CheckArguments,
-    CompareArguments,
-    ExplainArguments,
-    HeadsArguments,
-    InspectArguments,
-)
-from attnscope.api.words import in_python
+from attnscope.base.errors import JSON_FILE, AttnscopeError, UsageError, arg
+from attnscope.request.options import on_command_line
 from tests.helpers.cli_runner import ROOT
 
 TEXT = "The bank by the river"
@@ -126,7 +117,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bool().to_sparse()), "mask: cannot be read as an"),
         (lambda: attnscope.inspect(TEXT, model=""), "model: the name is empty; name a folder, or leave it out"),
         (lambda: attnscope.inspect(TEXT, model="", engine="transformers"), "model: the name is empty; name a"),
-        (lambda: attnscope.ablate(TEXT), "use cut='L5H1', cut=\"L5H1: it→animal\", or each='head'"),
+        (lambda: attnscope.ablate(TEXT), "use cut='L5H1', cut='L5H1: it→animal', or each='head'"),
         (lambda: attnscope.inspect(TEXT, generate=1), "such as mask='causal' for riverbank"),
         (lambda: attnscope.heads(role=5), "role: unknown role '5'; known: previous"),
         (lambda: attnscope.ablate(TEXT, cut="L0", replacement="mean", reference=5), "reference: 5 is not a text; pass"),
@@ -191,61 +182,36 @@ def test_a_report_of_a_measure_over_layers_has_no_arrays_of_heads():
         assert "--" not in str(caught.value)
 
 
-def test_no_error_names_an_option_that_python_does_not_have():
-    """Whatever the program says outside of the command line's own room, with every option that it names."""
-    known = {
-        name
-        for kind in (
-            InspectArguments,
-            CompareArguments,
-            ExplainArguments,
-            HeadsArguments,
-            AblateArguments,
-            CheckArguments,
-        )
-        for name in kind.__annotations__
-    }
-    known |= {"text", "force", "save", "report", "adapter", "look"}
-    typed = ("options.py", "arguments.py")  # of the command line
-    folders = ("cli", "batch", "terminal", "api")
-    rooms = [p for p in (ROOT / "attnscope").rglob("*.py") if p.parent.name not in folders and p.name not in typed]
-    said = []
-    for path in rooms:
-        for node in ast.walk(tree := ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                said.append(ast.unparse(node))
-        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        said += [
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
-        ]
-    said = [words for words in said if re.search(r"--[a-z]", words)]
-    assert len(said) > 50
-    for words in said:
-        translated = in_python(re.sub(r"^f?'|'$|^f?\"|\"$", "", words))
-        assert not re.search(r"--[a-z]", re.sub(r"'[^']*'", "", translated)), words
-        names = {name.replace("-", "_") for name in re.findall(r"--([a-z]+(?:-[a-z]+)*)", words)}
-        assert names - {"no_special", "format", "stage", "file", "with"} <= known, words
+def test_an_error_names_options_as_each_face_spells_them():
+    error = UsageError(
+        f"{arg('max_memory')} is 3; '--layer' is not",
+        where=arg("stages", ("scores", "weights")),
+        hint=f"use {arg('special', False)}, {arg('top', placeholder='K')}, {arg('target', ' store')} or {JSON_FILE}",
+    )
+    assert str(error) == (
+        "stages=('scores', 'weights'): max_memory is 3; '--layer' is not; "
+        "use special=False, top=K, target=' store' or .save('report.json')"
+    )
+    assert error.line(on_command_line) == (
+        "--stage scores,weights: --max-memory is 3; '--layer' is not; "
+        "use --no-special, --top K, --target ' store' or --format json"
+    )
+    assert (error.message, error.where) == ("max_memory is 3; '--layer' is not", "stages=('scores', 'weights')")
 
 
-@pytest.mark.parametrize(
-    ("command_line", "python"),
-    [
-        ("--layer and --head", "layer and head"),
-        ("raise --max-memory", "raise max_memory"),
-        ("leave --pair out, or put the template last", "leave pair out, or put the template last"),
-        ("take one by its position, such as --query 4", "take one by its position, such as query=4"),
-        ("save it with --stage scores,masked,weights", "save it with stages=('scores', 'masked', 'weights')"),
-        ("give --force to replace it", "give force=True to replace it"),
-        ("--by projected", "by='projected'"),
-        ("'--layer' is not in the text", "'--layer' is not in the text"),
-        ("give TEXT", "give text"),
-        ("save one with --format json", "save one with .save('report.json')"),
-    ],
-)
-def test_options_become_arguments(command_line, python):
-    assert in_python(command_line) == python
+def test_an_error_is_reworded_without_losing_its_options():
+    first = AttnscopeError(f"raise {arg('max_memory')}", hint=f"pass {arg('force', True)}")
+    second = AttnscopeError(f"{first.parts.message} (text 2)", where="x.txt", hint=first.parts.hint)
+    assert second.line(on_command_line) == "x.txt: raise --max-memory (text 2); pass --force"
+    assert str(second) == "x.txt: raise max_memory (text 2); pass force=True"
+
+
+def test_text_of_a_user_names_no_option():
+    mark = arg("layer")
+    pretended = mark.replace(mark.split("\0")[1], "0" * 16)
+    assert pretended != mark
+    assert "layer" in str(AttnscopeError(pretended))
+    assert "--layer" not in AttnscopeError(pretended).line(on_command_line)
 
 
 REFUSING = """

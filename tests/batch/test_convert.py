@@ -335,16 +335,16 @@ def test_a_table_is_no_dump(folder):
         convert(folder / "a.csv", folder / "b.jsonl", force=False)
     dump(folder, TEXTS, name="rows.jsonl", settings=Settings(keep=("rows",)))
     assert convert(folder / "rows.jsonl", folder / "b.csv", force=False)[1] == "rows", "the first that there is"
-    with pytest.raises(AttnscopeError, match="no contributors; run batch with --keep top; this dump has rows"):
+    with pytest.raises(AttnscopeError, match="no contributors; run batch with keep='top'; this dump has rows"):
         convert(folder / "rows.jsonl", folder / "c.csv", "contributors", force=False)
-    with pytest.raises(AttnscopeError, match="no matrices; run batch with --stage weights; this dump has rows"):
+    with pytest.raises(AttnscopeError, match="no matrices; run batch with stages='weights'; this dump has rows"):
         convert(folder / "rows.jsonl", folder / "c.csv", "matrices", force=False)
     dump(folder, TEXTS, name="pooled.jsonl", settings=Settings(keep=("pooled",)))
     with pytest.raises(AttnscopeError, match="a dump of pooled cannot become a table"):
         convert(folder / "pooled.jsonl", folder / "c.csv", force=False)
-    with pytest.raises(UsageError, match="--table: IN is already a table"):
+    with pytest.raises(UsageError, match="table: IN is already a table"):
         convert(folder / "a.csv", folder / "c.csv", "rows", force=False)
-    with pytest.raises(UsageError, match="--table: OUT is not a table"):
+    with pytest.raises(UsageError, match="table: OUT is not a table"):
         convert(folder / "dump.jsonl", folder / "c.jsonl", "rows", force=False)
     old = "index,id,layer,head,query,query_token,rank,key,key_token,weight,entropy"
     for header in ("a,b\n1,2\n", old):
@@ -386,7 +386,7 @@ def test_a_damaged_shard_is_refused(folder):
 
 def test_targets_that_are_there_stay_without_force(folder):
     (folder / "dump.csv").write_text("precious")
-    with pytest.raises(AttnscopeError, match="exists; pass --force"):
+    with pytest.raises(AttnscopeError, match="exists; pass force=True"):
         convert(folder / "dump.jsonl", folder / "dump.csv", force=False)
     assert (folder / "dump.csv").read_text() == "precious"
     convert(folder / "dump.jsonl", folder / "dump.csv", force=True)

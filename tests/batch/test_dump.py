@@ -21,6 +21,7 @@ from attnscope.batch.records import arrays_of
 from attnscope.batch.sinks import open_dump
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.run import STAGES
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from tests.helpers.faulty_files import Crash, Faulty
@@ -157,7 +158,7 @@ def test_hidden_tokens_are_those_of_each_text(tmp_path):
             np.testing.assert_array_equal(
                 record.stages["weights"] == 0, np.broadcast_to(hidden, record.stages["weights"].shape)
             )
-    with pytest.raises(AttnscopeError, match="with --hide river, now it is without --hide"):
+    with pytest.raises(AttnscopeError, match="with hide='river', now it is without hide"):
         dump(tmp_path, settings=Settings(keep=("stages",), stages=("weights",)))
 
 
@@ -253,8 +254,9 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
 def test_a_changed_setting_is_refused(tmp_path, change, message):
     dump(tmp_path)
     before = (tmp_path / "dump.jsonl").read_bytes()
-    with pytest.raises(AttnscopeError, match=message):
+    with pytest.raises(AttnscopeError) as caught:
         dump(tmp_path, **change)
+    assert message in caught.value.line(on_command_line)
     assert (tmp_path / "dump.jsonl").read_bytes() == before
     dump(tmp_path, **change, force=True)
     assert (tmp_path / "dump.jsonl").read_bytes() != before
@@ -315,7 +317,7 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
 
 
 def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
-    with pytest.raises(AttnscopeError, match=r"needs about .* --max-memory is 10.0 MiB"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* max_memory is 10.0 MiB"):
         dump(tmp_path, model=str(minilm), max_memory=10 << 20)
     dump(tmp_path, ["the " * 12] * 9, max_memory=320 << 20, settings=Settings(top=1))
     small = Dump(tmp_path / "dump.jsonl").header.grouping
@@ -333,7 +335,7 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
     monkeypatch.setattr(memory, "available_memory", lambda: 700 << 20)
-    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*--max-memory"):
+    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*max_memory"):
         dump(tmp_path, name="none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
 

@@ -72,9 +72,9 @@ def test_another_engine_or_part_does_not_go_on(folders, tmp_path):
     lines = ['{"text":"water","context":"river"}']
     run = {"model": str(folders["t5"]), "engine": "transformers"}
     dump(tmp_path, lines, Settings(), part="decoder", **run)
-    with pytest.raises(AttnscopeError, match="started with --part decoder, now it is --part cross"):
+    with pytest.raises(AttnscopeError, match="started with part='decoder', now it is part='cross'"):
         dump(tmp_path, lines, Settings(), part="cross", **run)
-    with pytest.raises(UsageError, match="only works with --engine transformers"):
+    with pytest.raises(UsageError, match="only works with engine='transformers'"):
         dump(tmp_path, lines, Settings(), name="other.jsonl", part="cross")
 
 

@@ -203,7 +203,7 @@ def test_another_file_is_left_alone(source, target, plain):
     ]  # fmt: skip
     for other in others:
         target.write_bytes(other)
-        with pytest.raises(AttnscopeError, match="exists and is not a dump; pass --force to overwrite it"):
+        with pytest.raises(AttnscopeError, match="exists and is not a dump; pass force=True to overwrite it"):
             dump(source, target)
         assert target.read_bytes() == other
 
@@ -229,7 +229,7 @@ def test_a_strict_dump_goes_on_to_the_same_bytes(tmp_path, name, bad):
     texts = [text.replace("bad", "fine").replace("spoils", "fine") for text in TEXTS]
     texts[bad] = f"bad {bad}"
     source.write_text("".join(f"{text}\n" for text in texts))
-    with pytest.raises(AttnscopeError, match=f"x.txt:{bad + 1}: is bad; .*remove --strict"):
+    with pytest.raises(AttnscopeError, match=f"x.txt:{bad + 1}: is bad; .*remove strict"):
         dump(source, stopped, strict=True)
     summary, _ = dump(source, stopped)
     assert summary.resumed == (9 if bad > 9 else 0)  # whole windows

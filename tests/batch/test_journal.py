@@ -1,5 +1,6 @@
 """The journal of a dump by itself: its bytes, torn and damaged lines, and which file replaces which."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from zlib import crc32
@@ -9,7 +10,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.header import MAGIC
-from attnscope.batch.journal import Journal, too_large
+from attnscope.batch.journal import Journal
 
 HEADER = MAGIC + b'1"}'
 GOLDEN = (
@@ -20,9 +21,9 @@ GOLDEN = (
 )
 
 
-def record(index: int, status: str = "ok", **more: str) -> bytes:
+def record(index: int, status: str = "ok", **more: str | int) -> bytes:
     fields = {"hash": f"{170 + index:016x}", "status": status, **more}
-    return b'{"index":%d,%s}' % (index, ",".join(f'"{k}":"{v}"' for k, v in fields.items()).encode())
+    return b'{"index":%d,%s}' % (index, json.dumps(fields, separators=(",", ":"))[1:-1].encode())
 
 
 def golden() -> bytes:
@@ -82,7 +83,7 @@ def test_a_line_with_any_other_byte_is_named(line: int, tmp_path: Path) -> None:
         path.write_bytes(b"".join([*lines[:line], bytes(spoilt), *lines[line + 1 :]]))
         with pytest.raises(AttnscopeError) as caught:
             state(path)
-        assert (caught.value.where, caught.value.found) == (f"{path}:{line + 1}", "the line is damaged"), at
+        assert (caught.value.where, caught.value.message) == (f"{path}:{line + 1}", "the line is damaged"), at
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_record_that_memory_could_not_hold_is_tried_again_where_it_can(tmp_pat
     with Journal(path, force=False, files=FileSystem()) as journal:
         journal.start(HEADER)
         journal.append(record(0))
-        journal.append(record(1, "failed", error=too_large(1_000)))
+        journal.append(record(1, "failed", error="it does not fit", needs=1_000))
         journal.append(record(2))
     with Journal(path, force=False, files=FileSystem()) as journal:
         assert journal.try_again(999) == set()

@@ -280,7 +280,7 @@ def test_parts_of_an_input(tmp_path, options, left):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set --from"):
+    with pytest.raises(UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set from"):
         read(write(tmp_path, "a.doc", ""))
     with pytest.raises(AttnscopeError, match=r"no such file"):
         InputReader(str(tmp_path / "missing.txt"), None, "text")

@@ -144,7 +144,7 @@ def test_an_object_is_wanted(tmp_path: Path) -> None:
     assert found == [1, "é"]
     with pytest.raises(AttnscopeError) as e:
         as_object(found, str(file))
-    assert (e.value.where, e.value.found) == (str(file), "is a list, not a JSON object")
+    assert (e.value.where, e.value.message) == (str(file), "is a list, not a JSON object")
 
 
 @pytest.mark.parametrize(

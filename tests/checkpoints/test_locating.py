@@ -63,9 +63,9 @@ def test_a_training_names_its_last_checkpoint(tmp_path: Path) -> None:
     said = refusal(tmp_path)
     assert said == (
         "is the output folder of a training run, with 3 checkpoints; pass one of them: "
-        f"--model {tmp_path / 'checkpoint-1000'}"
+        f"model={str(tmp_path / 'checkpoint-1000')!r}"
     )
-    assert locate(said.rpartition("--model ")[2]).path == tmp_path / "checkpoint-1000"
+    assert locate(said.rpartition("model=")[2].strip("'")).path == tmp_path / "checkpoint-1000"
 
 
 def test_a_training_whose_model_is_at_the_root_is_opened(tmp_path: Path) -> None:
@@ -75,17 +75,17 @@ def test_a_training_whose_model_is_at_the_root_is_opened(tmp_path: Path) -> None
 
 def test_a_folder_above_names_the_one_with_a_config(tmp_path: Path) -> None:
     write_folder(tmp_path / "final")
-    assert refusal(tmp_path) == f"has no config.json; pass the folder that has one: --model {tmp_path / 'final'}"
+    assert refusal(tmp_path) == f"has no config.json; pass the folder that has one: model={str(tmp_path / 'final')!r}"
 
 
 def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(ADAPTER))
     (tmp_path / "adapter_model.safetensors").write_bytes(safetensors(TENSORS))
-    said = f"is an adapter of 'org/base', not a model; pass both: --model org/base --adapter {tmp_path}"
+    said = f"is an adapter of 'org/base', not a model; pass both: model='org/base' adapter={str(tmp_path)!r}"
     assert refusal(tmp_path) == said
     assert refusal(tmp_path / "adapter_model.safetensors").endswith(said)
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert refusal(tmp_path).startswith("is an adapter of another model, not a model; pass both: --model BASE")
+    assert refusal(tmp_path).startswith("is an adapter of another model, not a model; pass both: model=BASE")
 
 
 def test_metas_own_layout(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_folder_with_an_onnx_graph_alone(tmp_path: Path) -> None:
 def test_a_gguf_file_is_passed_on_and_its_folder_names_it(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     assert locate(str(tmp_path / "model.gguf")) == Located(tmp_path / "model.gguf")
-    assert refusal(tmp_path) == f"has no config.json; pass the GGUF file: --model {tmp_path / 'model.gguf'}"
+    assert refusal(tmp_path) == f"has no config.json; pass the GGUF file: model={str(tmp_path / 'model.gguf')!r}"
 
 
 @pytest.mark.parametrize("name", ["config.json", "modules.json", "model.gguf"])
@@ -139,7 +139,7 @@ def test_a_hint_names_what_can_be_opened(tmp_path: Path, name: str) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps(ADAPTER | {"base_model_name_or_path": str(tmp_path)}))
-    assert refusal(adapter).endswith(f"pass both: --model {model} --adapter {adapter}")
+    assert refusal(adapter).endswith(f"pass both: model={str(model)!r} adapter={str(adapter)!r}")
 
 
 def test_a_safetensors_file_is_its_folder(tmp_path: Path) -> None:

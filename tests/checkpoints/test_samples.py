@@ -65,9 +65,9 @@ def test_the_current_folder_can_be_named(package: Path, tmp_path: Path, monkeypa
 
 
 def test_a_file_for_a_folder_and_a_folder_for_a_file(package: Path, tmp_path: Path) -> None:
-    with pytest.raises(AttnscopeError, match="is a TOML file, not a model; use --config"):
+    with pytest.raises(AttnscopeError, match="is a TOML file, not a model; use config"):
         locate(str(package / "configs" / "causal.toml"))
-    with pytest.raises(AttnscopeError, match="is a folder, not a TOML file; use --model"):
+    with pytest.raises(AttnscopeError, match="is a folder, not a TOML file; use model"):
         samples.find_config(str(tmp_path))
 
 

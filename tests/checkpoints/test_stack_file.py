@@ -98,7 +98,7 @@ def written(tmp_path, text):
         ('positions = "rotary"', "stack.toml: positions = 'rotary': Invalid enum value"),
         ('mask = "casual"', "stack.toml: mask: unknown mask 'casual'; did you mean 'causal'?"),
         ('mask = "own"', "stack.toml: mask: 'own' cannot be the model's own mask"),
-        ('mask = "causal+m.npy"', "stack.toml: mask: a file cannot be the model's mask; pass it with --mask"),
+        ('mask = "causal+m.npy"', "stack.toml: mask: a file cannot be the model's mask; pass it with mask"),
         ('d_model = 6\nn_heads = 2\npositions = "rope"', "rotary width 3 is odd"),
         ("n_layers = 2\nwindows = [4]", "1 windows for 2 layers"),
         ("d_value = 8\nout_projection = false", "without an output projection the heads are 8 wide"),

@@ -77,10 +77,10 @@ def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(tmp_path
 @pytest.mark.parametrize(
     ("files", "config", "said"),
     [
-        ([], {}, "has no tokenizer; pass --tokenizer PATH"),
+        ([], {}, "has no tokenizer; pass tokenizer=PATH"),
         (["vocab.txt"], {"model_type": "gpt2"}, "but vocab.txt: it is unknown which tokenizer 'gpt2' uses with them"),
         (["vocab.txt"], {"tokenizer_class": "BertJapaneseTokenizer"},
-         "but vocab.txt: the 'BertJapaneseTokenizer' of 'bert' cannot be built from them; pass --tokenizer PATH"),
+         "but vocab.txt: the 'BertJapaneseTokenizer' of 'bert' cannot be built from them; pass tokenizer=PATH"),
         (["vocab.json"], {"model_type": "roberta"}, "but vocab.json: it is unknown which tokenizer 'roberta' uses"),
         (["spiece.model", "x.tiktoken"], {}, "but spiece.model, x.tiktoken: it is unknown"),
         (["vocab.json", "merges.txt"], {"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"},

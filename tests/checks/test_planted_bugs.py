@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.base.model_config import ModelConfig
 from attnscope.engines import native
 from attnscope.model import attention, hooks, row_summary, stack
@@ -284,7 +284,7 @@ def test_a_forgotten_sink_shows(folders, monkeypatch, engine):
 
 def test_scores_that_overflow_are_a_failed_check(folders, monkeypatch):
     def overflow(*given, **more):
-        raise AttnscopeError("3 scores are not finite", where="L1H2")
+        raise NotFinite("3 scores are not finite", where="L1H2")
 
     monkeypatch.setattr(checks_run, "record_stages", overflow)
     report, failed = outcome(folders("llama"))

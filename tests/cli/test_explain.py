@@ -3,11 +3,13 @@
 import json
 import re
 import shlex
+from inspect import cleandoc
 
 import pytest
 from rich.cells import cell_len
 
-from attnscope.cli import explain, main
+from attnscope.cli import main
+from attnscope.studies.registry import study
 from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river"
@@ -114,7 +116,7 @@ def test_hostile_tokens_are_harmless(capsys):
     assert "\u202e" not in out
 
 
-@pytest.mark.parametrize("line", [line for line in explain.EXAMPLES.splitlines() if line])
+@pytest.mark.parametrize("line", cleandoc(study("explain").command.examples).splitlines())
 def test_examples_run(capsys, line):
     name, *argv = shlex.split(line.split(" | ")[0])
     assert name == "attnscope" and main(argv) == 0

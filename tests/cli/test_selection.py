@@ -37,32 +37,30 @@ TOKENS = _tokens()
     [("3", [3]), ("0,2,5-7", [0, 2, 5, 6, 7]), ("-1", [7]), ("1,1,0-2", [1, 0, 2]), ("all", list(range(8)))],
 )
 def test_picks(typed, meant):
-    assert list(parse_indices(typed, "--head").numbers(8, "head")) == meant
+    assert list(parse_indices(typed, "head").numbers(8, "head")) == meant
 
 
 def test_ranges_of_a_billion_are_not_written_down():
-    one = parse_indices("3-999999999", "--layer").numbers(10**9, "layer")
+    one = parse_indices("3-999999999", "layer").numbers(10**9, "layer")
     assert (len(one), extremes(one)) == (10**9 - 3, (3, 10**9 - 1))
-    assert extremes(parse_indices("4,1-2", "--layer").numbers(8, "layer")) == (1, 4)
-    with pytest.raises(
-        UsageError, match="--layer: these ranges have more than 1,000,000 layers; use all, or one range"
-    ):
-        parse_indices("0-999999,5", "--layer").numbers(10**9, "layer")
+    assert extremes(parse_indices("4,1-2", "layer").numbers(8, "layer")) == (1, 4)
+    with pytest.raises(UsageError, match="layer: these ranges have more than 1,000,000 layers; use all, or one range"):
+        parse_indices("0-999999,5", "layer").numbers(10**9, "layer")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("H3", [3]), ("h0,H2-H3", [0, 2, 3]), ("H5-7", [5, 6, 7])])
 def test_numbers_as_they_are_labelled(typed, meant):
-    assert list(parse_indices(typed, "--head").numbers(8, "head")) == meant
+    assert list(parse_indices(typed, "head").numbers(8, "head")) == meant
 
 
-@pytest.mark.parametrize(("option", "typed"), [("--head", "L3"), ("--layer", "H3"), ("--layer", "L1-H2")])
+@pytest.mark.parametrize(("option", "typed"), [("head", "L3"), ("layer", "H3"), ("layer", "L1-H2")])
 def test_a_label_of_something_else_is_refused(option, typed):
     with pytest.raises(UsageError, match=f"{option}: cannot read '{typed}'"):
         parse_indices(typed, option)
 
 
 def join_labels(layer, head):
-    return join_label(parse_indices_or_label("--layer")(layer), parse_indices_or_label("--head")(head))
+    return join_label(parse_indices_or_label("layer")(layer), parse_indices_or_label("head")(head))
 
 
 @pytest.mark.parametrize(
@@ -83,25 +81,25 @@ def test_the_label_of_a_head_stands_for_its_layer_too(layer, head, meant):
 
 @pytest.mark.parametrize(("layer", "head"), [("1", "L2H3"), ("L2H3", "mean"), ("L2H3", "L2H4"), ("2-3", "L2H3")])
 def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
-    with pytest.raises(UsageError, match=r"contradicts .*; remove --"):
+    with pytest.raises(UsageError, match=r"contradicts .*; remove (layer|head)"):
         join_labels(layer, head)
 
 
 @pytest.mark.parametrize("typed", ["", "x", "1.5", "1,,2", "1-", "auto,1"])
 def test_what_is_no_pick_is_refused(typed):
-    with pytest.raises(UsageError, match=r"--head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"):
-        parse_indices(typed, "--head")
+    with pytest.raises(UsageError, match=r"head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"):
+        parse_indices(typed, "head")
 
 
 def test_a_range_that_runs_backwards_is_refused():
     with pytest.raises(UsageError, match="'7-5' is reversed; use 5-7"):
-        parse_indices("7-5", "--layer")
+        parse_indices("7-5", "layer")
 
 
 @pytest.mark.parametrize(("typed", "named"), [("8", "8"), ("-9", "-9"), ("5-9", "9")])
 def test_a_number_that_is_not_there_is_named(typed, named):
-    with pytest.raises(UsageError, match=f"--head: there is no head {named}; this model has heads 0 to 7"):
-        parse_indices(typed, "--head").numbers(8, "head")
+    with pytest.raises(UsageError, match=f"head: there is no head {named}; this model has heads 0 to 7"):
+        parse_indices(typed, "head").numbers(8, "head")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +156,14 @@ def test_positions_words_and_phrases(typed, meant):
 
 @pytest.mark.parametrize("typed", ["21", "-22", "lake", "", "1,lake", "1,,2"])
 def test_a_position_or_word_that_is_not_there_is_refused_with_what_is(typed):
-    said = r"--query: '.*' is not in the text; the text has tokens 0 to 20: \[CLS\] The bank , by"
+    said = r"query: '.*' is not in the text; the text has tokens 0 to 20: \[CLS\] The bank , by"
     with pytest.raises(UsageError, match=said):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
 
 
 @pytest.mark.parametrize("typed", ["21:", "22:", "30:99", "5:3", "4:4"])
 def test_a_slice_holds_something(typed):
-    with pytest.raises(UsageError, match=f"--key: '{typed}' is outside the text or empty; the text has tokens"):
+    with pytest.raises(UsageError, match=f"key: '{typed}' is outside the text or empty; the text has tokens"):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--key")
 
 
@@ -293,5 +291,5 @@ def test_cuts(typed, heads, query, key):
 def test_what_is_no_cut_is_refused(typed, said):
     with pytest.raises(UsageError) as error:
         parse_cut(typed, "--cut")
-    assert said in error.value.found
+    assert said in error.value.message
     assert error.value.where == "--cut" and error.value.hint

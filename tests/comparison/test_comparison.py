@@ -240,7 +240,7 @@ def test_memory_is_estimated_for_all_sides_together():
     limit = sum(required_memory(plan).values()) + (1 << 20)
     assert inspect(replace(run, max_memory=limit)).texts
     runs = [(mask, changed(run, mask=mask, max_memory=limit)) for mask in ("own", "causal")]
-    with pytest.raises(AttnscopeError, match=r"needs about .* other sides .*; use --pool 64 .*--layer, --head"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* other sides .*; use pool=64 .*layer, head"):
         compare_runs("mask", runs, None)
     small = [(label, changed(one, layer="0", head="0")) for label, one in runs]
     assert compare_runs("mask", small, None).changes
@@ -436,7 +436,7 @@ def test_no_tolerance_forgives_what_cannot_be_compared(tmp_path, one, other, sai
     found = compare_files(paths, tolerance=Tolerance(1e9))
     assert not found.verdict.passed
     error = failure(found)
-    assert re.search(f"^text 0: .*{said}", error.found)
+    assert re.search(f"^text 0: .*{said}", error.message)
     assert error.code == 1
 
 
@@ -472,12 +472,12 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"layer": "0"}, r"--layer: '.*' has no layer 0; it has 1"),
-        ({"layer": "9"}, r"--layer: there is no layer 9"),
-        ({"head": "mean"}, r"--head: '.*' has no head mean; it has 0, 1, 2, 3"),
-        ({"query": "0,3"}, r"--query: '.*' has no query 0; it has 2–4"),
-        ({"key": "river,0:3"}, r"--key: '.*' has no key 0–1; it has 2, 4"),
-        ({"stages": ("scaled",)}, r"--stage: '.*' has no scaled; it has masked, weights"),
+        ({"layer": "0"}, r"layer: '.*' has no layer 0; it has 1"),
+        ({"layer": "9"}, r"layer: there is no layer 9"),
+        ({"head": "mean"}, r"head: '.*' has no head mean; it has 0, 1, 2, 3"),
+        ({"query": "0,3"}, r"query: '.*' has no query 0; it has 2–4"),
+        ({"key": "river,0:3"}, r"key: '.*' has no key 0–1; it has 2, 4"),
+        ({"stages": ("scaled",)}, r"stages: '.*' has no scaled; it has masked, weights"),
     ],
 )
 def test_what_is_wanted_and_not_saved_is_refused(tmp_path, wanted, said):
@@ -514,7 +514,7 @@ def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
     with pytest.raises(AttnscopeError, match=r"L1H0 is not in '.*c\.json', which has L0H0.*; compare reports"):
         compare_files([saved[0], tmp_path / "c.json"])
     (tmp_path / "d.json").write_bytes(to_json(inspect(config(stages=("scores",)))))
-    with pytest.raises(AttnscopeError, match=r"L0H0: the report has no weights; save it with --stage"):
+    with pytest.raises(AttnscopeError, match=r"L0H0: the report has no weights; save it with stages"):
         compare_files([saved[0], tmp_path / "d.json"])
     (tmp_path / "e.json").write_text("{}")
     with pytest.raises(AttnscopeError, match=r"e\.json: not an attnscope report"):

@@ -106,7 +106,7 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
 
 
 def test_where_weights_decide_a_smaller_type_is_what_helps(bert: RunConfig) -> None:
-    for dtype, hint in (("float32", "use --dtype bfloat16, or raise --max-memory"), ("float16", "raise --max-memory")):
+    for dtype, hint in (("float32", "use dtype='bfloat16', or raise max_memory"), ("float16", "raise max_memory")):
         with pytest.raises(AttnscopeError) as caught:
             inspect(replace(bert, dtype=dtype, max_memory=20 << 20))
         assert caught.value.hint == hint

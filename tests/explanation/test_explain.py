@@ -51,17 +51,17 @@ def cross(tmp_path, request):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"query": None}, r"--query: explain needs one token; use --query WORD .* 0 The, 1 bank"),
-        ({"query": "the"}, r"--query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as --query 8"),
-        ({"query": "1:3"}, r"--query: '1:3' is 2 tokens: 1 bank, 2 by"),
-        ({"query": "boat"}, r"--query: 'boat' is not in the text"),
-        ({"key": "boat"}, r"--key: 'boat' is not in the text"),
-        ({"head": "mean"}, r"--head: explain needs a single head, not a mean; use one, such as --head 0"),
-        ({"layer": "mean"}, r"--layer: explain needs a single layer"),
-        ({"head": "all"}, r"--head: 'all' is not a single head"),
-        ({"layer": "0,1"}, r"--layer: '0,1' is not a single layer"),
-        ({"head": "0-1"}, r"--head: '0-1' is not a single head"),
-        ({"head": "9"}, r"--head: there is no head 9"),
+        ({"query": None}, r"query: explain needs one token; use query=WORD .* 0 The, 1 bank"),
+        ({"query": "the"}, r"query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as query=8"),
+        ({"query": "1:3"}, r"query: '1:3' is 2 tokens: 1 bank, 2 by"),
+        ({"query": "boat"}, r"query: 'boat' is not in the text"),
+        ({"key": "boat"}, r"key: 'boat' is not in the text"),
+        ({"head": "mean"}, r"head: explain needs a single head, not a mean; use one, such as head=0"),
+        ({"layer": "mean"}, r"layer: explain needs a single layer"),
+        ({"head": "all"}, r"head: 'all' is not a single head"),
+        ({"layer": "0,1"}, r"layer: '0,1' is not a single layer"),
+        ({"head": "0-1"}, r"head: '0-1' is not a single head"),
+        ({"head": "9"}, r"head: there is no head 9"),
     ],
 )  # fmt: skip
 def test_what_is_no_single_walk_is_refused(options, said):
@@ -240,7 +240,7 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
     run = requested((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
     source = open_source(run, run.texts)
     without_walk = sum(required_memory(make_plan(run, source)).values())
-    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but --max-memory is .* MiB; select"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but max_memory is .* MiB; select"):
         walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
     enough = without_walk + (7 << 20)
     assert walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred == 8984

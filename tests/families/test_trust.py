@@ -40,7 +40,7 @@ def _open(model_type: str, *, trusted: bool = False, **changes: Any) -> tuple[st
     ],
 )
 def test_own_model_code_is_refused_unless_trusted(model_type: str, auto_map: Any) -> None:
-    with pytest.raises(AttnscopeError, match=r"the folder has its own model code .*--trust-config uses the config"):
+    with pytest.raises(AttnscopeError, match=r"the folder has its own model code .*trust_config=True uses the config"):
         _open(model_type, auto_map=auto_map)
     notes = _open(model_type, auto_map=auto_map, trusted=True)
     assert notes[0] == _NOT_RUN
@@ -76,7 +76,7 @@ def test_no_code_is_no_note(auto_map: Any) -> None:
     ],
 )
 def test_classes_of_others_are_refused_unless_trusted(model_type: str, named: Any) -> None:
-    with pytest.raises(AttnscopeError, match=r"architectures is .*--trust-config reads the config as if it"):
+    with pytest.raises(AttnscopeError, match=r"architectures is .*trust_config=True reads the config as if it"):
         _open(model_type, architectures=named)
     assert "and may differ" in _open(model_type, architectures=named, trusted=True)[0]
 

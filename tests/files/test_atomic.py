@@ -77,7 +77,7 @@ def a_fifo(target):
     [
         (a_folder, False, "is a folder; add a file name"),
         (a_folder, True, "is a folder; add a file name"),
-        (an_old_file, False, "exists; pass --force to overwrite it"),
+        (an_old_file, False, "exists; pass force=True to overwrite it"),
         (a_read_only_file, True, "is read-only; make it writable, or choose another name"),
         (a_link, False, "is a symbolic link to 'real'; use the file itself, or remove the link"),
         (a_link, True, "is a symbolic link to 'real'; use the file itself, or remove the link"),

@@ -101,14 +101,14 @@ def test_invalid_utf8_is_named_by_line_and_byte(tmp_path: Path, data: bytes, lin
     file = _file(tmp_path, data)
     with pytest.raises(AttnscopeError) as e:
         read_texts(file)
-    assert (e.value.where, e.value.found, e.value.hint) == (f"{file}:{line}", found, hint)
+    assert (e.value.where, e.value.message, e.value.hint) == (f"{file}:{line}", found, hint)
 
 
 def test_a_line_of_10_mb_is_refused(tmp_path: Path) -> None:
     file = _file(tmp_path, b"short\n" + b"long " * 2_000_000)
     with within(5), pytest.raises(AttnscopeError) as e:
         read_texts(file)
-    assert (e.value.where, e.value.found) == (f"{file}:2", f"the line is longer than {MAX_LINE:,} bytes")
+    assert (e.value.where, e.value.message) == (f"{file}:2", f"the line is longer than {MAX_LINE:,} bytes")
 
 
 def test_an_endless_device_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_an_endless_device_is_refused() -> None:
 def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:
         read_texts(_file(tmp_path, data))
-    assert (e.value.found, e.value.hint) == (found, "expected one text per line")
+    assert (e.value.message, e.value.hint) == (found, "expected one text per line")
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str)
 def test_what_is_no_file_is_named(tmp_path: Path, name: str, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:
         read_texts(tmp_path / name)
-    assert e.value.found.replace("open: ", "").startswith(found)
+    assert e.value.message.replace("open: ", "").startswith(found)

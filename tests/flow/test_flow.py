@@ -222,21 +222,21 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"measure": "rollout", "layer": "0,2"}, "--layer: rollout needs consecutive layers; use 0-2"),
-        ({"measure": "rollout", "layer": "mean"}, "--layer: rollout cannot be averaged over layers"),
-        ({"measure": "rollout", "layer": "7"}, "--layer: there is no layer 7"),
-        ({"measure": "rollout", "head": "1"}, "--head: rollout combines all heads of a layer; remove it"),
-        ({"measure": "rollout", "by": "value"}, "--by: rollout ranks sources by its own values"),
-        ({"measure": "rollout", "pool": 4}, "--pool: rollout has no pooled map"),
-        ({"measure": "rollout", "predict": True}, "--predict: rollout shows no predictions; remove it, or --measure"),
-        ({"measure": "rollout", "generate": 2}, "--generate: rollout shows no predictions"),
-        ({"measure": "rollout", "target": ("a",)}, "--by logit: rollout is not measured on a logit"),
-        ({"measure": "rollout", "stages": ("scores",)}, "--stage: rollout has no stages; remove it"),
+        ({"measure": "rollout", "layer": "0,2"}, "layer: rollout needs consecutive layers; use 0-2"),
+        ({"measure": "rollout", "layer": "mean"}, "layer: rollout cannot be averaged over layers"),
+        ({"measure": "rollout", "layer": "7"}, "layer: there is no layer 7"),
+        ({"measure": "rollout", "head": "1"}, "head: rollout combines all heads of a layer; remove it"),
+        ({"measure": "rollout", "by": "value"}, "by: rollout ranks sources by its own values"),
+        ({"measure": "rollout", "pool": 4}, "pool: rollout has no pooled map"),
+        ({"measure": "rollout", "predict": True}, "predict: rollout shows no predictions; remove it, or measure"),
+        ({"measure": "rollout", "generate": 2}, "generate: rollout shows no predictions"),
+        ({"measure": "rollout", "target": ("a",)}, "by='logit': rollout is not measured on a logit"),
+        ({"measure": "rollout", "stages": ("scores",)}, "stages: rollout has no stages; remove it"),
         (
             {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
-            "--what-if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
+            "what_if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
         ),
-        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "raise --max-memory"),
+        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "raise max_memory"),
     ],
 )
 def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
@@ -246,7 +246,7 @@ def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
 
 @pytest.mark.parametrize("part", ["decoder", "cross"])
 def test_layers_that_read_a_second_text_have_no_rollout(folders, part):
-    with pytest.raises(UsageError, match="--measure rollout: is not defined under cross-attention"):
+    with pytest.raises(UsageError, match="measure='rollout': is not defined under cross-attention"):
         run(folders("bart"), engine="transformers", part=part, context="water ran", measure="rollout")
     assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].flows
 

@@ -89,7 +89,7 @@ def test_words_of_the_context_select_columns(config):
 
 
 def test_a_context_is_needed_and_only_taken_where_there_is_cross_attention(config):
-    with pytest.raises(UsageError, match="--context: is required, since the model attends to a second text"):
+    with pytest.raises(UsageError, match="context: is required, since the model attends to a second text"):
         run(config, (TEXT, None))
-    with pytest.raises(UsageError, match="--context: the model has no cross-attention"):
+    with pytest.raises(UsageError, match="context: the model has no cross-attention"):
         run("bidirectional")

@@ -114,7 +114,7 @@ def test_a_value_that_is_not_finite_is_named_with_its_index(
     with pytest.raises(AttnscopeError) as e:
         list(read_tensors(folder, ["good", "bad"], asked))
     assert e.value.where == f"{tmp_path / 'model.safetensors'}: bad"
-    assert e.value.found == f"contains {value} at [1, 2, 3]; 2 of 30 are not finite"
+    assert e.value.message == f"contains {value} at [1, 2, 3]; 2 of 30 are not finite"
 
 
 def test_large_finite_values_are_fine(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_file_that_is_cut_while_being_read_is_no_signal(tmp_path: Path) -> Non
     with pytest.raises(AttnscopeError) as e:
         list(reading)
     assert e.value.where == str(tmp_path / "model.safetensors")
-    assert (e.value.found, e.value.hint) == (
+    assert (e.value.message, e.value.hint) == (
         "changed while it was read",
         "run again when it is no longer being written",
     )

@@ -292,7 +292,7 @@ def test_a_file_that_changes_between_two_layers_is_refused(tmp_path: Path, keep:
     with pytest.raises(AttnscopeError) as caught:
         look(stack, change)
     assert caught.value.where == str(path)
-    assert caught.value.found == ("no such file" if how == "gone" else "changed while it was read")
+    assert caught.value.message == ("no such file" if how == "gone" else "changed while it was read")
     assert readers() == []
 
 

@@ -241,10 +241,10 @@ def test_other_dtypes_keep_softmax_in_float32(minilm, dtype):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layer": "2"}, "--layer: there is no layer 2; this model has layers 0 to 1"),
-        ({"head": "4"}, "--head: there is no head 4; this model has heads 0 to 3"),
-        ({"query": "lake"}, "--query: 'lake' is not in the text"),
-        ({"mask": "casual"}, "--mask: unknown mask 'casual'; did you mean 'causal'?"),
+        ({"layer": "2"}, "layer: there is no layer 2; this model has layers 0 to 1"),
+        ({"head": "4"}, "head: there is no head 4; this model has heads 0 to 3"),
+        ({"query": "lake"}, "query: 'lake' is not in the text"),
+        ({"mask": "casual"}, "mask: unknown mask 'casual'; did you mean 'causal'?"),
     ],
 )
 def test_selections_that_do_not_fit_are_refused(options, said):
@@ -255,7 +255,8 @@ def test_selections_that_do_not_fit_are_refused(options, said):
 def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
     long = "river " * 600
     with pytest.raises(
-        AttnscopeError, match="TEXT: 602 tokens, but the model takes at most 512; pass --truncate to truncate the text"
+        AttnscopeError,
+        match="text: 602 tokens, but the model takes at most 512; pass truncate=True to truncate the text",
     ):
         run(long, model=str(minilm))
     text = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0").texts[0]
@@ -269,11 +270,11 @@ def test_what_needs_44_terabytes_is_refused_at_once_with_the_formula():
     said = str(error.value)
     parts = "program .* weights .* activations .* tile .* kept .* TiB"
     assert re.search(rf"needs about [\d,.]+ TiB \({parts}", said)
-    assert "--layer, --head, --query, --key or --stage" in said
+    assert "layer, head, query, key or stages" in said
 
 
 def test_max_memory_is_kept():
-    with pytest.raises(AttnscopeError, match=r"--max-memory is 1\.0 MiB"):
+    with pytest.raises(AttnscopeError, match=r"max_memory is 1\.0 MiB"):
         run(max_memory=1 << 20)
 
 
@@ -286,7 +287,7 @@ def test_a_score_that_overflows_is_an_error_that_names_layer_head_and_count(tmp_
     state = load_file(tmp_path / "m/model.safetensors")
     state["encoder.layer.2.attention.self.query.weight"][32:64] *= 1e6
     save_file(state, tmp_path / "m/model.safetensors")
-    with pytest.raises(AttnscopeError, match=r"L2H1: \d+ scores are not finite; .*--dtype float32"):
+    with pytest.raises(AttnscopeError, match=r"L2H1: \d+ scores are not finite; .*dtype='float32'"):
         run(model=str(tmp_path / "m"), layer="2", head="all", dtype="float16")
 
 

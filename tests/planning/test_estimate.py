@@ -129,5 +129,5 @@ def test_a_refusal_has_the_formula_and_says_that_a_map_would_do(tmp_path):
     said = str(error.value)
     parts = "program weights text activations tile kept report".split()
     assert re.search(" \\+ ".join(rf"{part} [\d.,]+ [KMGT]?i?B" for part in parts), said)
-    assert "--max-memory is 1.0 GiB; use --pool 64 for a map instead of matrices, or select less with" in said
+    assert "max_memory is 1.0 GiB; use pool=64 for a map instead of matrices, or select less with" in said
     assert sum(need(tmp_path, "river " * 50_000, window=None, pool=64).values()) < 1 << 30

@@ -102,8 +102,8 @@ def test_every_statistic_is_a_measure():
 @pytest.mark.parametrize(
     ("measure", "options", "said"),
     [
-        ("weight", {}, "--key: weight is a sum over keys"),
-        ("entropy", {"key": "it"}, "--key: entropy is a statistic of whole rows"),
+        ("weight", {}, "key: weight is a sum over keys"),
+        ("entropy", {"key": "it"}, "key: entropy is a statistic of whole rows"),
     ],
 )
 def test_a_measure_and_its_keys_belong_together(minilm, measure, options, said):
@@ -166,7 +166,7 @@ def test_many_texts_are_several_passes():
 
 def test_too_little_memory_is_refused_before_anything_runs(minilm):
     run = requested((TextInput(TEXT),), str(minilm), max_memory=300 << 20)
-    with pytest.raises(AttnscopeError, match=r"needs about .* kept .*--max-memory is 300\.0 MiB"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* kept .*max_memory is 300\.0 MiB"):
         survey_heads(run, SurveyOptions())
 
 

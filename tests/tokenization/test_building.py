@@ -66,7 +66,7 @@ def ids(tokenizer, text, pair=None):
     try:
         return [token.id for token in tokenizer.encode(text, pair)]
     except AttnscopeError as e:
-        return [] if e.found == "the text has no tokens" else [str(e)]
+        return [] if e.message == "the text has no tokens" else [str(e)]
 
 
 def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT, without: str = "(?!)"):
@@ -360,5 +360,5 @@ def test_what_to_install_is_said_where_sentencepiece_is_missing(tmp_path, monkey
         open_tokenizer(str(tmp_path), {"model_type": "llama"})
     assert str(caught.value) == (
         f"{tmp_path / 'tokenizer.model'}: reading it needs sentencepiece; pip install 'attnscope[sentencepiece]', or "
-        "pass --tokenizer with a tokenizer.json"
+        "pass tokenizer with a tokenizer.json"
     )

@@ -229,7 +229,7 @@ def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, p
     try:
         tokens = tokenizer.encode(text, pair)
     except AttnscopeError as e:
-        refusal = e.found
+        refusal = e.message
     assert refusal in (None, "the text has no tokens")
     for token in tokens:
         assert token.text
@@ -337,7 +337,7 @@ def test_words_without_punctuation_and_across_texts() -> None:
 
 
 def test_words_that_are_not_there() -> None:
-    with pytest.raises(AttnscopeError, match="TEXT: the word 'd' at character 2 is not in the vocabulary"):
+    with pytest.raises(AttnscopeError, match="text: the word 'd' at character 2 is not in the vocabulary"):
         WordTokenizer(["a b"]).encode("a d")
     with pytest.raises(AttnscopeError, match="f:3: the text has no words"):
         WordTokenizer(["?!"], punctuation="drop").encode("?!", where="f:3")

@@ -395,7 +395,7 @@ def test_a_png_spells_letters_that_no_font_holds(monkeypatch):
 def test_only_an_svg_looks_like_a_terminal():
     assert b"terminal" in figure(bank(), look="terminal")
     assert b"terminal" not in figure(bank())
-    with pytest.raises(UsageError, match=r"--look: terminal cannot be used with \.txt; use an \.svg file"):
+    with pytest.raises(UsageError, match=r"look: terminal cannot be used with \.txt; use an \.svg file"):
         formats.export(bank(), Path("x.txt"), look="terminal")
 
 

@@ -194,7 +194,7 @@ def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
 def test_another_ending_is_refused_with_those_there_are(name, found):
     with pytest.raises(UsageError) as e:
         export(bank(), Path(name))
-    assert found in e.value.found
+    assert found in e.value.message
     assert str(e.value).startswith(f"{name}: ")
     assert e.value.hint == "use .json .txt .svg .png .safetensors .npz"
 

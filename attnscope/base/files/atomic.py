@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import copy_permissions, create_new, rename_new, sync_folder
 from attnscope.base.system.shutdown import at_signal, unbroken
 
@@ -131,7 +131,7 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
     if not stat.S_ISREG(mode):
         raise AttnscopeError("is not a regular file", where=path, hint="choose another name")
     if not force:
-        raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it")
+        raise AttnscopeError("exists", where=path, hint=f"pass {arg('force', True)} to overwrite it")
     # A rename would replace even a read-only file, since only the permissions of the folder matter for it.
     if not mode & 0o222:
         raise AttnscopeError("is read-only", where=path, hint="make it writable, or choose another name")
@@ -156,7 +156,7 @@ def _rename(temporary: Path, path: Path, *, force: bool) -> None:
     try:
         rename_new(temporary, path)
     except FileExistsError:
-        raise AttnscopeError("exists", where=path, hint="pass --force to overwrite it") from None
+        raise AttnscopeError("exists", where=path, hint=f"pass {arg('force', True)} to overwrite it") from None
 
 
 def _write_error(path: Path, error: OSError) -> AttnscopeError:

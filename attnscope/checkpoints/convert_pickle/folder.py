@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_name
 from attnscope.base.files.reading import MB, as_object, format_value, open_regular, read_json
 from attnscope.base.system.memory import available_memory
@@ -97,7 +96,7 @@ def _plan(source: Path) -> dict[str, str]:
         raise AttnscopeError(found, where=source, hint="pass the folder that contains the config and the weights")
     present = set(os.listdir(source))
     if SINGLE in present or INDEX in present:
-        hint = f"use it as it is: --model {shlex.quote(str(source))}"
+        hint = f"use it as it is: {arg('model', str(source))}"
         raise AttnscopeError("already has safetensors", where=source, hint=hint)
     if _PICKLE_INDEX in present:
         return _shards(source, present)
@@ -163,7 +162,7 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
         if "error" in answer:
             raise AttnscopeError(answer["error"], where=source, hint=answer.get("hint"))
     if done.returncode or len(answers) != len(files):
-        hint = "raise --max-memory, or download the file again"
+        hint = f"raise {arg('max_memory')}, or download the file again"
         where = list(files)[min(len(answers), len(files) - 1)]
         found = f"could not be read (the reading process ended with exit code {done.returncode})"
         raise AttnscopeError(found, where=where, hint=hint)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
@@ -128,7 +128,7 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
         found = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
         raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        extra = "pip install 'attnscope[transformers]' and add --engine transformers"
+        extra = f"pip install 'attnscope[transformers]' and add {arg('engine', 'transformers')}"
         hint = f"{extra} to run, compare, batch or check; without it, supported: {', '.join(FAMILIES)}"
         raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
     return FAMILIES[model_type]

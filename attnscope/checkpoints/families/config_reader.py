@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.model_config import ModelConfig, check_sizes
 from attnscope.checkpoints.families.reader import ConfigReader, format_json
 from attnscope.checkpoints.families.spec import Family
@@ -136,7 +136,7 @@ def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> di
     """
     for name in (*_NEEDED, _QUANTIZED, _MLX):
         if name in ignore and name in raw:
-            raise AttnscopeError(f"'{name}' cannot be ignored", where=where, hint="remove it from --ignore-key")
+            raise AttnscopeError(f"'{name}' cannot be ignored", where=where, hint=f"remove it from {arg('ignore_key')}")
     return {name: value for name, value in raw.items() if name not in ignore}
 
 

@@ -7,13 +7,16 @@ config like any other. Such a folder is refused, unless the user trusts the conf
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families.reader import format_json
 
 # Entries of `auto_map` whose code turns texts, images or audio into inputs, and computes no attention.
 _INPUTS = ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor", "AutoVideoProcessor")
 _FRAMEWORKS = ("TF", "Flax")  # prefixes of the classes of other frameworks
-_HINT = "attnscope never runs a folder's code, and it may change attention; --trust-config uses the config alone"
+_HINT = (
+    "attnscope never runs a folder's code, and it may change attention; "
+    f"{arg('trust_config', True)} uses the config alone"
+)
 
 
 def check_trust(
@@ -45,7 +48,8 @@ def check_trust(
         if not trusted:
             found = f"architectures is {format_json(raw['architectures'])}"
             model = format_json(raw.get("model_type"))
-            hint = f"expected classes of {model} in transformers; --trust-config reads the config as if it were one"
+            trust = f"{arg('trust_config', True)} reads the config as if it were one"
+            hint = f"expected classes of {model} in transformers; {trust}"
             raise AttnscopeError(found, where=where, hint=hint)
         notes.append(f"--trust-config: {named} is not a class of transformers' {raw.get('model_type')}, and may differ")
     return tuple(notes)

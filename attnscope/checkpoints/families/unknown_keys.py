@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families.reader import ConfigReader, format_json
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
@@ -57,7 +57,9 @@ def check_unknown(
         reason = refusal(name, reader.raw[name], family, others)
         if reason is not None:
             found = f"unknown key '{_shown(name)}' for family '{family.name}'"
-            raise AttnscopeError(found, where=reader.where, hint=f"{reason}; --ignore-key NAME ignores a key")
+            raise AttnscopeError(
+                found, where=reader.where, hint=f"{reason}; {arg('ignore_key', placeholder='NAME')} ignores a key"
+            )
         ignored.append(name)
     return tuple(ignored)
 
@@ -78,7 +80,8 @@ def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> 
         return f"did you mean '{near}'?"
     dropout = _DROPOUT.fullmatch(name) and type(value) in (int, float)
     if name in reference.names:
-        return "it may change attention: transformers' code has a key of this name; --engine transformers supports it"
+        supported = f"{arg('engine', 'transformers')} supports it"
+        return f"it may change attention: transformers' code has a key of this name; {supported}"
     if name in reference.elsewhere and not dropout and not _TOKEN_ID.fullmatch(name):
         return "it may change attention: other architectures of transformers have a key of this name"
     word = next((word for word in ATTENTION_WORDS if word in name.lower()), None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import as_object, format_value, identify_bytes, parse_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.sentence_pieces import (
@@ -89,7 +89,7 @@ class Sources:
         for name, harmless in _REFUSED.items():
             if self.options.get(name, harmless[0]) not in harmless:
                 found = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
-                hint = "pass --tokenizer with a tokenizer.json of this model"
+                hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
                 raise AttnscopeError(found, where=self._config, hint=hint)
 
     @property
@@ -182,7 +182,7 @@ class SpecialTokens:
         content = self.roles.get(role)
         if content not in self.known:
             found = f"has no token '{content or role}', which every text needs"
-            hint = "name it in tokenizer_config.json, or pass --tokenizer with a tokenizer.json of this model"
+            hint = f"name it in tokenizer_config.json, or pass {arg('tokenizer')} with a tokenizer.json of this model"
             raise AttnscopeError(found, where=self.path, hint=hint)
         return str(content)
 
@@ -277,7 +277,7 @@ def _smiles(sources: Sources) -> Built:
     vocab = _lines(sources.data[VOCAB_TXT], path)
     if other := next((word for word in vocab if not re.fullmatch(_SMILES, word)), None):
         found = f"has the word {format_value(other)}, which is no token of SMILES"
-        raise AttnscopeError(found, where=path, hint="pass --tokenizer with a tokenizer.json of this model")
+        raise AttnscopeError(found, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model")
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
     split = {"type": "Split", "pattern": {"Regex": _SMILES}, "behavior": "Isolated", "invert": False}
@@ -506,7 +506,7 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
     for token in built.content["added_tokens"]:
         if tokenizer.id_of(token["content"]) != token["id"]:  # the library numbers them one after the other
             found = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
-            hint = "pass --tokenizer with a tokenizer.json of this model"
+            hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
             raise AttnscopeError(f"{found} {token['id']} ('{token['content']}')", where=path, hint=hint)
     how = f"as {kind.name} of transformers does" if built.pieces is None else f"by SentencePiece, for a {kind.name}"
     tokenizer.notes = [f"tokenizer built from {' and '.join(kind.files)}, {how}", *tokenizer.notes]

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB, parse_json, read_file
 from attnscope.checkpoints.tokenization.growth import NormalizerGrowth
 from attnscope.checkpoints.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
@@ -110,7 +110,7 @@ class FileTokenizer:
         number: int | None = self._rust.token_to_id(piece)
         return number
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
         """Encode as `Tokenizer.encode` says; special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
@@ -144,7 +144,7 @@ class FileTokenizer:
         numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
         if any(number is not None and number >= count for number in numbers):
             found = "its post-processor does not tell which of the two texts a token belongs to"
-            raise AttnscopeError(found, where=self.path, hint="remove --pair, or put the template last")
+            raise AttnscopeError(found, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
         return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB
 from attnscope.findings.tokens import Token
 
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     notes: list[str]
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
         """Return the tokens of a text, or of a text and its pair.
 
         Args:
@@ -97,7 +97,7 @@ class WordTokenizer:
         """Return ids of all words."""
         return list(range(self.vocab_size))
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
         """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
         tokens = []
         for segment, each in enumerate((text,) if pair is None else (text, pair)):
@@ -139,7 +139,7 @@ class MissingTokenizer:
     def __init__(self, wrong: str = "") -> None:
         self.notes = [f"no tokenizer: {wrong}"]
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = "TEXT") -> list[Token]:
+    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
         """Refuse every text."""
         raise AttnscopeError(self.notes[0], where=where)
 

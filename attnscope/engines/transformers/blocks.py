@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
@@ -115,7 +115,7 @@ class BlockRerunner:
 def cannot_rerun(layer: int) -> AttnscopeError:
     """Return the refusal of a model whose layers are not modules that take and give hidden states."""
     found = f"layer {layer} is no module of the model that can be run by itself"
-    return AttnscopeError(found, where="--engine transformers", hint="use rollout, or --engine native")
+    return AttnscopeError(found, where=arg("engine", "transformers"), hint=f"use rollout, or {arg('engine', 'native')}")
 
 
 def _repeated(value: Any, count: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
@@ -138,8 +138,8 @@ class TransformersEngine:
         session = AttentionCapture(self.loaded.model, on_attention)
         made = self._run(session, batch)
         if missed := set(recorders) - seen:
-            hint = "select other layers with --layer"
-            raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where="--layer", hint=hint)
+            hint = f"select other layers with {arg('layer')}"
+            raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where=arg("layer"), hint=hint)
         hidden: Tensor | None = made.last_hidden_state if final else None
         return hidden
 
@@ -153,7 +153,9 @@ class TransformersEngine:
             if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
                 raise  # a fault of ours, inside the model's attention
             found = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
-            raise AttnscopeError(found, where="TEXT", hint="pass --truncate to truncate the text") from e
+            raise AttnscopeError(
+                found, where=arg("text"), hint=f"pass {arg('truncate', True)} to truncate the text"
+            ) from e
         return made
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -201,7 +201,9 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """Return the refusal of attention that is more, or something else, than what attnscope knows."""
     hint = "attnscope refuses attention with parts it does not know"
-    return AttnscopeError(f"layer {layer} passes {what} to its attention", where="--engine transformers", hint=hint)
+    return AttnscopeError(
+        f"layer {layer} passes {what} to its attention", where=arg("engine", "transformers"), hint=hint
+    )
 
 
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.

@@ -40,7 +40,7 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
                 found[name] = find(model, names, shapes, name, config.n_heads)
     except AttnscopeError as e:
         hint = "explain does not follow adapters or code of its own in attention"
-        raise AttnscopeError(e.found, where="model", hint=hint) from e
+        raise AttnscopeError(e.parts.message, where="model", hint=hint) from e
     stack.load_state_dict({name: one.value().detach() for name, one in found.items()}, strict=False, assign=True)
 
     listed = (names.prefix + names.any_block()).partition("{l}")[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
@@ -73,13 +73,15 @@ class TransformersModel:
         if name is None and not known:
             return ""
         if name is None:
-            raise UsageError("the model has several parts", where="--part", hint=f"use one of {', '.join(known)}")
+            raise UsageError("the model has several parts", where=arg("part"), hint=f"use one of {', '.join(known)}")
         if not known:
             raise UsageError(
-                f"the model has no part '{name}'", where="--part", hint="remove --part: the model has only one"
+                f"the model has no part '{name}'",
+                where=arg("part"),
+                hint=f"remove {arg('part')}: the model has only one",
             )
         if name not in known:
-            raise UsageError(f"the model has no part '{name}'", where="--part", hint=did_you_mean(name, known))
+            raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, known))
         return name
 
 

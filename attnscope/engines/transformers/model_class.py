@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.trust import check_trust
@@ -88,7 +88,9 @@ def _transformers() -> Any:
         from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
     except ImportError as e:
         found = f"transformers cannot be imported ({str(e).splitlines()[0]})"
-        raise AttnscopeError(found, where="--engine transformers", hint="pip install 'attnscope[transformers]'") from e
+        raise AttnscopeError(
+            found, where=arg("engine", "transformers"), hint="pip install 'attnscope[transformers]'"
+        ) from e
     hf: Any = transformers
     register()
     return hf

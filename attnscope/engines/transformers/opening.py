@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.checkpoint import open_checkpoint
@@ -43,7 +43,9 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
         UsageError: The run names a TOML stack, or a part that the model does not have.
     """
     if run.config is not None:
-        raise UsageError("a TOML stack is not a transformers model", where="--engine", hint="remove --engine")
+        raise UsageError(
+            "a TOML stack is not a transformers model", where=arg("engine"), hint=f"remove {arg('engine')}"
+        )
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)

@@ -125,5 +125,5 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
             for name in ("v", "out")
         )
     except AttnscopeError as e:
-        return e.found
+        return e.message
     return value, output

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.base.errors import UsageError, arg, did_you_mean
 from attnscope.request.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
@@ -14,7 +14,7 @@ _SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without over
 
 
 @lru_cache
-def parse_mask(text: str, where: str = "--mask") -> tuple[MaskTerm, ...]:
+def parse_mask(text: str, where: str = arg("mask")) -> tuple[MaskTerm, ...]:
     """Read a mask expression; a key is visible where every term lets it be seen.
 
     `masks.terms` defines the terms. The path of a file may contain `+` after a slash (`./a+b.npy`), but not after its

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.generation_rules import GenerationRules
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.tokens import Token
@@ -54,7 +54,7 @@ def continue_text(
         ids = [token.id for token in text.tokens]
         allowed = apply_rules(logits(pad_texts([text.tokens], device)), ids, len(tokens), rules)
         if (allowed == -torch.inf).all():
-            raise AttnscopeError("the model's generation config forbids every next token", where="--generate")
+            raise AttnscopeError("the model's generation config forbids every next token", where=arg("generate"))
         next_tokens = [token for token in most_probable(allowed, spell) if token.logit != -torch.inf]
         text.generated.append(Prediction("next", len(text.tokens) - 1, next_tokens))
         text.tokens.append(make(next_tokens[0].id))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.row_statistics import Rows as RowFacts
 from attnscope.findings.run import HeadReport, Top
@@ -99,7 +99,7 @@ def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | No
     """Return scale, soft-cap and bias, which a unit's layers share."""
     specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
     if len(specs) > 1:
-        raise UsageError("these layers scale their scores differently", where="--layer", hint="select one layer")
+        raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
     return specs.pop()
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
@@ -19,6 +19,7 @@ from attnscope.run.text_plan import TextPlan
 
 Unit = Literal["head", "layer", "edge"]
 Replacement = Literal["zero", "mean"]
+_NARROWS = {None: (), "head": ("layer", "head"), "layer": ("layer",), "edge": ("layer", "head", "query", "key")}
 _EVERY = ("all", "auto")  # values of --layer and --head that mean all
 MOST_EDGES = 20_000  # that are cut one by one
 _TOKENS = 4096  # largest number of tokens in a pass; larger passes are no faster
@@ -74,31 +75,34 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
         UsageError: It is not one text, nothing is cut, or an option has nothing to do.
     """
     if len(run.texts) != 1:
-        raise UsageError(f"{len(run.texts)} texts; ablate takes one", where="--file", hint="pass TEXT")
+        raise UsageError(f"{len(run.texts)} texts; ablate takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
     if bool(asked.cuts) == (asked.each is not None):
         what = "cannot be used together" if asked.cuts else "are both missing: nothing is cut"
-        hint = 'use --cut L5H1, --cut "L5H1: it→animal", or --each head'
-        raise UsageError(f"--cut and --each {what}", hint=hint)
+        hint = f"use {arg('cut', 'L5H1')}, {arg('cut', 'L5H1: it→animal')}, or {arg('each', 'head')}"
+        raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
     if asked.reference is not None and asked.replacement != "mean":
-        raise UsageError("applies only to --with mean", where="--reference", hint="add --with mean")
+        raise UsageError(
+            f"applies only to {arg('replacement', 'mean')}",
+            where=arg("reference"),
+            hint=f"add {arg('replacement', 'mean')}",
+        )
     edges_only = asked.each == "edge" or (asked.each is None and all(cut.edge is not None for cut in asked.cuts))
     if asked.replacement == "mean" and edges_only:
-        raise UsageError("applies to heads and layers, not to edges", where="--with", hint="remove it")
-    narrowed = {"--layer": run.layer.word not in _EVERY, "--head": run.head.word not in _EVERY}
-    narrowed |= {"--query": run.query is not None, "--key": run.key is not None}
-    takes = {None: "", "head": "--layer --head", "layer": "--layer", "edge": "--layer --head --query --key"}
-    for option, given in narrowed.items():
-        if given and option not in takes[asked.each].split():
-            known = takes[asked.each].replace(" ", ", ")
-            unit = "--cut" if asked.each is None else f"--each {asked.each}"
-            hint = f"{unit} takes {known}" if known else "name layer, head and edge in --cut"
-            raise UsageError(f"does not apply to {unit}", where=option, hint=hint)
-    for option, picked in (("--layer", run.layer), ("--head", run.head)):
+        raise UsageError("applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it")
+    narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}
+    narrowed |= {"query": run.query is not None, "key": run.key is not None}
+    for name, given in narrowed.items():
+        if given and name not in _NARROWS[asked.each]:
+            known = ", ".join(map(arg, _NARROWS[asked.each]))
+            unit = arg("cut") if asked.each is None else arg("each", asked.each)
+            hint = f"{unit} takes {known}" if known else f"name layer, head and edge in {arg('cut')}"
+            raise UsageError(f"does not apply to {unit}", where=arg(name), hint=hint)
+    for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
-            raise UsageError("a mean cannot be cut", where=option, hint="use all, or numbers")
-    if asked.each == "edge" and not any(narrowed[option] for option in ("--layer", "--head", "--query")):
-        hint = "add --layer, --head or --query"
-        raise UsageError("cannot cut every edge of every head", where="--each edge", hint=hint)
+            raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
+    if asked.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
+        hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
+        raise UsageError("cannot cut every edge of every head", where=arg("each", "edge"), hint=hint)
 
 
 def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
@@ -115,7 +119,7 @@ def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, te
     """
     c, found = source.config, list[Cut]()
     for expression in asked.cuts:
-        where = f"--cut '{expression.written}'"
+        where = arg("cut", expression.written)
         places: dict[tuple[int, int], None] = {}
         for layers, heads in expression.heads:
             for layer in layers.numbers(c.n_layers, "layer", where):
@@ -150,7 +154,7 @@ def compared_positions(
     """
     if asked.at is not None:
         written = run.texts[0]
-        return sorted(asked.at.find(text.tokens, (written.text, written.pair), "--at")), []
+        return sorted(asked.at.find(text.tokens, (written.text, written.pair), arg("at"))), []
     kind = prediction_kind(run, source, run.mask)
     if kind is None:
         return [], []
@@ -177,8 +181,10 @@ def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: Tex
     pairs = [(query, key) for query in text.queries for key in text.keys]
     if len(places) * len(pairs) > MOST_EDGES:
         found = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
-        hint = f"at most {MOST_EDGES:,}; select fewer with --layer, --head, --query or --key"
-        raise UsageError(found, where="--each edge", hint=hint)
+        hint = (
+            f"at most {MOST_EDGES:,}; select fewer with {arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
+        )
+        raise UsageError(found, where=arg("each", "edge"), hint=hint)
     return [Cut("", (place,), (query,), (key,)) for place in places for query, key in pairs]
 
 
@@ -192,13 +198,13 @@ def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) 
         return None
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
-        raise UsageError("cannot be used with a model that attends to a second text", where="--reference", hint=hint)
-    tokens, notes = tokenize(source, asked.reference, None, "--reference", truncate=run.truncate)
+        raise UsageError("cannot be used with a model that attends to a second text", where=arg("reference"), hint=hint)
+    tokens, notes = tokenize(source, asked.reference, None, arg("reference"), truncate=run.truncate)
     notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {asked.reference}")
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
         given = (asked.reference,)
-        hidden = sorted(run.hide.find(tokens, given, "--hide", missing=missing))
+        hidden = sorted(run.hide.find(tokens, given, arg("hide"), missing=missing))
     if missing:
         notes.append(f"has no {', '.join(missing)} to hide")
     return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))

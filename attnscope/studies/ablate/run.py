@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import (
     Ablation,
@@ -115,7 +115,7 @@ def survey_effects(
         kept = np.flatnonzero(weights > 0).tolist()
         if not kept:
             found, hint = f"none of the {len(cuts):,} edges has any weight", "select other heads, queries or keys"
-            raise UsageError(found, where="--each edge", hint=hint)
+            raise UsageError(found, where=arg("each", "edge"), hint=hint)
         if len(kept) < len(cuts):
             notes.append(f"{len(cuts) - len(kept):,} of {len(cuts):,} edges have no weight and are left out")
         cuts, weights = [cuts[n] for n in kept], weights[kept]

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from attnscope.base.errors import AttnscopeError, ModelError
+from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
@@ -21,6 +21,7 @@ from attnscope.model.batch import make_batch, pad_texts
 from attnscope.model.module_hooks import in_this_thread
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Causal, Own
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
@@ -162,10 +163,8 @@ def _checks(
     findings = Findings(job.model_shape, job.text_plan.tokens)
     try:
         alone, on = _alone(job, engine, findings)
-    except AttnscopeError as e:
-        if isinstance(e, ModelError) or "not finite" not in e.found:
-            raise
-        return [Check("every number is finite", "fail", note=str(e))], [], [], engine.describe_mask()
+    except NotFinite as e:
+        return [Check("every number is finite", "fail", note=e.line(on_command_line))], [], [], engine.describe_mask()
     found = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
     found.append(on)
     on_step(1, steps)
@@ -290,7 +289,7 @@ def _transformers(
     try:
         theirs = _eager(job)
     except AttnscopeError as e:
-        return [skipped_check(name, str(e))], []
+        return [skipped_check(name, e.line(on_command_line))], []
     if len(theirs) != len(alone):
         return [skipped_check(name, f"it returns {len(theirs)} layers")], []
     gaps: dict[str, list[Tensor]] = {}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import HeadChange
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.studies.compare.tolerance import MatrixPair
@@ -23,12 +23,12 @@ def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange,
     """
     (one, a, name), (other, b, other_name) = first, second
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
-        hint = "select rows with --query, or run both with --pool"
+        hint = f"select rows with {arg('query')}, or run both with {arg('pool')}"
         raise AttnscopeError("only one side has a map", where=name, hint=hint)
     same = [t.piece for t in one.tokens] == [t.piece for t in other.tokens]
     same_sources = [t.piece for t in one.sources] == [t.piece for t in other.sources]
     if not same or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
-        hint = "select rows with --query, or use the same text and the same --pool"
+        hint = f"select rows with {arg('query')}, or use the same text and the same {arg('pool')}"
         raise AttnscopeError("maps of different tokens or runs cannot be compared", where=name, hint=hint)
     none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
     before, after = a.pooled.weights.astype(np.float64), b.pooled.weights.astype(np.float64)

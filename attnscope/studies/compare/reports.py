@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, Side
 from attnscope.findings.run import STAGES, HeadReport, TextReport, selection_name
 from attnscope.findings.tokens import Token, spell_piece
@@ -197,7 +197,7 @@ class _Text:
             if len(text.keys) < len(text.sources):
                 yield (
                     f"'{label}' has {len(text.keys)} of {len(text.sources)} keys: moved, JS, gains and losses need "
-                    "whole rows and are not computed; save it without --key to get them"
+                    f"whole rows and are not computed; save it without --key to get them"
                 )
         for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
             there, shown = ({pair[n] for pair in pairs} for pairs in (self.aligned.tokens, self.aligned.queries))
@@ -259,7 +259,7 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
     there = [selection_name(other) for other in text.heads]
     hint = "compare reports of the same layers and heads"
     if head.chosen and text.heads and text.heads[0].chosen:
-        hint = f"each side chose its own head; run one again with --layer {head.layer} --head {head.head}"
+        hint = f"each side chose its own head; run one again with {arg('layer', head.layer)} {arg('head', head.head)}"
     found = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
     raise AttnscopeError(found + (" …" if len(there) > _NAMED else ""), hint=hint)
 
@@ -301,7 +301,7 @@ class _AlignedSide:
     def weights(self) -> _Array:
         """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
         if "weights" not in self.head.stages:
-            hint = "save it with --stage scores,masked,weights"
+            hint = f"save it with {arg('stages', ('scores', 'masked', 'weights'))}"
             raise AttnscopeError("the report has no weights", where=selection_name(self.head), hint=hint)
         return self.head.stages["weights"][self.at].astype(np.float64)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import read_file
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.source import tokenize
@@ -150,11 +150,11 @@ def _found_in_either(
 
     changed = list(runs)
     if runs[0].query is not None:
-        rows = positions(runs[0].query, "--query")
+        rows = positions(runs[0].query, arg("query"))
         changed = [replace(run, query=PositionSelection.of(one)) for run, one in zip(runs, rows, strict=True)]
     if key is None or texts[0].context is not None:
         return list(zip(labels, changed, strict=True)), None
-    columns = positions(key, "--key")
+    columns = positions(key, arg("key"))
     changed = [replace(run, auto_key=PositionSelection.of(one)) for run, one in zip(changed, columns, strict=True)]
     return list(zip(labels, changed, strict=True)), columns[0]
 
@@ -179,7 +179,7 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     if key is None:
         return [None] * len(report.texts)
     texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
-    return [key.find(text.sources, words, "--key") for text, words in texts]
+    return [key.find(text.sources, words, arg("key")) for text, words in texts]
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
@@ -315,7 +315,7 @@ def read_report(path: Path) -> Report:
         data = read_file(path, cap=_CAP)
         return from_arrays(data, ending) if ending in ARRAY_FILES else from_json(data)
     except AttnscopeError as e:
-        raise e if e.where else AttnscopeError(e.found, where=path, hint=e.hint) from e
+        raise e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint) from e
 
 
 def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
@@ -333,10 +333,10 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
         named = {(head.layer, head.head): head for head in text.heads}
         chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
         if text.heads and not chosen:
-            raise UsageError(f"'{name}' has no such layer and head", where="--layer and --head")
+            raise UsageError(f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}")
         queries = text.queries
         if wanted.query is not None:
-            queries = sorted(wanted.query.find(text.tokens, (text.text, text.pair), "--query"))
+            queries = sorted(wanted.query.find(text.tokens, (text.text, text.pair), arg("query")))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
         parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
@@ -353,14 +353,14 @@ def _picked(
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:
         found = f"'{name}' has no {what} {', '.join(missing)}"
-        raise UsageError(found, where=f"--{what}", hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
+        raise UsageError(found, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
     return picked
 
 
 def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
     if missing := [position for position in asked if position not in saved]:
         found = f"'{name}' has no {what} {listed(missing)}"
-        raise UsageError(found, where=f"--{what}", hint=f"it has {listed(saved)}")
+        raise UsageError(found, where=arg(what), hint=f"it has {listed(saved)}")
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
@@ -369,6 +369,6 @@ def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> H
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:
         found = f"'{name}' has no {', '.join(missing)}"
-        raise UsageError(found, where="--stage", hint=f"it has {', '.join(head.stages) or 'none'}")
+        raise UsageError(found, where=arg("stages"), hint=f"it has {', '.join(head.stages) or 'none'}")
     kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
     return replace(head, stages=kept)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Cell, Comparison, StageVerdict, Verdict
 from attnscope.findings.tokens import spell_piece
 
@@ -144,7 +144,7 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
     masked = worst.cell.difference is None
     hint = first_layer(verdict) or None
     if masked:
-        hint = "compare under the same mask, or exclude the stage with --stage"
+        hint = f"compare under the same mask, or exclude the stage with {arg('stages')}"
     return AttnscopeError(f"{where(comparison, worst)}: {what(verdict, worst)}", hint=hint)
 
 

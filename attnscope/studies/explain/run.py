@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import UsageError, listed
+from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
 from attnscope.findings.explain import Explanation
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.run_config import RunConfig
@@ -66,23 +66,25 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
 def _check_one(run: RunConfig) -> None:
     """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
-        raise UsageError(f"{len(run.texts)} texts; explain takes one", where="--file", hint="pass TEXT")
+        raise UsageError(f"{len(run.texts)} texts; explain takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
             mean = picked.word == "mean"
             found = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
-            raise UsageError(found, where=f"--{what}", hint=f"use one, such as --{what} 0, or auto")
+            raise UsageError(found, where=arg(what), hint=f"use one, such as {arg(what, 0)}, or auto")
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     asked = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
     named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in asked[: _NAMED + 1]], _NAMED)
     if run.query is None:
-        hint = f"use --query WORD or --query POSITION; the text has {named}"
-        raise UsageError("explain needs one token", where="--query", hint=hint)
+        hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {named}"
+        raise UsageError("explain needs one token", where=arg("query"), hint=hint)
     if len(text_plan.queries) > 1:
         found = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
         raise UsageError(
-            found, where="--query", hint=f"select one by its position, such as --query {text_plan.queries[-1]}"
+            found,
+            where=arg("query"),
+            hint=f"select one by its position, such as {arg('query', text_plan.queries[-1])}",
         )
     return text_plan.queries[0]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.findings.heads import MeasuredHeads, MeasuredText
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.request.run_config import RunConfig
@@ -40,11 +40,11 @@ def ask_heads(
         UsageError: A row or key is not there, or keys are missing or too many.
     """
     if measure in OF_KEYS and run.key is None:
-        hint = "name the keys, such as --key animal, or use --measure entropy"
-        raise UsageError(f"{measure} is a sum over keys, and none are given", where="--key", hint=hint)
+        hint = f"name the keys, such as {arg('key', 'animal')}, or use {arg('measure', 'entropy')}"
+        raise UsageError(f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint)
     if measure not in OF_KEYS and run.key is not None:
-        hint = f"remove it, or use --measure {', '.join(OF_KEYS)}"
-        raise UsageError(f"{measure} is a statistic of whole rows", where="--key", hint=hint)
+        hint = f"remove it, or use {arg('measure', placeholder=', '.join(OF_KEYS))}"
+        raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
     session = session or Session(run.texts, progress)
     source = session.source(run)
     run = replace(run, by=measure) if measure in OF_KEYS else run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.head_roles import HEAD_ROLES, jackknife, main_roles
 from attnscope.findings.heads import HeadSurvey, Probes, RoleValues
@@ -65,7 +65,7 @@ def survey_heads(
     session = session or Session(run.texts, progress)
     source = session.source(run)
     if source.needs_context:
-        hint = "use --part encoder" if source.part else "use a model without cross-attention"
+        hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
@@ -160,7 +160,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
             if not shipped:
                 raise
             hint = "pass a text that the model's tokenizer knows"
-            raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.found})", hint=hint) from e
+            raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.parts.message})", hint=hint) from e
         texts.append(tokens)
         notes += [f"{text.where}: {note}" for note in said]
     return texts, notes

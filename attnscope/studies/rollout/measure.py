@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.flow import FLOW_MEASURES, FlowMeasure, TokenFlow
 from attnscope.findings.run import Report, TextReport
@@ -89,10 +89,10 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
     shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
     plan = _plan(run, source, layers, shown, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.own_mask:
-        hint = "remove --what-if same-scores"
+        hint = f"remove {arg('what_if', 'same-scores')}"
         raise UsageError(
             f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone",
-            where="--what-if",
+            where=arg("what_if"),
             hint=hint,
         )
     return FlowPlan(measure, layers, shown, plan)
@@ -101,31 +101,31 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
 def _check_options(run: RunConfig) -> None:
     """Refuse options that do not apply to a matrix of whole layers."""
     if run.head.word is None:
-        raise UsageError(f"{run.measure} combines all heads of a layer", where="--head", hint="remove it")
+        raise UsageError(f"{run.measure} combines all heads of a layer", where=arg("head"), hint="remove it")
     if run.show_padding:
         raise UsageError(
-            f"{run.measure} runs each text alone, without padding", where="--show-padding", hint="remove it"
+            f"{run.measure} runs each text alone, without padding", where=arg("show_padding"), hint="remove it"
         )
     if run.by != "weight":
-        raise UsageError(f"{run.measure} ranks sources by its own values", where="--by", hint="remove it")
+        raise UsageError(f"{run.measure} ranks sources by its own values", where=arg("by"), hint="remove it")
     if run.target is not None:
-        raise UsageError(f"{run.measure} is not measured on a logit", where="--by logit", hint="remove it")
+        raise UsageError(f"{run.measure} is not measured on a logit", where=arg("by", "logit"), hint="remove it")
     if run.stages != RunConfig(()).stages:
-        raise UsageError(f"{run.measure} has no stages", where="--stage", hint="remove it")
-    for option, given in (("--predict", run.predict), ("--generate", run.generate)):
+        raise UsageError(f"{run.measure} has no stages", where=arg("stages"), hint="remove it")
+    for where, given in ((arg("predict"), run.predict), (arg("generate"), run.generate)):
         if given:
-            raise UsageError(f"{run.measure} shows no predictions", where=option, hint="remove it, or --measure")
+            raise UsageError(f"{run.measure} shows no predictions", where=where, hint=f"remove it, or {arg('measure')}")
     if run.pool is not None:
-        hint = "remove it; --query and --key select rows and columns"
-        raise UsageError(f"{run.measure} has no pooled map", where="--pool", hint=hint)
+        hint = f"remove it; {arg('query')} and {arg('key')} select rows and columns"
+        raise UsageError(f"{run.measure} has no pooled map", where=arg("pool"), hint=hint)
 
 
 def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
     """Refuse a model whose layers do more to tokens than the measure follows."""
-    where = f"--measure {measure.name}"
+    where = arg("measure", measure.name)
     if source.needs_context or source.part == "cross":
         found = "is not defined under cross-attention, where a layer's output also depends on a second text"
-        raise UsageError(found, where=where, hint="use a model without cross-attention, or --part encoder")
+        raise UsageError(found, where=where, hint=f"use a model without cross-attention, or {arg('part', 'encoder')}")
     if measure.residual and not source.config.residual:
         hint = "use rollout-no-residual"
         raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
@@ -136,12 +136,14 @@ def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
     picked = run.layer
     if picked.word == "mean":
         raise UsageError(
-            f"{measure.name} cannot be averaged over layers", where="--layer", hint="use all, or a range such as 0-3"
+            f"{measure.name} cannot be averaged over layers",
+            where=arg("layer"),
+            hint="use all, or a range such as 0-3",
         )
     layers = sorted(picked.numbers(n_layers, "layer"))
     if measure.cumulative and layers != list(range(layers[0], layers[-1] + 1)):
         hint = f"use {layers[0]}-{layers[-1]}, or one layer"
-        raise UsageError(f"{measure.name} needs consecutive layers", where="--layer", hint=hint)
+        raise UsageError(f"{measure.name} needs consecutive layers", where=arg("layer"), hint=hint)
     return layers
 
 
@@ -182,7 +184,7 @@ def _plan(
         drawn=0 if run.window is None else results,
     )
     kept = 8 * cells * (len(layers) + _FLOATS)
-    hint = "use a shorter text, or raise --max-memory"
+    hint = f"use a shorter text, or raise {arg('max_memory')}"
     _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept + 4 * results}, hint)
     return replace(plan, stream_reason=stream_reason, memory=memory)
 

@@ -63,7 +63,7 @@ def test_words_are_those_of_the_context_under_cross_attention(folders):
 
 
 def test_a_word_that_a_text_lacks_is_an_error_that_names_it(folders):
-    with pytest.raises(UsageError, match=r"--hide: 'bank' is not in the text \(TEXT\); the text has tokens 0 to"):
+    with pytest.raises(UsageError, match=r"hide: 'bank' is not in the text \(text\); the text has tokens 0 to"):
         run(folders("bert"), hide="bank")
-    with pytest.raises(UsageError, match="--hide: 'sea' is not in the text; the text has tokens"):
+    with pytest.raises(UsageError, match="hide: 'sea' is not in the text; the text has tokens"):
         run(folders("bert"), texts=TEXTS[:1], hide="sea")

@@ -97,7 +97,7 @@ def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
     told = (
-        "; pip install 'attnscope[transformers]' and add --engine transformers"
+        "; pip install 'attnscope[transformers]' and add engine='transformers'"
         " to run, compare, batch or check; without it, "
     )
     assert told in refused(folders("t5"), engine="native")
@@ -225,11 +225,11 @@ def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
 def test_parts(folders):
     assert "use one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
     assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
-    assert "only works with --engine transformers" in refused(
+    assert "only works with engine='transformers'" in refused(
         folders("llama"), UsageError, part="cross", engine="native"
     )
     assert "pass the text for the encoder" in refused(folders("t5"), UsageError, part="decoder")
-    assert "reads only TEXT" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
+    assert "reads only text" in refused(folders("t5"), UsageError, part="encoder", context=SOURCE)
     assert "has no cross-attention" in refused(folders("llama"), UsageError, context=SOURCE)
 
 

@@ -86,6 +86,6 @@ def test_a_screen_names_padding_and_ranks_nothing_for_it(tmp_path, capsys):
 
 
 def test_what_it_does_not_go_with_is_refused(folders):
-    with pytest.raises(UsageError, match="--show-padding: applies only to self-attention"):
+    with pytest.raises(UsageError, match="show_padding: applies only to self-attention"):
         run(folders("bart"), texts=TEXTS, context=SOURCE, part="cross", show_padding=True)
     assert main(["run", "a b", "--config", "causal", "--measure", "rollout", "--show-padding", "--quiet"]) == 2

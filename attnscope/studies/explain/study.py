@@ -1,0 +1,49 @@
+"""`attnscope explain`: the arithmetic of one token's attention."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from attnscope.studies.study import Display, FindingsKind, Request, Study, StudyCommand
+
+if TYPE_CHECKING:
+    from attnscope.views.parts import ViewPart
+    from attnscope.views.settings import DisplaySettings
+
+_WINDOW = 16  # number of keys of a long text that a screen shows
+
+
+def _answer(request: Request) -> Any:
+    from msgspec.structs import replace
+
+    from attnscope.studies.explain.run import explain
+
+    window = request.values.get("top") or (_WINDOW if request.brief else None)
+    run = replace(request.run, window=window, top=3)
+    return explain(run, request.progress, request.session)
+
+
+def _show(explanation: Any, settings: "DisplaySettings", _display: Display) -> "Iterator[ViewPart]":
+    from attnscope.studies.explain.screen import present_explanation
+
+    return present_explanation(explanation, settings)
+
+
+STUDY = Study(
+    (FindingsKind("explain", "attnscope.findings.explain:Explanation", _show),),
+    StudyCommand(
+        """Explain the attention of one token, step by step.
+
+        Shows the model's own numbers: what enters the layer, the query and every key, the dot products and the
+        dimensions that contribute most to the largest, scale, mask, softmax, and the weighted sum of the values. Every
+        step is recomputed and compared with the model.
+        """,
+        """
+        attnscope explain "The bank by the river" --query bank
+        attnscope explain "The bank by the river" --query bank --key river
+        attnscope explain "The bank by the river" --query 1 --layer 0 --head 2
+        attnscope explain "The bank by the river" --query bank --config causal --mask bidirectional
+        attnscope explain "The bank by the river" --query bank --json | jq .cells[0].parts
+        """,
+        _answer,
+    ),
+)

@@ -1,0 +1,41 @@
+"""The studies, and the kinds of findings that follow from them."""
+
+from functools import cache
+from importlib import import_module
+
+from attnscope.request.options import COMMANDS, Option
+from attnscope.studies.study import FindingsKind, Study
+
+STUDIES = (
+    "run",
+    "compare",
+    "explain",
+    "heads",
+    "ablate",
+    "check",
+)  # folders
+
+
+@cache
+def study(name: str) -> Study:
+    """Return what a study declares."""
+    declared: Study = import_module(f"attnscope.studies.{name}.study").STUDY
+    return declared
+
+
+@cache
+def kinds() -> tuple[FindingsKind, ...]:
+    """Return the kinds of findings of all studies."""
+    return tuple(kind for name in STUDIES for kind in study(name).kinds)
+
+
+def kind_of(findings: object) -> FindingsKind:
+    """Return the kind of some findings."""
+    named = f"{type(findings).__module__}:{type(findings).__qualname__}"
+    return next(kind for kind in kinds() if kind.findings == named)
+
+
+def options_of(name: str) -> tuple[Option, ...]:
+    """Return the options of a command."""
+    command = study(name).command if name in STUDIES else None
+    return command.options if command is not None and command.options else COMMANDS[name]

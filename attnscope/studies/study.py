@@ -1,0 +1,104 @@
+"""What a study declares: its command, its Python function, and the kinds of its findings with their screens and files.
+
+A study is a folder with a `study.py`, and its name in `studies/registry.py`. Declarations import nothing heavy: what
+computes and what draws is imported when it is called.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnscope.request.options import Option
+
+if TYPE_CHECKING:
+    from attnscope.request.run_config import RunConfig
+    from attnscope.run.session import Session
+    from attnscope.studies.heads.screen import Listing
+    from attnscope.views.parts import ViewPart
+    from attnscope.views.settings import DisplaySettings
+
+Format = Literal["table", "heat", "verdict"]
+DRAWN = (".json", ".txt", ".svg", ".png")  # formats that every kind with a screen of parts can have
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a caller wants to see of findings, beyond the settings that all views share.
+
+    Attributes:
+        format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
+            comparison.
+        listing: Which heads or effects are listed; None for a choice by the format.
+    """
+
+    format: Format = "table"
+    listing: "Listing | None" = None
+
+
+@dataclass(frozen=True)
+class FindingsKind:
+    """A kind of findings.
+
+    Attributes:
+        name: Name of the kind: the study's, unless the study has several.
+        findings: Module and name of its class, such as `attnscope.findings.run:Report`.
+        show: Turns findings into parts.
+        formats: Extensions of the files that can hold it.
+        typed: How errors name the command that finds it.
+    """
+
+    name: str
+    findings: str
+    show: "Callable[[Any, DisplaySettings, Display], Iterator[ViewPart]]"
+    formats: tuple[str, ...] = DRAWN
+    typed: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command or a call in Python asks of a study.
+
+    Attributes:
+        run: The texts, the model, and what applies to every study.
+        values: Values of the study's own options by name; None for one that is not given.
+        brief: The findings are drawn for reading, so that a window of a long text is enough.
+        progress: Called with a step's name, what is done of it, and its total.
+        session: Models that are open already.
+    """
+
+    run: "RunConfig"
+    values: Mapping[str, Any]
+    brief: bool = False
+    progress: Any = None
+    session: "Session | None" = None
+
+
+@dataclass(frozen=True)
+class StudyCommand:
+    """A command and a Python function that need no code of their own.
+
+    Attributes:
+        help: Its help; the first line says what it does.
+        examples: Examples, a line each.
+        answer: Computes the findings.
+        options: Its options; none if `request/options.py` lists them under the study's name.
+    """
+
+    help: str
+    examples: str
+    answer: Callable[[Request], Any]
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: one folder.
+
+    Attributes:
+        kinds: The kinds of its findings.
+        command: Its command; None if `cli` and `api` have code for it.
+    """
+
+    kinds: tuple[FindingsKind, ...]
+    command: StudyCommand | None = None
