@@ -47,13 +47,15 @@ def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words
 
 
 def _draw_rows(table: Tensor, words: Sequence[str], seed: int, path: str) -> Tensor:
-    """Fill each row of a table, (V, D), with standard normal numbers of its word's own, or of its id beyond the words.
+    """Fill each row of a table, (V, D), with standard normal numbers of its word's own.
 
     NumPy draws them, because a generator of torch uses only 32 bits of its seed: two words would draw the same numbers.
+    Rows beyond the words are drawn together: there may be millions of them.
     """
-    for row, word in zip(table, (*words, *range(len(words), len(table))), strict=False):
+    for row, word in zip(table, words, strict=False):
         digest = sha256(ascii((seed, path, word)).encode()).digest()
         row.copy_(torch.from_numpy(np.random.default_rng(list(digest)).standard_normal(len(row), np.float32)))
+    table[len(words) :].normal_(generator=torch.Generator().manual_seed(seed))
     return table
 
 

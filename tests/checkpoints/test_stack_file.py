@@ -158,6 +158,17 @@ def test_a_word_has_the_same_logit_in_every_vocabulary(tmp_path):
     assert two.embed.tokens.weight.unique().numel() == 4 * 8, "no two words share numbers"
 
 
+def test_rows_without_a_word_are_drawn_together(tmp_path, monkeypatch):
+    """One by one, two million of them took a minute."""
+    drawn = []
+    generator = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: (drawn.append(seed), generator(seed))[1])
+    config = read_stack(written(tmp_path, "d_model = 8\nvocab_size = 5000")).config(2)
+    table = make_random(config, 3, 1, torch.float32, torch.device("cpu"), ["by", "river"]).embed.tokens.weight
+    assert len(drawn) == 2
+    assert 0.9 < float(table.detach()[2:].std()) < 1.1
+
+
 def test_a_row_of_the_embedding_without_a_word_is_named_by_its_number(tmp_path):
     path = written(tmp_path, "head = {tied = false}\nmask = 'causal'\nvocab_size = 200")
     report = inspect(requested(texts=(TEXT,), config=str(path), predict=True))
