@@ -93,8 +93,11 @@ def test_the_benchmark_of_cuda_says_that_there_is_none(run_here: RunHere) -> Non
     assert "no CUDA device" in said
 
 
-def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_next_one(tmp_path: Path) -> None:
+def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the CPU, where nothing that it prints says anything about a GPU."""
+    monkeypatch.setenv("OUT", str(tmp_path))
     page = tmp_path / "page.md"
     page.write_text("# Benchmarks\n\n## CUDA: `python benchmarks/gpu.py`\n\nText.\n\n## Other\n\nEnd.\n")
     asked = ("gpu.py", "attend", "--device", "cpu", "--tokens", "64", "--runs", "1", "--into", str(page))

@@ -12,7 +12,7 @@ from attnscope.cli.app import build_app
 from attnscope.request.options import RUN, number
 from attnscope.studies import registry
 from attnscope.studies.study import FindingsKind, Study, StudyCommand
-from attnscope.views.parts import Paragraph
+from attnscope.views.parts import paragraph
 from attnscope.views.spans import Span
 
 TEXT = "The bank by the river"
@@ -31,7 +31,7 @@ def answer(request):
 
 
 def show(findings, settings, display):
-    yield Paragraph((Span(f"lengths: {findings.lengths}"),))
+    yield paragraph((Span(f"lengths: {findings.lengths}"),))
 
 
 @pytest.fixture

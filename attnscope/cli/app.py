@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import cleandoc
 
 import typer
 
@@ -60,7 +61,7 @@ def _function(name: str) -> tuple[Callable[[Given], None], str]:
     """Return what a command does, and its examples."""
     declared = study(name).command if name in STUDIES else None
     if declared is not None:
-        return answer(name, declared), declared.examples
+        return answer(name, declared), cleandoc(declared.examples)
     module = import_module(f"attnscope.cli.{_MODULES[name]}")
     return getattr(module, _MODULES[name]), module.EXAMPLES
 

@@ -182,8 +182,8 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
         ({"sources": found.sources[1:]}, "attribution.sources has shape \\[13\\], expected \\[14\\]"),
         ({"mlps": found.mlps[1:]}, "attribution.mlps has shape \\[29\\], expected \\[30\\]"),
         ({"position": 14}, "attribution.position has a position of 14 or more"),
-        ({"edges": [msgspec.structs.replace(found.edges[0], layer=30)]}, "has a layer of 30 or more"),
-        ({"edges": [msgspec.structs.replace(found.edges[0], head=9)]}, "has a head of 9 or more"),
+        ({"edges": [msgspec.structs.replace(found.edges[0], layer=30)]}, "layer has a position of 30 or more"),
+        ({"edges": [msgspec.structs.replace(found.edges[0], head=9)]}, "head has a position of 9 or more"),
     ):
         wrong = msgspec.structs.replace(found, **changes)
         one = msgspec.structs.replace(report.data.texts[0], attribution=wrong)

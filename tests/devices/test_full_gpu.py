@@ -81,10 +81,10 @@ def test_batch_goes_on_with_fewer_texts_at_a_time(simulated: str, tmp_path: Path
             "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors …",
             "a build of torch",
         ),
-        ("CUDA error: device-side assert triggered", "--device cpu"),
-        ("The NVIDIA driver on your system is too old (found version 11040). Please update", "--device cpu"),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "--device cpu"),
-        ("MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB). Tried to …", "--device cpu"),
+        ("CUDA error: device-side assert triggered", "device='cpu'"),
+        ("The NVIDIA driver on your system is too old (found version 11040). Please update", "device='cpu'"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "device='cpu'"),
+        ("MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB). Tried to …", "device='cpu'"),
     ],
 )
 def test_what_a_gpu_cannot_do_is_not_a_bug_of_ours(message: str, hint: str) -> None:

@@ -39,10 +39,10 @@ def plan(minilm: Path) -> Callable[..., RunPlan]:
 
 def test_max_memory_limits_the_gpu(simulated: str, plan: Callable[..., RunPlan]) -> None:
     assert not plan(device=simulated, max_memory=300 * MIB).stream_reason
-    with pytest.raises(AttnscopeError, match=r"--max-memory is 300\.0 MiB"):
+    with pytest.raises(AttnscopeError, match=r"max_memory is 300\.0 MiB"):
         plan(device="cpu", max_memory=300 * MIB)
     assert "--max-memory is 100.0 MiB" in plan(device=simulated, max_memory=100 * MIB).stream_reason
-    with pytest.raises(AttnscopeError, match=r"weights, two layers at a time .* --max-memory is 30\.0 MiB"):
+    with pytest.raises(AttnscopeError, match=r"weights, two layers at a time .* max_memory is 30\.0 MiB"):
         plan(device=simulated, max_memory=30 * MIB)
 
 

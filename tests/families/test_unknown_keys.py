@@ -96,8 +96,8 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "hint"),
     [
-        ("llama", {"is_causal": False}, "transformers' code has a key of this name; --engine"),
-        ("llama", {"my_alibi": True}, "its name contains 'alibi'; --ignore-key NAME ignores a key"),
+        ("llama", {"is_causal": False}, "transformers' code has a key of this name; engine='transformers'"),
+        ("llama", {"my_alibi": True}, "its name contains 'alibi'; ignore_key=NAME ignores a key"),
         ("llama", {"residual_multiplier": 0.2}, "other architectures of transformers have a key of this name"),
         ("llama", {"some_attention_dropout": True}, "its name contains 'atten'"),
         ("llama", {"global_token_id": 3}, "its name contains 'global'"),
@@ -106,9 +106,9 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
             {"mask_token_id": 3},
             "it may change attention, so attnscope refuses to ignore it: its name contains ",
         ),
-        ("llama", {"x y": 1}, "it may change attention, so attnscope refuses to ignore it; --ignore-key"),
-        ("llama", {"x" * 101: 1}, "it may change attention, so attnscope refuses to ignore it; --ignore-key"),
-        ("gpt2", {"nEmbd": 5}, "did you mean 'n_embd'?; --ignore-key NAME ignores a key"),
+        ("llama", {"x y": 1}, "it may change attention, so attnscope refuses to ignore it; ignore_key="),
+        ("llama", {"x" * 101: 1}, "it may change attention, so attnscope refuses to ignore it; ignore_key="),
+        ("gpt2", {"nEmbd": 5}, "did you mean 'n_embd'?; ignore_key=NAME ignores a key"),
         ("qwen2", {"attn_implementation": "kernels/own"}, 'attn_implementation is "kernels/own"; expected one of eag'),
         ("qwen2", {"_attn_implementation": ["sdpa"]}, '_attn_implementation is ["sdpa"]; expected one of eager, '),
         ("qwen2", {"quantization": {"bits": 4}}, "quantization: the weights are quantised (MLX)"),

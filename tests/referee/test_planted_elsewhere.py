@@ -88,22 +88,23 @@ def _rows_of_a_group() -> Plant:
 
 def _a_row_for_every_contributor() -> Plant:
     """As it was: statistics of a row stand beside each of its contributors."""
-    _, rows = tables._KINDS["rows"]
-    return _made_otherwise("rows", lambda record: (part for part in (*rows(record), *rows(record))))
+    made = tables.tables
+
+    def wrong(kind: str, record: Any) -> Any:
+        for part in made(kind, record):
+            yield from (part, part) if kind == "rows" else (part,)
+
+    return tables, "tables", wrong
 
 
 def _keys_by_their_column() -> Plant:
-    matrices = tables._matrices
+    made = tables.tables
 
-    def wrong(record: Any) -> Any:
-        for part in matrices(record):
-            yield part | {"value": part["value"][::-1]}
+    def wrong(kind: str, record: Any) -> Any:
+        for part in made(kind, record):
+            yield part | {"value": part["value"][::-1]} if kind == "matrices" else part
 
-    return _made_otherwise("matrices", wrong)
-
-
-def _made_otherwise(kind: str, rows: Callable[[Any], Any]) -> Plant:
-    return tables, "_KINDS", {**tables._KINDS, kind: (tables._KINDS[kind][0], rows)}
+    return tables, "tables", wrong
 
 
 def _shards_of_the_record_before() -> Plant:

@@ -179,7 +179,7 @@ def test_values_of_several_widths_are_an_array_for_each_head(tmp_path):
     assert metadata["axes"]["L1H0.output"] == ["query", "width"]
 
 
-@pytest.mark.parametrize("ending", formats.endings("run"))
+@pytest.mark.parametrize("ending", [".json", ".txt", ".svg", ".png", ".safetensors", ".npz"])
 def test_the_same_report_gives_the_same_bytes_in_another_process(ending):
     program = (
         "from pathlib import Path; from hashlib import sha256; from tests.helpers.sample_reports import bank;"
