@@ -43,7 +43,9 @@ def lengths(monkeypatch):
     module.STUDY = Study((kind,), StudyCommand("Count letters.", "attnscope lengths abc", answer, options))
     for name in ("attnscope.studies.lengths", module.__name__):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(registry, "STUDIES", (*registry.STUDIES, "lengths"))
+    studies = (*registry.STUDIES, "lengths")
+    for holder in ("attnscope.studies.registry", "attnscope.api"):
+        monkeypatch.setattr(f"{holder}.STUDIES", studies)
     registry.kinds.cache_clear()
     yield
     registry.kinds.cache_clear()
@@ -85,4 +87,3 @@ def test_every_kind_of_findings_names_a_class_and_formats_that_are_written():
         module, _, name = kind.findings.partition(":")
         assert issubclass(getattr(import_module(module), name), msgspec.Struct)
         assert set(kind.formats) <= endings
-        assert (kind.show is None) != (kind.text is None)

@@ -213,7 +213,7 @@ def spare_memory(
         on_gpu = [_on_gpu(need) | {"tile": tile_bytes(gpu.total, cells)} for need in (kept, streamed)]
         most, what = (int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}")
         if run.max_memory is not None:
-            most, what = run.max_memory, "--max-memory"
+            most, what = run.max_memory, arg("max_memory")
         why = find_stream_reason(on_gpu[0], on_gpu[1] if again else None, most, what, hint)
         # findings are copied to the host, and weights pass through it
         on_host = {name: size for name, size in streamed.items() if name in (*_ON_HOST, "kept", "weights")}
