@@ -149,7 +149,7 @@ def is_begun(stream: Any) -> bool:
 
 
 def begins(stream: Any, seconds: float) -> bool:
-    """Wait until a stream has something to read or has ended, and tell whether that happened in time.
+    """Wait for input; return whether the stream has something to read, or has ended, within the time limit.
 
     A pipe that nobody writes to cannot be told from one whose writer is slow, so a command that works without input
     waits only so long.

@@ -187,7 +187,11 @@ EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the wo
 
 
 def reported_parts(with_map: object) -> tuple[str, ...]:
-    """Return the parts that a Report holds of a text besides its matrices, with or without a map."""
+    """Return the names of the parts that a Report has for each text besides its matrices.
+
+    Args:
+        with_map: Whether the text is shown as a map of runs of tokens, which has parts of its own.
+    """
     return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
 
 

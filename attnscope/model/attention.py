@@ -124,7 +124,17 @@ def _walk_tiles(
     *,
     quiet: bool = False,
 ) -> None:
-    """Compute the tiles of some heads; `quiet` shows them to nobody, and only looks for what is not finite."""
+    """Compute the tiles of some heads, check that they are finite, and pass them to the recorders.
+
+    Args:
+        walk: The layer.
+        heads: The heads.
+        mask: The mask.
+        recorders: What records the tiles.
+        output: Receives the heads' outputs; None if nobody needs them.
+        checks: Finds values that are not finite.
+        quiet: Only check the tiles: the recorders have had them already.
+    """
     inputs = walk.inputs
     needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)

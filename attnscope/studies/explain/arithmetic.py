@@ -82,7 +82,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
-    """Split q·k into its products, one for each dimension or rotated pair of dimensions, the largest first.
+    """Split q·k into one product per dimension, or per rotated pair of dimensions; the largest magnitude comes first.
 
     Args:
         q: The query as attention takes it, (E,).

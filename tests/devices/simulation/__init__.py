@@ -1,6 +1,6 @@
 """GPUs that are not there: `simulated_devices()` makes torch believe in two CUDA devices and an MPS device.
 
-It takes a CPU build of torch, and no compiler. A fallback for the dispatch keys CUDA and MPS makes factories and copies
+It takes a CPU build of torch, and no compiler. A fallback for the dispatch keys CUDA and MPS makes creation and copying
 return `SimulatedTensor`s; c10's device guards of these types are the CPU's, which do nothing; torch.cuda reports the
 devices, and their memory.
 """
@@ -97,18 +97,18 @@ def _register() -> None:
     """Give torch what it lacks without GPUs, once for the process: it stays, and without devices nothing reaches it."""
     for backend, number in _TYPES.items():
         _register_guard(number)
-        everything, factories = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+        everything, others = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
         everything.fallback(_run_lost, backend)
-        factories.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
+        others.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
         for name in _FACTORIES:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(aten, packet), overload or "default")
-            factories.impl(name, lambda *args, op=op, **kwargs: run(op, args, kwargs), backend)
-        _lasting.extend([everything, factories])
+            others.impl(name, lambda *args, op=op, **kwargs: run(op, args, kwargs), backend)
+        _lasting.extend([everything, others])
 
 
 def _run_lost(op: torch._ops.OpOverload, *args: object, **kwargs: object) -> object:
-    """Run an operator that no tensor of ours has caught: a factory, or a copy from the CPU."""
+    """Run an operator that no tensor of ours has caught: one that makes a tensor, or a copy from the CPU."""
     lost = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
     assert all(isinstance(x, SimulatedTensor) for x in lost), f"{op} got {type(lost[0])} on {lost[0].device}"
     return run(op, args, kwargs)
