@@ -64,7 +64,7 @@ __all__ = [
     "read_dump",
 ]
 
-Loaded = TypeVar("Loaded", InspectResult, CompareResult, ExplainResult)
+Loaded = TypeVar("Loaded", bound=Result[Any])
 
 
 def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> InspectResult:
@@ -199,15 +199,15 @@ def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> 
 
 
 @overload
-def load(path: str | os.PathLike[str]) -> InspectResult: ...
+def load(path: str | os.PathLike[str]) -> Any: ...
 @overload
 def load(path: str | os.PathLike[str], kind: type[Loaded]) -> Loaded: ...
-def load(path: str | os.PathLike[str], kind: type[Any] = InspectResult) -> Any:
-    """Read findings from a file that `save` or `attnscope run --output report.json` wrote.
+def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
+    """Read findings from a file that `save` or `--output` wrote.
 
     Args:
         path: The .json file; for an InspectResult also the .npz or .safetensors file.
-        kind: Type of the result: InspectResult, CompareResult or ExplainResult.
+        kind: Type that the result must be, such as CompareResult; None for that of the file's findings.
 
     Raises:
         AttnscopeError: The file cannot be read, holds a result of another type, or is inconsistent.

@@ -5,51 +5,58 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.api.options import file_path
-from attnscope.api.results import CompareResult, ExplainResult, InspectResult
+from attnscope.api.results import InspectResult, Result
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
+from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
-from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
-from attnscope.findings.explain import EXPLAIN_SCHEMA, Explanation
-from attnscope.findings.run import SCHEMA
+from attnscope.findings.run import Report
 from attnscope.studies.compare.runs import read_report
+from attnscope.studies.registry import kinds
+from attnscope.studies.study import FindingsKind
 
 _CAP = 4 << 30
-_SCHEMAS = {SCHEMA: "InspectResult", COMPARE_SCHEMA: "CompareResult", EXPLAIN_SCHEMA: "ExplainResult"}
-_KINDS: dict[type, Any] = {CompareResult: Comparison, ExplainResult: Explanation}
 
 
-def load_as(path: str | os.PathLike[str], kind: type) -> Any:
-    """Read findings of a kind.
+def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
+    """Read findings of any kind that a study declares.
 
     Args:
         path: The file.
-        kind: InspectResult, CompareResult or ExplainResult.
+        kind: The result type that it must be; None for whatever the file holds.
 
     Raises:
         AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
         UsageError: There is no such kind.
     """
-    if kind is not InspectResult and kind not in _KINDS:
+    types = {each.findings_type(): _result_type(each.findings_type()) for each in kinds()}
+    if kind is not None and kind not in types.values():
         named = getattr(kind, "__name__", repr(kind))
-        raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(_SCHEMAS.values())}")
+        known = dict.fromkeys(result.__name__ for result in types.values())
+        raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(known)}")
     file = file_path(path)
+    held = _kind_in(file)
+    expected = next((each for each in types if types[each] is kind), Report) if held is None else held.findings_type()
+    if held is not None and kind not in (None, types[expected]):
+        hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{types[expected].__name__})"
+        raise AttnscopeError(f"holds the findings of {held.typed or held.name}", where=file, hint=hint)
     try:
-        if kind is InspectResult:
+        if expected is Report:
             return InspectResult(read_report(file))
-        return kind(from_json(read_file(file, cap=_CAP), _KINDS[kind]))
+        return types[expected](from_json(read_file(file, cap=_CAP), expected))
     except AttnscopeError as e:
-        there = _kind_in(file)
-        if there is not None and there != kind.__name__:
-            hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{there})"
-            message = f"holds the findings of {there.removesuffix('Result').lower()}"
-            raise AttnscopeError(message, where=file, hint=hint) from e
         raise e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint) from e
 
 
-def _kind_in(file: Path) -> str | None:
-    """Return which of the results a file of JSON holds; None where that cannot be said."""
-    try:
-        return _SCHEMAS.get(schema_of(read_file(file, cap=_CAP)))
-    except AttnscopeError:
+def _result_type(findings: type) -> type[Result[Any]]:
+    """Return the class that presents these findings in Python: the one that is declared as a Result of them."""
+    declared = (each for each in Result.__subclasses__() if each.__init__ is Result.__init__)
+    return next((each for each in declared if findings in each.__orig_bases__[0].__args__), Result)  # type: ignore[attr-defined]
+
+
+def _kind_in(file: Path) -> FindingsKind | None:
+    """Return the kind of findings that a file of JSON says it holds; None if it says nothing that we know."""
+    if file.suffix.lower() in ARRAY_FILES:
         return None
+    name = schema_of(read_file(file, cap=_CAP)).partition("/")[0]
+    return next((each for each in kinds() if each.schema.partition("/")[0] == name), None)

@@ -6,6 +6,7 @@ computes and what draws is imported when it is called.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.request.options import Option
@@ -53,6 +54,17 @@ class FindingsKind:
     show: "Callable[[Any, DisplaySettings, Display], Iterator[ViewPart]]"
     formats: tuple[str, ...] = DRAWN
     typed: str = ""
+
+    def findings_type(self) -> Any:
+        """Import the class of its findings."""
+        module, _, name = self.findings.partition(":")
+        return getattr(import_module(module), name)
+
+    @property
+    def schema(self) -> str:
+        """Name and version of its JSON."""
+        schema: str = self.findings_type().__struct_defaults__[-1]
+        return schema
 
 
 @dataclass(frozen=True)

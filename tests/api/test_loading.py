@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import attnscope
+from attnscope.api.loading import _result_type
+from attnscope.api.results import Result
+from attnscope.studies.registry import kind_of, kinds
 
 TEXT, MASKED = "The bank by the river", "The [MASK] by the bank"
 
@@ -21,6 +24,11 @@ def saved(tmp_path_factory):
         "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
         "texts": attnscope.compare(TEXT, "The bank by the wide lake"),
         "explain": attnscope.explain(TEXT, query="by", mask="causal"),
+        "heads": attnscope.heads(text=TEXT, draws=2, role="previous"),
+        "measured": attnscope.heads(text=TEXT, measure="entropy"),
+        "ablate": attnscope.ablate(TEXT, cut="L0H0"),
+        "effects": attnscope.ablate(TEXT, each="layer"),
+        "check": attnscope.check(TEXT),
         "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
     }
     for name, result in made.items():
@@ -54,30 +62,31 @@ def test_an_array_file_is_a_side_of_a_comparison(tmp_path):
     np.testing.assert_array_equal(change.heads[0].difference, second[0, 0].weights - first[0, 0].weights)
 
 
-def test_comparisons_and_explanations_are_loaded_to_the_last_bit(saved):
+def test_findings_of_every_kind_are_loaded_to_the_last_bit(saved):
+    """The kinds are those that studies declare; the type of the result follows from the file."""
     folder, made = saved
-    for name, kind in (
-        ("compare", attnscope.CompareResult),
-        ("texts", attnscope.CompareResult),
-        ("explain", attnscope.ExplainResult),
-    ):
-        loaded = attnscope.load(folder / f"{name}.json", kind)
-        assert type(loaded) is kind
-        assert loaded.to_json() == made[name].to_json()
-        assert repr(loaded) == repr(made[name])
-    assert np.isneginf(loaded.masked[3:]).all()
+    for name, result in made.items():
+        for kind in (None, type(result)):
+            loaded = attnscope.load(folder / f"{name}.json", kind)
+            assert type(loaded) is type(result)
+            assert loaded.to_json() == result.to_json()
+            assert repr(loaded) == repr(result)
+    there = {kind_of(result.data).name for result in made.values()}
+    with_class = {each.name for each in kinds() if _result_type(each.findings_type()) is not Result}
+    assert with_class <= there, "a kind with a class of its own that no file of this test holds"
+    assert np.isneginf(attnscope.load(folder / "explain.json").masked[3:]).all()
 
 
 def test_what_a_file_holds_instead_is_said(saved, tmp_path):
     folder, _ = saved
-    for name, there in (("compare", "Compare"), ("explain", "Explain")):
+    for name, there in (("compare", "Compare"), ("explain", "Explain"), ("heads", "Survey"), ("check", "Check")):
         with pytest.raises(attnscope.AttnscopeError, match=rf"{name}\.json: holds the findings of {name}; ") as error:
-            attnscope.load(folder / f"{name}.json")
+            attnscope.load(folder / f"{name}.json", attnscope.InspectResult)
         assert error.value.hint == f"attnscope.load({str(folder / f'{name}.json')!r}, attnscope.{there}Result)"
-    with pytest.raises(attnscope.AttnscopeError, match=r"holds the findings of inspect; attnscope\.load\(.*Inspect"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"holds the findings of run; attnscope\.load\(.*Inspect"):
         attnscope.load(folder / "report.json", attnscope.CompareResult)
-    with pytest.raises(attnscope.AttnscopeError, match="kind: CheckResult cannot be loaded; use InspectResult, Comp"):
-        attnscope.load(folder / "report.json", attnscope.CheckResult)
+    with pytest.raises(attnscope.AttnscopeError, match="kind: HeadResult cannot be loaded; use InspectResult, Comp"):
+        attnscope.load(folder / "report.json", attnscope.HeadResult)
     np.savez(tmp_path / "x.npz", weights=np.zeros(3))
     with pytest.raises(
         attnscope.AttnscopeError, match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays"
@@ -151,6 +160,11 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
     kind = {
         "compare": attnscope.CompareResult,
         "explain": attnscope.ExplainResult,
+        "heads": attnscope.heads(text=TEXT, draws=2, role="previous"),
+        "measured": attnscope.heads(text=TEXT, measure="entropy"),
+        "ablate": attnscope.ablate(TEXT, cut="L0H0"),
+        "effects": attnscope.ablate(TEXT, each="layer"),
+        "check": attnscope.check(TEXT),
         "generated": attnscope.InspectResult,
     }
     with pytest.raises(attnscope.AttnscopeError, match=re.escape(said)) as error:

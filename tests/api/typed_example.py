@@ -28,9 +28,10 @@ def arrays(text: str, folder: Path) -> None:
     assert_type([text.query_tokens for text in report.texts], list[list[str]])
     assert_type(float(report[3, 0].rows.entropy[0]), float)
     report.save("r.html", force=True)
-    assert_type(attnscope.load("r.json"), attnscope.InspectResult)
+    assert_type(attnscope.load("r.json", attnscope.InspectResult), attnscope.InspectResult)
     assert_type(attnscope.load("c.json", attnscope.CompareResult), attnscope.CompareResult)
     assert_type(attnscope.load("e.json", attnscope.ExplainResult), attnscope.ExplainResult)
+    assert_type(attnscope.load("h.json", attnscope.SurveyResult), attnscope.SurveyResult)
     for head in report:
         assert_type(head, attnscope.HeadResult)
 
