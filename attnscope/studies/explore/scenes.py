@@ -1,0 +1,245 @@
+"""Make scenes of a walk from findings about a text."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from attnscope.checkpoints.source import DEFAULT_MODEL
+from attnscope.findings.head_roles import HEAD_ROLES
+from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.overview import Pooled
+from attnscope.findings.predictions import Prediction
+from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+from attnscope.findings.tokens import Token
+from attnscope.studies.screens.header import report_header
+from attnscope.views.axes import source_kind, token_axis
+from attnscope.views.parts import Facts, joined
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, token_span
+from attnscope.views.walk.scene import (
+    STAGES,
+    Forecast,
+    HeadNumber,
+    HeadRoles,
+    Number,
+    Passage,
+    RankedSources,
+    Scene,
+    WalkHead,
+    WalkMap,
+)
+
+Rows = Mapping[str, np.ndarray]
+
+
+def text_scene(report: Report, text: TextReport, command: str | None = None) -> Scene:
+    """Return the scene of one text of a report.
+
+    Args:
+        report: The report.
+        text: One of its texts.
+        command: See Scene; None for what the report says of itself.
+    """
+    layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
+    places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
+    rows = {place: rows_of(text.heads[n]) for place, n in places.items()}
+    chosen = [place for place, n in places.items() if text.heads[n].chosen]
+    queries = text.queries or list(range(len(text.tokens)))
+    keys = text.keys or list(range(len(text.sources)))
+    stages = {stage for head in text.heads for stage in head.stages}
+    facts = fact_lines(report)
+    return Scene(
+        model=report.provenance.model,
+        facts=facts,
+        notes=text.notes,
+        layers=layers,
+        heads=heads,
+        queries=token_axis("query", text.tokens, queries),
+        keys=token_axis(source_kind(text), text.sources, keys),
+        sources=token_axis(source_kind(text), text.sources),
+        passages=list(passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
+        stages=[stage for stage in STAGES if stage in stages] or ["weights"],
+        aligned=text.context is None,
+        predictions=[forecast(text, one) for one in text.predictions],
+        numbers=head_numbers(rows, (len(layers), len(heads)), counted_rows(text.tokens, text.queries)),
+        command=run_command(report.provenance, report.mask, text.text, text.pair) if command is None else command,
+        first=chosen[0] if chosen else min(places, default=(0, 0)),
+        random=report.provenance.weights == "random",
+    )
+
+
+def ordered(numbers: Iterable[Number]) -> list[Number]:
+    """Return numbers of layers or heads, each once, ascending; `mean` is the last."""
+    return sorted(dict.fromkeys(numbers), key=lambda number: (isinstance(number, str), number))
+
+
+def fact_lines(report: Report) -> list[tuple[str, Spans]]:
+    """Return what produced the numbers, as lines."""
+    settings = DisplaySettings(2, options=False)
+    parts = report_header(report, settings, labelled=True)
+    return [(name, joined(value)) for part in parts if isinstance(part, Facts) for name, value in part.lines]
+
+
+def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
+    """Return a head of a report as a walk shows it."""
+    masked = {n for n, position in enumerate(text.queries) if position in set(head.fully_masked)}
+    return WalkHead(
+        head.layer,
+        head.head,
+        head.scale,
+        head.softcap,
+        head.bias,
+        {name: head.stages[name] for name in STAGES if name in head.stages},
+        masked_rows=frozenset(masked),
+        sources=ranked_sources(head.top) if text.queries and head.top.keys.shape[1] else None,
+        rows=rows_of(head) if text.queries else {},
+        map=walk_map(head.pooled),
+        chosen=head.chosen or "",
+    )
+
+
+def ranked_sources(top: Top) -> RankedSources:
+    """Return the strongest sources of every query."""
+    measures = {"weight": top.weight, "value": top.value, "projected": top.projected}
+    known = {name: numbers for name, numbers in measures.items() if numbers is not None}
+    return RankedSources(top.by, top.keys, known, top.left_out)
+
+
+def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
+    """Return the statistics of rows that are known, by name."""
+    values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
+    return {name: each for name, each in values.items() if each is not None and not np.isnan(each).all()}
+
+
+def walk_map(pooled: Pooled | None) -> WalkMap | None:
+    """Return the map of a long text."""
+    return None if pooled is None else WalkMap(pooled.queries, pooled.keys, pooled.weights)
+
+
+def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
+    """Return which rows an average counts, bool: those of words, unless there are none."""
+    words = np.array([not tokens[position].special for position in queries], dtype=bool)
+    return words if words.any() else ~words
+
+
+def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], counted: np.ndarray) -> list[HeadNumber]:
+    """Return the statistics of rows, averaged, for every head.
+
+    Args:
+        rows: By indices of layer and head, the statistics of every row.
+        shape: Number of layers and of heads.
+        counted: Which rows are averaged.
+    """
+    numbers = []
+    for statistic in ROW_STATISTICS:
+        values = np.full(shape, np.nan, dtype=np.float32)
+        for place, known in rows.items():
+            row = known.get(statistic.name)
+            if row is not None and len(row) == len(counted):
+                each = row[counted & np.isfinite(row)]
+                values[place] = each.mean(dtype=np.float64) if each.size else np.nan
+        if np.isfinite(values).any():
+            numbers.append(HeadNumber(statistic.name, statistic.meaning, values))
+    return numbers
+
+
+def passages(
+    texts: tuple[str, str | None],
+    tokens: Sequence[Token],
+    context: Sequence[Token] | None,
+    shown: tuple[Sequence[int], Sequence[int]],
+) -> Iterator[Passage]:
+    """Yield a text piece by piece: its tokens with what is between them, and then those of the context.
+
+    Args:
+        texts: The text and its pair.
+        tokens: Their tokens.
+        context: Tokens of another text that keys come from; None if keys are the same tokens.
+        shown: Positions of queries and of keys.
+    """
+    rows, columns = ({position: n for n, position in enumerate(each)} for each in shown)
+    reached = [0, 0]
+    for position, token in enumerate(tokens):
+        place = rows.get(position, -1), columns.get(position, -1) if context is None else -1
+        text: str = texts[token.segment] or "" if token.segment < 2 else ""
+        name = token_span(tokens, position)
+        if token.start is None or token.end is None or token.end <= reached[token.segment]:
+            yield Passage(name, *place)
+            continue
+        at = max(token.start, reached[token.segment])
+        if at > reached[token.segment]:
+            yield Passage(Span(text[reached[token.segment] : at], origin="untrusted"))
+        reached[token.segment] = token.end
+        yield Passage(Span(text[at : token.end] or name.text, name.look, name.origin), *place)
+    for segment, whole in enumerate(texts):
+        if whole and len(whole) > reached[segment] and any(token.segment == segment for token in tokens):
+            yield Passage(Span(whole[reached[segment] :], origin="untrusted"))
+    for position in range(len(context or ())):
+        yield Passage(Span("\n" if position == 0 else " "))
+        yield Passage(token_span(context or (), position), -1, columns.get(position, -1))
+
+
+def forecast(text: TextReport, prediction: Prediction) -> Forecast:
+    """Return a prediction as a walk shows it."""
+    where = "after " if prediction.kind == "next" else "in place of "
+    title = Span(where, "dim"), Span(f"{prediction.position} "), token_span(text.tokens, prediction.position)
+    return Forecast(
+        title,
+        [Span(token.text, "", "token") for token in prediction.tokens],
+        [token.probability for token in prediction.tokens],
+        [token.logit for token in prediction.tokens],
+    )
+
+
+def head_roles(survey: HeadSurvey, layers: Sequence[Number], heads: Sequence[Number]) -> HeadRoles:
+    """Return the roles of the heads of a scene."""
+    colours = {role.name: role.colour for role in HEAD_ROLES}
+    names = [role.name for role in survey.roles]
+    main = np.full((len(layers), len(heads)), -1)
+    strength = np.full(main.shape, np.nan, dtype=np.float32)
+    for i, layer in enumerate(layers):
+        for j, head in enumerate(heads):
+            if isinstance(layer, int) and isinstance(head, int):
+                name = survey.main[layer][head]
+                if name in names:
+                    main[i, j] = names.index(name)
+                    strength[i, j] = survey.roles[main[i, j]].values[layer, head]
+    return HeadRoles(
+        names,
+        [role.letter for role in survey.roles],
+        [colours.get(name, "#888888") for name in names],
+        [role.meaning for role in survey.roles],
+        main,
+        strength,
+    )
+
+
+def run_command(
+    provenance: Provenance, mask: MaskUse, text: str, pair: str | None = None, context: str | None = None
+) -> str:
+    """Return the command that runs the same text through the same model, as far as a report knows it."""
+    words = ["attnscope", "run"]
+    piped = text.startswith("-")
+    words.append("-" if piped else shlex.quote(text))
+    options = {"--pair": pair, "--context": context}
+    if provenance.family == "config":
+        options["--config"] = provenance.model
+    elif provenance.model != DEFAULT_MODEL:
+        options["--model"] = provenance.model
+    options |= {"--adapter": provenance.adapter, "--tokenizer": provenance.tokenizer}
+    options |= {"--engine": provenance.engine, "--dtype": provenance.dtype}
+    options["--part"] = provenance.part
+    if mask.what_if is not None or mask.used != mask.own.partition(" or ")[0]:
+        options["--mask"] = None if mask.used == mask.own else mask.used
+        options["--what-if"] = mask.what_if if mask.what_if == "same-scores" else None
+        options["--hide"] = mask.hidden
+    for key in provenance.ignored_keys:
+        words += ["--ignore-key", shlex.quote(key)]
+    words += [
+        f"{option} {shlex.quote(value)}"
+        for option, value in options.items()
+        if value not in (None, "native", "float32")
+    ]
+    return f"printf %s {shlex.quote(text)} | {' '.join(words)}" if piped else " ".join(words)

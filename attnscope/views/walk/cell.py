@@ -1,0 +1,205 @@
+"""The numbers that belong to a cell and to a row, and the command that shows the same place."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, isfinite, isnan, log
+
+import numpy as np
+
+from attnscope.views.numbers import formatted, number_text
+from attnscope.views.scales import Scale, scale_for
+from attnscope.views.walk.place import Spot
+from attnscope.views.walk.scene import Scene, WalkHead
+
+
+@dataclass(frozen=True)
+class CellNumbers:
+    """What is known of one query and one key.
+
+    Attributes:
+        stages: Number of every stage that is known; −inf in `masked` stands for not allowed.
+        allowed: Whether the query may attend to the key; None if that is not known.
+        masked_row: The query may attend to nothing.
+        log_sum: Logarithm of the sum that the softmax divides by; None if it is not known.
+        value: α·‖v‖; None unless the key is among the strongest sources.
+        projected: α·‖v W‖, in the same way.
+        rank: Place among the strongest sources, from 0; None if it is not among them.
+        exact: The weight is exact; otherwise it is not known, only that it is at most `at_most`.
+        at_most: Weight of the last listed source; None if the weight is exact.
+    """
+
+    stages: dict[str, float]
+    allowed: bool | None
+    masked_row: bool
+    log_sum: float | None
+    value: float | None
+    projected: float | None
+    rank: int | None
+    exact: bool
+    at_most: float | None
+
+    @property
+    def weight(self) -> float | None:
+        """The weight; None if it is not known."""
+        return self.stages.get("weights")
+
+
+def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumbers:
+    """Return what is known of a cell."""
+    stages = {}
+    for stage in scene.stages:
+        row = head.row(stage, query)
+        if row is not None and key < len(row):
+            stages[stage] = float(row[key])
+    rank = rank_of(scene, head, query, key)
+    listed: dict[str, float] = {}
+    if rank is not None and head.sources is not None:
+        listed = {name: float(numbers[query, rank]) for name, numbers in head.sources.measures.items()}
+    exact, at_most = "weights" in stages or "weight" in listed, None
+    if "weights" not in stages and "weight" in listed:
+        stages["weights"] = listed["weight"]
+    if not exact and head.sources is not None and head.sources.by == "weight" and not head.sources.left_out:
+        known = head.sources.measures["weight"][query]
+        at_most = float(known[-1]) if known.size and isfinite(known[-1]) else 0.0
+    masked = stages.get("masked")
+    return CellNumbers(
+        stages,
+        None if masked is None else masked != -inf,
+        query in head.masked_rows,
+        log_sum(head, query),
+        listed.get("value"),
+        listed.get("projected"),
+        rank,
+        exact,
+        at_most,
+    )
+
+
+def rank_of(scene: Scene, head: WalkHead, query: int, key: int) -> int | None:
+    """Return the place of a key among the strongest sources of a query; None if it is not listed."""
+    if head.sources is None:
+        return None
+    for rank, place in enumerate(head.sources.places[query].tolist()):
+        if place >= 0 and scene.key_of_source(place) == key:
+            return rank
+    return None
+
+
+def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None:
+    """Return the key with the largest weight in a row; None if it is not known."""
+    row = None if head is None else head.row("weights", query)
+    if row is not None and row.size and not np.isnan(row).all():
+        return int(np.nanargmax(row))
+    if head is None or head.sources is None:
+        return None
+    for place in head.sources.places[query].tolist():
+        if place >= 0 and (key := scene.key_of_source(place)) is not None:
+            return key
+    return None
+
+
+def log_sum(head: WalkHead, query: int) -> float | None:
+    """Return log Σ e^masked over the row and its sink, from the largest cell: log Σ = masked − log α."""
+    masked, weights = head.row("masked", query), head.row("weights", query)
+    if masked is None or weights is None or not weights.size or np.isnan(weights).all():
+        return None
+    at = int(np.nanargmax(weights))
+    return float(masked[at]) - log(float(weights[at])) if weights[at] > 0 else None
+
+
+def arithmetic(head: WalkHead, cell: CellNumbers) -> str:
+    """Return how the weight of a cell comes about, on one line: `q·k 20.73 × 0.144 = 2.99 → e^2.99 / Σ = 0.92`."""
+    mean = "mean" in (head.layer, head.head)
+    parts, scores = [], cell.stages.get("scores")
+    logit = cell.stages.get("scaled", cell.stages.get("masked"))
+    if scores is not None:
+        parts.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
+        if head.scale is not None and logit is not None and logit != -inf:
+            parts.append(f"× {head.scale:.3g}")
+            if head.softcap is not None:
+                parts.append(f"soft-capped at {head.softcap:g}")
+            if head.bias is not None:
+                parts.append(f"+ {head.bias} bias")
+            parts.append(f"= {number_text(logit, 2)}")
+    elif logit is not None and logit != -inf:
+        parts.append(f"scaled {number_text(logit, 2)}")
+    if cell.masked_row:
+        return " ".join([*parts, "→ masked: no key is allowed"])
+    if cell.allowed is False:
+        return " ".join([*parts, "→ not allowed by the mask: weight 0"])
+    if cell.weight is None:
+        if cell.at_most is not None:
+            return " ".join([*parts, f"weight at most {weight_text(cell.at_most)} (not among the listed sources)"])
+        return " ".join(parts) or "not known"
+    if isnan(cell.weight):
+        return " ".join([*parts, "→ no weight"])
+    if logit is not None and cell.log_sum is not None:
+        sink = " with the sink" if "sink" in head.rows else ""
+        parts.append(f"→ e^{number_text(logit, 2)} / Σ{sink} = {weight_text(cell.weight)}")
+    else:
+        parts.append(f"{'→ ' if parts else ''}weight {weight_text(cell.weight)}")
+    return " ".join(parts)
+
+
+def weight_text(weight: float) -> str:
+    """Format a weight: two decimals, or two digits of a small one; `0` for exactly 0."""
+    if weight == 0:
+        return "0"
+    return formatted(weight, ".2f") if abs(weight) >= 0.01 else formatted(weight, ".2g")
+
+
+def sum_text(cell: CellNumbers) -> str:
+    """Return the sum that the softmax divides by; empty if it is not known."""
+    if cell.log_sum is None:
+        return ""
+    return formatted(exp(cell.log_sum), ".4g") if cell.log_sum < 700 else f"e^{number_text(cell.log_sum, 2)}"
+
+
+def unlisted(head: WalkHead, query: int) -> float | None:
+    """Return how much of a row's weight is on sources that are not listed; None if that is not known."""
+    if head.sources is None or "weight" not in head.sources.measures:
+        return None
+    listed = head.sources.measures["weight"][query].astype(np.float64)
+    sink = float(head.rows["sink"][query]) if "sink" in head.rows else 0.0
+    return max(0.0, 1.0 - float(np.nansum(listed)) - sink)
+
+
+def stage_scale(stage: str, cells: np.ndarray) -> Scale:
+    """Return the scale of the colours of a stage: weights from 0 to 1, a difference within ±1, else symmetric."""
+    if stage == "weights":
+        return Scale(0.0, 1.0, False)
+    return scale_for(stage, cells)
+
+
+def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | None:
+    """Return a stage of a head minus that of the pinned one; None if their shapes differ or one is not known.
+
+    Cells that either mask forbids are NaN, unless both do: these are 0.
+    """
+    mine, other = head.stages.get(stage), pinned.stages.get(stage)
+    if mine is None or other is None or mine.shape != other.shape or head.start != pinned.start:
+        return None
+    with np.errstate(invalid="ignore"):
+        found = mine.astype(np.float64) - other
+    found[np.isneginf(mine) & np.isneginf(other)] = 0.0
+    found[np.isneginf(mine) != np.isneginf(other)] = np.nan
+    return found.astype(np.float32)
+
+
+def command(scene: Scene, spot: Spot, stages: Sequence[str] = ()) -> str:
+    """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`."""
+    layer, head = scene.layers[spot.layer], scene.heads[spot.head]
+    words = [scene.command, "--layer", str(layer), "--head", str(head), "--query", query_word(scene, spot.query)]
+    if stages:
+        words += ["--stage", ",".join(stages)]
+    return " ".join(word for word in words if word)
+
+
+def query_word(scene: Scene, query: int) -> str:
+    """Spell a query as `--query` takes it: its token if it is a word that no other position has, or its position."""
+    axis = scene.queries
+    name = axis.names[query].text if axis.names else ""
+    plain = name.isalpha() and name.isascii()
+    among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0
+    return shlex.quote(name) if plain and among == 1 else str(axis.positions[query])

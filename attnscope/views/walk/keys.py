@@ -1,0 +1,176 @@
+"""The table of actions: the footer, help, palette, documentation and the page's keys are all made of it."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.files.reading import read_file
+
+_CAP = 1 << 20
+
+
+@dataclass(frozen=True)
+class KeyAction:
+    """An action that a key calls.
+
+    Attributes:
+        name: Name in a file of keys.
+        keys: Keys that call it, as textual and browsers name them: a character, or `left`, `enter`, `ctrl+p`.
+        help: What it does.
+        group: Heading in the help.
+        brief: Its word in the footer; empty if it is not there.
+        page: The page has it, too.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    help: str
+    group: str
+    brief: str = ""
+    page: bool = True
+
+
+_MOVE, _HEADS, _SHOW, _ASK, _OTHER = "Move", "Heads and texts", "What is shown", "Ask the model", "Other"
+ACTIONS: tuple[KeyAction, ...] = (
+    KeyAction("left", ("left", "h"), "One key to the left.", _MOVE),
+    KeyAction("down", ("down", "j"), "One query down.", _MOVE),
+    KeyAction("up", ("up", "k"), "One query up.", _MOVE),
+    KeyAction("right", ("right", "l"), "One key to the right.", _MOVE),
+    KeyAction("page_up", ("pageup",), "A screen up.", _MOVE),
+    KeyAction("page_down", ("pagedown",), "A screen down.", _MOVE),
+    KeyAction("first_key", ("home",), "The first key.", _MOVE),
+    KeyAction("last_key", ("end",), "The last key.", _MOVE),
+    KeyAction("first_query", ("g",), "The first query.", _MOVE),
+    KeyAction("last_query", ("G",), "The last query.", _MOVE),
+    KeyAction("strongest", ("space",), "The strongest source of the row.", _MOVE),
+    KeyAction("follow", ("enter",), "Follow the strongest source: its row, in the layer below.", _MOVE, "follow"),
+    KeyAction("back", ("backspace",), "Back to where you were before.", _MOVE, "back"),
+    KeyAction("find", ("/",), "Find a token among the queries.", _MOVE, "find"),
+    KeyAction("next_match", ("n",), "The next token that was found.", _MOVE),
+    KeyAction("previous_match", ("N",), "The one before.", _MOVE),
+    KeyAction("previous_head", ("[",), "The head before.", _HEADS),
+    KeyAction("next_head", ("]",), "The next head.", _HEADS, "head"),
+    KeyAction("previous_layer", ("{",), "The layer below.", _HEADS),
+    KeyAction("next_layer", ("}",), "The layer above.", _HEADS, "layer"),
+    KeyAction("previous_text", ("(",), "The text before.", _HEADS),
+    KeyAction("next_text", (")",), "The next text.", _HEADS),
+    KeyAction("heads_panel", ("1",), "To the panel of layers and heads.", _SHOW),
+    KeyAction("matrix_panel", ("2",), "To the matrix.", _SHOW),
+    KeyAction("row_panel", ("3",), "To the row: its sources, statistics and arithmetic.", _SHOW),
+    KeyAction("text_panel", ("4",), "To the text.", _SHOW),
+    KeyAction("next_panel", ("tab",), "The next panel.", _SHOW, page=False),
+    KeyAction("previous_panel", ("shift+tab",), "The panel before.", _SHOW, page=False),
+    KeyAction("stage", ("s",), "The next stage: scores, scaled, masked, weights.", _SHOW, "stage"),
+    KeyAction("previous_stage", ("S",), "The stage before.", _SHOW),
+    KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _SHOW, "digits"),
+    KeyAction("display", ("v",), "Heads as thumbnails, roles, or one number.", _SHOW, "heads"),
+    KeyAction("zoom_in", ("+", "="), "Fewer positions in a cell, down to one.", _SHOW),
+    KeyAction("zoom_out", ("-",), "More positions in a cell, up to the whole text.", _SHOW),
+    KeyAction("pin", ("c",), "Pin this head, and compare others with it; again: no longer.", _SHOW, "compare"),
+    KeyAction("swap", ("C",), "Change places with what is pinned.", _SHOW),
+    KeyAction("predictions", ("p",), "Show or hide the predictions.", _SHOW, "predictions"),
+    KeyAction("roles", ("r",), "Show the roles of all heads.", _SHOW, "roles"),
+    KeyAction("mask", ("m",), "The next mask, or the next side of a comparison.", _ASK, "mask"),
+    KeyAction("previous_mask", ("M",), "The mask before.", _ASK),
+    KeyAction(
+        "cut",
+        ("x",),
+        "Cut this head (in the panel of heads) or this edge, and see the predictions change; again: put it back.",
+        _ASK,
+        "cut",
+        page=False,
+    ),
+    KeyAction("uncut", ("X",), "Put back everything that is cut.", _ASK, page=False),
+    KeyAction("explain", ("e",), "Explain this row step by step.", _ASK, "explain", page=False),
+    KeyAction("edit", ("t",), "Edit the text; it is computed again after a pause.", _ASK, "text", page=False),
+    KeyAction("copy", ("y",), "Copy the cell, the row or the matrix.", _OTHER, "copy"),
+    KeyAction("write", ("w",), "Write a report, a figure or a page.", _OTHER, "write", page=False),
+    KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, page=False),
+    KeyAction("help", ("?",), "This help.", _OTHER, "help"),
+    KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
+)
+NAMES = [action.name for action in ACTIONS]
+SPELLED = {
+    "left": "←",
+    "right": "→",
+    "up": "↑",
+    "down": "↓",
+    "enter": "Enter",
+    "backspace": "Backspace",
+    "space": "Space",
+    "tab": "Tab",
+    "shift+tab": "Shift+Tab",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "home": "Home",
+    "end": "End",
+}
+
+
+def spell_key(key: str) -> str:
+    """Return a key as people read it: `Ctrl+P`, `←`."""
+    if key in SPELLED:
+        return SPELLED[key]
+    modifiers, _, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
+    if not modifiers:
+        return last
+    return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()])
+
+
+def spell_keys(action: KeyAction, between: str = " ") -> str:
+    """Return all keys of an action."""
+    return between.join(map(spell_key, action.keys))
+
+
+def groups(actions: tuple[KeyAction, ...] = ACTIONS) -> Iterator[tuple[str, list[KeyAction]]]:
+    """Yield the headings of the help, each with its actions."""
+    for group in dict.fromkeys(action.group for action in actions):
+        yield group, [action for action in actions if action.group == group]
+
+
+def rebound(changes: Mapping[str, tuple[str, ...]], where: str = "") -> tuple[KeyAction, ...]:
+    """Return the table with other keys for some actions; a key that is taken leaves the action that had it.
+
+    Args:
+        changes: Name of an action to its keys.
+        where: Origin of the changes, for errors.
+
+    Raises:
+        AttnscopeError: There is no such action, or two actions of the changes have one key.
+    """
+    taken: dict[str, str] = {}
+    for name, keys in changes.items():
+        if name not in NAMES:
+            raise AttnscopeError(f"there is no action '{name}'", where=where, hint=did_you_mean(name, NAMES))
+        for key in keys:
+            if taken.setdefault(key, name) != name:
+                raise AttnscopeError(f"'{key}' calls both {taken[key]} and {name}", where=where, hint="remove one")
+    table = []
+    for action in ACTIONS:
+        free = tuple(key for key in action.keys if key not in taken)
+        table.append(replace(action, keys=changes.get(action.name, free)))
+    without = [action.name for action in table if action.name == "quit" and not action.keys]
+    if without:
+        raise AttnscopeError("quit has no key", where=where, hint="add one: quit = 'q'")
+    return tuple(table)
+
+
+def read_keys(path: Path) -> tuple[KeyAction, ...]:
+    """Read a TOML file of keys: a name of an action and its key, or keys, such as `next_head = ["]", "ctrl+n"]`.
+
+    Raises:
+        AttnscopeError: It cannot be read, or names no action.
+    """
+    try:
+        table = tomllib.loads(read_file(path, cap=_CAP).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise AttnscopeError(f"is not TOML ({e})", where=path) from e
+    changes = {}
+    for name, given in table.items():
+        keys = [given] if isinstance(given, str) else given
+        if not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
+            raise AttnscopeError(f"{name} is {given!r:.80}", where=path, hint="give a key, or a list of keys")
+        changes[name] = tuple(keys)
+    return rebound(changes, str(path))

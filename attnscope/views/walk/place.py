@@ -1,0 +1,306 @@
+"""Where one is in a walk, and what an action does to that: pure functions, without a screen.
+
+Layers, heads, queries and keys are indices into the axes of a scene, not positions of a text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+PANELS = ("heads", "matrix", "row", "text")
+_LONGEST = 500  # steps of the history
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A cell of a head: what the history remembers, and what is pinned."""
+
+    text: int = 0
+    mask: int = 0
+    layer: int = 0
+    head: int = 0
+    query: int = 0
+    key: int | None = None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a walk goes; follows from a scene.
+
+    Attributes:
+        texts: Number of texts.
+        masks: Number of masks, or sides.
+        layers: Number of layers.
+        heads: Number of heads.
+        queries: Number of rows.
+        keys: Number of columns.
+        stages: Stages that can be shown.
+        zooms: Positions in a cell of the matrix, from 1 up.
+        displays: What the panel of heads can show: `thumbnails`, `roles`, or the name of a number.
+    """
+
+    texts: int = 1
+    masks: int = 1
+    layers: int = 1
+    heads: int = 1
+    queries: int = 1
+    keys: int = 1
+    stages: Sequence[str] = ("weights",)
+    zooms: Sequence[int] = (1,)
+    displays: Sequence[str] = ("thumbnails",)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one is.
+
+    Attributes:
+        spot: The cell under the cursor; its key is None for the strongest source of the row.
+        stage: The stage of the matrix.
+        panel: The panel that keys move in.
+        zoom: Positions in a cell of the matrix.
+        digits: The matrix is shown as numbers, not as colours.
+        display: What the panel of heads shows.
+        pinned: What the matrix is compared with; None for nothing.
+        cuts: What is cut, as `--cut` takes it.
+        history: Where one was before, the latest last.
+        needle: What was searched for last.
+        predictions: The predictions are shown.
+    """
+
+    spot: Spot = Spot()
+    stage: str = "weights"
+    panel: str = "matrix"
+    zoom: int = 1
+    digits: bool = False
+    display: str = "thumbnails"
+    pinned: Spot | None = None
+    cuts: tuple[str, ...] = ()
+    history: tuple[Spot, ...] = ()
+    needle: str = ""
+    predictions: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a key, a click or a choice asks for.
+
+    Attributes:
+        name: Name in `keys.ACTIONS`, or `goto`.
+        value: What it needs: a Spot for `goto`; the query of the strongest source for `follow`; the spelling of what is
+            cut; the needle and its next match for a search; how far to move.
+    """
+
+    name: str
+    value: Any = None
+
+
+def apply(place: Place, action: Action, bounds: Bounds) -> Place:
+    """Return the place after an action; one that does not change the place returns it as it was."""
+    step = _STEPS.get(action.name)
+    return place if step is None else fit(step(place, action.value, bounds), bounds)
+
+
+def fit(place: Place, bounds: Bounds) -> Place:
+    """Return a place within bounds, such as after the text has changed."""
+    return replace(
+        place,
+        spot=fit_spot(place.spot, bounds),
+        pinned=None if place.pinned is None else fit_spot(place.pinned, bounds),
+        stage=place.stage if place.stage in bounds.stages else _last(bounds.stages, "weights"),
+        zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - place.zoom), zoom)),
+        display=place.display if place.display in bounds.displays else bounds.displays[0],
+    )
+
+
+def fit_spot(spot: Spot, bounds: Bounds) -> Spot:
+    """Return a spot within bounds."""
+    return Spot(
+        _clamp(spot.text, bounds.texts),
+        _clamp(spot.mask, bounds.masks),
+        _clamp(spot.layer, bounds.layers),
+        _clamp(spot.head, bounds.heads),
+        _clamp(spot.query, bounds.queries),
+        None if spot.key is None else _clamp(spot.key, bounds.keys),
+    )
+
+
+def _last(items: Sequence[str], otherwise: str) -> str:
+    return items[-1] if items else otherwise
+
+
+def _clamp(number: int, count: int) -> int:
+    return max(0, min(number, count - 1))
+
+
+def _move(place: Place, rows: int, columns: int, bounds: Bounds) -> Place:
+    """Move the cursor by cells; in the panel of heads, by heads."""
+    spot = place.spot
+    if place.panel == "heads":
+        return _to_head(place, spot.layer + rows, spot.head + columns)
+    if place.panel == "text":
+        rows, columns = rows + columns, 0  # the text runs on in one direction
+    key = spot.key if spot.key is not None or not columns else 0
+    if place.panel == "matrix":
+        rows, columns = rows * place.zoom, columns * place.zoom
+    moved = replace(spot, query=_clamp(spot.query + rows, bounds.queries))
+    if key is not None:
+        moved = replace(moved, key=_clamp(key + columns, bounds.keys))
+    return replace(place, spot=moved)
+
+
+def _to_head(place: Place, layer: int, head: int) -> Place:
+    return replace(place, spot=replace(place.spot, layer=layer, head=head))
+
+
+def _visit(place: Place, spot: Spot) -> Place:
+    """Go somewhere, and remember where one was."""
+    if spot == place.spot:
+        return place
+    return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:])
+
+
+def _cycle(items: Sequence[str], item: str, step: int) -> str:
+    at = items.index(item) if item in items else 0
+    return items[(at + step) % len(items)]
+
+
+def _head_step(step: int) -> "_Step":
+    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
+        # the head after the last one of a layer is the first of the next layer
+        number = place.spot.layer * bounds.heads + place.spot.head + step
+        return _to_head(place, *divmod(number % (bounds.layers * bounds.heads), bounds.heads))
+
+    return go
+
+
+def _follow(place: Place, query: int | None, _bounds: Bounds) -> Place:
+    if place.panel == "heads":
+        return replace(place, panel="matrix")
+    if query is None:
+        return place
+    spot = replace(place.spot, layer=max(0, place.spot.layer - 1), query=query, key=None)
+    return _visit(place, spot)
+
+
+def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return replace(place, spot=place.history[-1], history=place.history[:-1]) if place.history else place
+
+
+def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return replace(place, pinned=place.spot if place.pinned is None else None)
+
+
+def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return place if place.pinned is None else replace(place, spot=place.pinned, pinned=place.spot)
+
+
+def _cut(place: Place, written: str | None, _bounds: Bounds) -> Place:
+    """Cut something, or put it back if it is cut."""
+    if not written:
+        return place
+    known = [cut for cut in place.cuts if cut != written]
+    return replace(place, cuts=tuple(known) if len(known) < len(place.cuts) else (*place.cuts, written))
+
+
+def _find(place: Place, value: tuple[str, int | None], _bounds: Bounds) -> Place:
+    needle, match = value
+    place = replace(place, needle=needle)
+    return place if match is None else _visit(place, replace(place.spot, query=match, key=None))
+
+
+def _zoom(step: int) -> "_Step":
+    def change(place: Place, _value: Any, bounds: Bounds) -> Place:
+        at = bounds.zooms.index(place.zoom) if place.zoom in bounds.zooms else 0
+        return replace(place, zoom=bounds.zooms[_clamp(at + step, len(bounds.zooms))])
+
+    return change
+
+
+def _text_step(step: int) -> "_Step":
+    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
+        spot = replace(place.spot, text=(place.spot.text + step) % bounds.texts)
+        return replace(place, spot=spot, pinned=None) if spot.text != place.spot.text else place
+
+    return go
+
+
+def _mask_step(step: int) -> "_Step":
+    return lambda place, _value, bounds: replace(
+        place, spot=replace(place.spot, mask=(place.spot.mask + step) % bounds.masks)
+    )
+
+
+def _stage_step(step: int) -> "_Step":
+    return lambda place, _value, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, step))
+
+
+def _moved(rows: int, columns: int) -> "_Step":
+    return lambda place, value, bounds: _move(place, rows * (value or 1), columns * (value or 1), bounds)
+
+
+def _layer_step(step: int) -> "_Step":
+    return lambda place, _value, bounds: _to_head(
+        place, _clamp(place.spot.layer + step, bounds.layers), place.spot.head
+    )
+
+
+def _panel(name: str) -> "_Step":
+    return lambda place, _value, _bounds: replace(place, panel=name)
+
+
+def _query_end(last: bool) -> "_Step":
+    return lambda place, _value, bounds: replace(
+        place, spot=replace(place.spot, query=bounds.queries - 1 if last else 0)
+    )
+
+
+def _key_end(last: bool) -> "_Step":
+    return lambda place, _value, bounds: replace(place, spot=replace(place.spot, key=bounds.keys - 1 if last else 0))
+
+
+_Step = Any  # (place, value, bounds) → place
+_STEPS: dict[str, _Step] = {
+    "left": _moved(0, -1),
+    "right": _moved(0, 1),
+    "up": _moved(-1, 0),
+    "down": _moved(1, 0),
+    "page_up": _moved(-1, 0),
+    "page_down": _moved(1, 0),
+    "first_key": _key_end(False),
+    "last_key": _key_end(True),
+    "first_query": _query_end(False),
+    "last_query": _query_end(True),
+    "strongest": lambda place, _value, _bounds: replace(place, spot=replace(place.spot, key=None)),
+    "previous_head": _head_step(-1),
+    "next_head": _head_step(1),
+    "previous_layer": _layer_step(-1),
+    "next_layer": _layer_step(1),
+    "previous_text": _text_step(-1),
+    "next_text": _text_step(1),
+    "heads_panel": _panel("heads"),
+    "matrix_panel": _panel("matrix"),
+    "row_panel": _panel("row"),
+    "text_panel": _panel("text"),
+    "next_panel": lambda place, _value, _bounds: replace(place, panel=_cycle(PANELS, place.panel, 1)),
+    "previous_panel": lambda place, _value, _bounds: replace(place, panel=_cycle(PANELS, place.panel, -1)),
+    "stage": _stage_step(1),
+    "previous_stage": _stage_step(-1),
+    "mask": _mask_step(1),
+    "previous_mask": _mask_step(-1),
+    "digits": lambda place, _value, _bounds: replace(place, digits=not place.digits),
+    "display": lambda place, value, bounds: replace(place, display=value or _cycle(bounds.displays, place.display, 1)),
+    "zoom_in": _zoom(-1),
+    "zoom_out": _zoom(1),
+    "pin": _pin,
+    "swap": _swap,
+    "cut": _cut,
+    "uncut": lambda place, _value, _bounds: replace(place, cuts=()),
+    "predictions": lambda place, _value, _bounds: replace(place, predictions=not place.predictions),
+    "find": _find,
+    "next_match": _find,
+    "previous_match": _find,
+    "follow": _follow,
+    "back": _back,
+    "goto": lambda place, spot, _bounds: _visit(place, spot),
+}

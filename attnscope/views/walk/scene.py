@@ -1,0 +1,316 @@
+"""What a walk leads through: plain data, made from findings by an adaptor or computed on demand by a live model.
+
+A view never computes or reads findings. It asks a Source for the heads that it draws, and has it compute those that
+are not there yet.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.views.axes import Axis
+from attnscope.views.scales import pool_largest
+from attnscope.views.spans import Span, Spans
+
+STAGES = ("scores", "scaled", "masked", "weights")  # that have a number for every cell, in the order of computation
+DIFFERENCE = "difference"  # shown instead of a stage while a place is pinned
+Progress = Callable[[str, int, int], None]
+Number = int | str  # of a layer or head; `mean` for the mean of them
+
+
+class WalkCancelled(Exception):
+    """What was being computed is no longer wanted."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way in which the same tokens ran: every variant has its own numbers.
+
+    Attributes:
+        text: Number of the text, from 0.
+        mask: The mask as one types it, or the label of a side of a comparison.
+        cuts: Heads and edges that are cut, as `--cut` takes them.
+    """
+
+    text: int = 0
+    mask: str = "own"
+    cuts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of a text: what a position covers, or what is between two.
+
+    Attributes:
+        span: The characters.
+        query: Index of the query that it is, −1 for none.
+        key: Index of the key that it is, −1 for none.
+    """
+
+    span: Span
+    query: int = -1
+    key: int = -1
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A prediction.
+
+    Attributes:
+        title: What is predicted, and where.
+        tokens: The most probable tokens.
+        probabilities: Theirs.
+        logits: Theirs; empty if they are not known.
+        before: Probabilities without the cuts; None where nothing is cut.
+        note: How much the cuts change, and the like.
+    """
+
+    title: Spans
+    tokens: Sequence[Span]
+    probabilities: Sequence[float]
+    logits: Sequence[float] = ()
+    before: Sequence[float] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class HeadNumber:
+    """One number for every head.
+
+    Attributes:
+        name: Its name, such as `entropy`.
+        meaning: Definition and unit.
+        values: (layers, heads); NaN where it is not known.
+    """
+
+    name: str
+    meaning: str
+    values: Matrix
+
+
+@dataclass(frozen=True)
+class HeadRoles:
+    """What every head does.
+
+    Attributes:
+        names: Name of every role.
+        letters: Its letter.
+        colours: Its colour at full strength, as `#rrggbb`.
+        meanings: Its definition.
+        main: Index of every head's main role, (layers, heads); −1 for none.
+        strength: Value of the main role, (layers, heads).
+    """
+
+    names: Sequence[str]
+    letters: Sequence[str]
+    colours: Sequence[str]
+    meanings: Sequence[str]
+    main: np.ndarray
+    strength: Matrix
+
+
+@dataclass(frozen=True)
+class WalkMap:
+    """The weights of a long text between runs of adjacent positions.
+
+    Attributes:
+        queries: Index of the first query of every run, then the number of queries.
+        keys: The same of the keys.
+        weights: Average weight of the run's queries on the run's keys together.
+    """
+
+    queries: Sequence[int]
+    keys: Sequence[int]
+    weights: Matrix
+
+
+@dataclass(frozen=True)
+class RankedSources:
+    """The strongest sources of every query, strongest first.
+
+    Attributes:
+        by: The measure that ranks them.
+        places: Index on the axis of sources, (queries, ranks); −1 for none.
+        measures: Name to numbers, (queries, ranks): `weight`, `value`, `projected`.
+        left_out: What does not take part, such as `special tokens`.
+    """
+
+    by: str
+    places: np.ndarray
+    measures: Mapping[str, Matrix]
+    left_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class WalkHead:
+    """One layer and head.
+
+    Attributes:
+        layer: Number of the layer, or `mean`.
+        head: Number of the head, or `mean`.
+        scale: Factor from scores to scaled; None if it is not known.
+        softcap: c of c·tanh(x / c); None for none.
+        bias: Name of the position bias; None for none.
+        stages: Exact matrices by stage, (queries from `start` on, keys); −inf in `masked` stands for not allowed.
+        start: Index of the query whose row is the first in `stages`.
+        masked_rows: Indices of queries that may attend to nothing.
+        sources: Strongest sources; None if they are not known.
+        rows: Statistics of every query's whole row, by name; `sink` is its weight on the head's sink.
+        map: The map of a long text; None for none.
+        chosen: Why this head is shown first; empty if it is not.
+    """
+
+    layer: Number
+    head: Number
+    scale: float | None = None
+    softcap: float | None = None
+    bias: str | None = None
+    stages: Mapping[str, Matrix] = field(default_factory=dict)
+    start: int = 0
+    masked_rows: frozenset[int] = frozenset()
+    sources: RankedSources | None = None
+    rows: Mapping[str, Floats] = field(default_factory=dict)
+    map: WalkMap | None = None
+    chosen: str = ""
+
+    @property
+    def name(self) -> str:
+        """`L2H1`, `L2 mean`, `mean H1` or `mean`."""
+        layer = "mean" if self.layer == "mean" else f"L{self.layer}"
+        if self.head == "mean":
+            return layer if layer == "mean" else f"{layer} mean"
+        return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
+
+    def row(self, stage: str, query: int) -> Floats | None:
+        """Return the exact row of a stage; None if it is not there."""
+        matrix = self.stages.get(stage)
+        at = query - self.start
+        return None if matrix is None or not 0 <= at < len(matrix) else matrix[at]
+
+    def holds(self, stage: str, first: int, last: int) -> bool:
+        """Tell whether the exact rows of some queries, the last included, are there."""
+        matrix = self.stages.get(stage)
+        return matrix is not None and self.start <= first and last < self.start + len(matrix)
+
+    def picture(self) -> Matrix | None:
+        """Return the weights that show the head as a whole: all of them, or its map; None for neither."""
+        if "weights" in self.stages and self.start == 0 and self.map is None:
+            return self.stages["weights"]
+        return None if self.map is None else self.map.weights
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is the same for all heads of one variant.
+
+    Attributes:
+        model: Name of the model.
+        facts: Lines on what produced the numbers: a name, and what it says.
+        notes: Remarks for the reader.
+        layers: Numbers of the layers.
+        heads: Numbers of the heads.
+        queries: The rows: tokens, words or spans.
+        keys: The columns.
+        sources: Every position that can be a source; `keys` may be some of them.
+        passages: The text, piece by piece.
+        stages: The stages that can be shown.
+        aligned: Queries and keys are positions of the same text.
+        predictions: What the model predicts.
+        numbers: Numbers of every head.
+        roles: Roles of every head; None if they are not known.
+        command: Command and text that show the same, without layer, head and row, such as
+            `attnscope run "The bank" --model bert`.
+        first: Indices of the layer and head to begin with.
+        random: The weights are random.
+    """
+
+    model: str
+    facts: Sequence[tuple[str, Spans]]
+    notes: Sequence[str]
+    layers: Sequence[Number]
+    heads: Sequence[Number]
+    queries: Axis
+    keys: Axis
+    sources: Axis
+    passages: Sequence[Passage]
+    stages: Sequence[str]
+    aligned: bool = True
+    predictions: Sequence[Forecast] = ()
+    numbers: Sequence[HeadNumber] = ()
+    roles: HeadRoles | None = None
+    command: str = ""
+    first: tuple[int, int] = (0, 0)
+    random: bool = False
+
+    def key_of_source(self, source: int) -> int | None:
+        """Return the index of the key that a source is; None if it is no column."""
+        position = self.sources.positions[source]
+        return self._key_places.get(position)
+
+    def query_of_source(self, source: int) -> int | None:
+        """Return the index of the query that a source is; None if it is no row, or of another text."""
+        return self._query_places.get(self.sources.positions[source]) if self.aligned else None
+
+    def query_of_key(self, key: int) -> int | None:
+        """Return the index of the query that a key is; None if it is no row, or of another text."""
+        return self._query_places.get(self.keys.positions[key]) if self.aligned else None
+
+    @property
+    def _key_places(self) -> dict[int, int]:
+        return _places(self.keys)
+
+    @property
+    def _query_places(self) -> dict[int, int]:
+        return _places(self.queries)
+
+
+def _places(axis: Axis) -> dict[int, int]:
+    """Return the index of every position of an axis, computed once."""
+    known: dict[int, int] | None = axis.__dict__.get("_walk_places")
+    if known is None:
+        known = axis.__dict__["_walk_places"] = {position: n for n, position in enumerate(axis.positions)}
+    return known
+
+
+class Source(Protocol):
+    """Where scenes and heads come from: a live model, a Report, a comparison or a dump."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts, or what they are called."""
+
+    @property
+    def masks(self) -> Sequence[str]:
+        """Masks, or sides of a comparison, that one can choose; the first is shown first."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether it can compute what is not there."""
+
+    def scene(self, variant: Variant) -> Scene | None:
+        """Return a scene; None if it has not been computed."""
+
+    def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head by its indices in the scene, with what is known of it; None if nothing is."""
+
+    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+        """Tell whether there is anything to compute for these rows (first and last) of a stage of a head."""
+
+    def compute(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+    ) -> None:
+        """Compute a scene and some rows of a head; takes long, and is called in a thread.
+
+        Raises:
+            AttnscopeError: It cannot be computed.
+            WalkCancelled: `progress` raised it.
+        """
+
+
+def thumbnail(head: WalkHead, rows: int, columns: int) -> Matrix | None:
+    """Return the largest weight in every cell of a grid of at most this size; None if the head has no picture."""
+    picture = head.picture()
+    return None if picture is None else pool_largest(picture, rows, columns)

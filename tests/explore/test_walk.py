@@ -1,0 +1,223 @@
+"""The model of a walk, without a screen: places, keys, and the numbers of cells against NumPy on exact matrices."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.base.errors import AttnscopeError
+from attnscope.studies.explore.saved import comparison_source, distinct, report_source
+from attnscope.views.walk.cell import arithmetic, cell_numbers, command, difference, query_word, strongest_key
+from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell_keys
+from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
+from attnscope.views.walk.scene import STAGES, Variant, WalkHead
+
+TEXT = "The bank by the river was not the bank that lent us money"
+OWN = Variant()
+
+
+@pytest.fixture(scope="module")
+def report():
+    return attnscope.inspect(TEXT, layer="all", head="all", stages=STAGES, top=5)
+
+
+@pytest.fixture(scope="module")
+def source(report):
+    return report_source(report.data)
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+def test_arithmetic_of_every_cell_is_that_of_numpy(report, source):
+    scene, rng = source.scene(OWN), np.random.default_rng(5)
+    scale, checked = 1 / np.sqrt(48), 0
+    for layer, head, query, key in rng.integers(0, [4, 4, 14, 14], (200, 4)).tolist():
+        shown = source.head(OWN, layer, head)
+        line = arithmetic(shown, cell_numbers(scene, shown, query, key))
+        scores = report[layer, head].scores.astype(np.float64)[query]
+        scale = float(shown.scale)
+        scaled = scores * scale
+        weights = np.exp(scaled - scaled.max()) / np.exp(scaled - scaled.max()).sum()
+        said = re.fullmatch(r"q·k (\S+) × (\S+) = (\S+) → e\^(\S+) / Σ = (\S+)", line)
+        assert said, line
+        q_k, factor, product, exponent, weight = map(number, said.groups())
+        assert q_k == pytest.approx(scores[key], abs=0.006) and factor == pytest.approx(scale, rel=0.006)
+        assert product == exponent == pytest.approx(scaled[key], abs=0.006)
+        assert weight == pytest.approx(weights[key], abs=0.0051 if weights[key] >= 0.01 else weights[key] / 15)
+        total = np.exp(cell_numbers(scene, shown, query, key).log_sum)
+        assert total == pytest.approx(np.exp(scaled).sum(), rel=1e-4)
+        assert strongest_key(scene, shown, query) == weights.argmax()
+        checked += 1
+    assert checked == 200
+
+
+def test_forbidden_cells_and_masked_rows_say_so():
+    report = attnscope.inspect(TEXT, layer=1, head=2, mask="causal", stages=STAGES)
+    source = report_source(report.data)
+    scene, head = source.scene(OWN), source.head(OWN, 0, 0)
+    assert arithmetic(head, cell_numbers(scene, head, 2, 7)).endswith("→ not allowed by the mask: weight 0")
+    hidden = replace(head, masked_rows=frozenset([2]))
+    assert arithmetic(hidden, cell_numbers(scene, hidden, 2, 7)).endswith("masked: no key is allowed")
+
+
+def test_cells_beyond_the_listed_sources_have_a_bound(report, source):
+    scene, head = source.scene(OWN), source.head(OWN, 2, 0)
+    bare = replace(head, stages={})
+    weights = report[2, 0].weights
+    order = np.argsort(-weights[4])
+    listed, unlisted = (cell_numbers(scene, bare, 4, int(order[n])) for n in (1, 7))
+    assert listed.exact and listed.rank == 1 and listed.weight == pytest.approx(weights[4, order[1]])
+    assert not unlisted.exact and unlisted.weight is None
+    assert unlisted.at_most == pytest.approx(weights[4, order[4]]) and weights[4, order[7]] <= unlisted.at_most
+    assert "at most" in arithmetic(bare, unlisted)
+
+
+def test_command_repeats_the_place(source):
+    scene = source.scene(OWN)
+    said = command(scene, Spot(layer=3, head=1, query=4))
+    assert said == f"attnscope run '{TEXT}' --layer 3 --head 1 --query river"
+    assert query_word(scene, 1) == "1"  # `bank` occurs twice
+    scene = replace(scene, command="attnscope run x")
+    assert command(scene, Spot(query=0), ["weights"]).endswith("--query 0 --stage weights")
+
+
+def test_sides_of_a_comparison_are_masks_and_differ_as_the_comparison_says():
+    compared = attnscope.compare(TEXT, layer=0, head=3)
+    source = comparison_source(compared.data)
+    assert source.masks == ["causal", "bidirectional"]
+    first, second = (source.head(Variant(mask=mask), 0, 0) for mask in source.masks)
+    expected = compared.data.changes[0].heads[0].difference
+    assert np.allclose(difference(second, first, "weights"), expected, atol=1e-7)
+    masked = difference(second, first, "masked")
+    assert np.isnan(masked[0, 1:]).all() and np.isfinite(masked[:, 0]).all()
+
+
+def test_a_label_is_never_that_of_two_sides():
+    assert distinct(["a", "b", "a", "a"]) == ["a", "b", "a (2)", "a (3)"]
+
+
+def random_bounds(rng):
+    texts, masks, layers, heads, queries, keys = rng.integers(1, 9, 6).tolist()
+    stages = [stage for stage in STAGES if rng.random() < 0.7] or ["weights"]
+    zooms = sorted({1, *(2 ** rng.integers(0, 6, 2)).tolist()})
+    return Bounds(texts, masks, layers, heads, queries, keys, stages, zooms, ["thumbnails", "roles", "entropy"])
+
+
+def values(rng, bounds):
+    query = int(rng.integers(0, bounds.queries))
+    return {
+        "follow": query if rng.random() < 0.9 else None,
+        "cut": ["L0H0", "L1H2: 3→1"][int(rng.integers(2))],
+        "goto": Spot(0, 0, 0, 0, query, None),
+    } | dict.fromkeys(("find", "next_match", "previous_match"), ("bank", query if rng.random() < 0.5 else None))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_walks_stay_within_bounds(seed):
+    rng = np.random.default_rng(seed)
+    bounds, place = random_bounds(rng), Place()
+    place = fit(place, bounds)
+    for _ in range(300):
+        name = str(rng.choice([*(action.name for action in ACTIONS), "goto"]))
+        before = place
+        place = apply(place, Action(name, values(rng, bounds).get(name)), bounds)
+        assert fit(place, bounds) == place
+        for spot in (place.spot, *place.history, *([place.pinned] if place.pinned else [])):
+            assert 0 <= spot.layer < bounds.layers and 0 <= spot.head < bounds.heads
+            assert 0 <= spot.query < bounds.queries and (spot.key is None or 0 <= spot.key < bounds.keys)
+        if name == "back" and before.history:
+            assert place.spot == before.history[-1]
+        if rng.random() < 0.05:
+            bounds = random_bounds(rng)
+            place = fit(replace(place, history=()), bounds)
+
+
+def test_steps_and_their_opposites_cancel():
+    bounds = Bounds(3, 4, 5, 6, 7, 8, STAGES, (1, 2, 4), ("thumbnails", "roles"))
+    start = Place(Spot(1, 1, 2, 3, 3, 4), stage="scaled", zoom=2)
+    for one, other in (
+        ("left", "right"), ("up", "down"), ("previous_head", "next_head"), ("previous_layer", "next_layer"),
+        ("previous_text", "next_text"), ("stage", "previous_stage"), ("mask", "previous_mask"), ("digits", "digits"),
+        ("zoom_in", "zoom_out"), ("pin", "pin"), ("next_panel", "previous_panel"), ("predictions", "predictions"),
+    ):  # fmt: skip
+        there = apply(start, Action(one), bounds)
+        assert there != start
+        assert apply(there, Action(other), bounds) == start
+    cut = apply(start, Action("cut", "L1H1"), bounds)
+    assert cut.cuts == ("L1H1",) and apply(cut, Action("cut", "L1H1"), bounds) == start
+    pinned = apply(apply(start, Action("pin"), bounds), Action("next_head"), bounds)
+    swapped = apply(pinned, Action("swap"), bounds)
+    assert (swapped.spot, swapped.pinned) == (pinned.pinned, pinned.spot)
+
+
+def test_enter_follows_into_the_layer_below_and_backspace_returns():
+    bounds = Bounds(layers=4, heads=4, queries=9, keys=9)
+    start = Place(Spot(layer=2, head=1, query=8, key=3))
+    there = apply(start, Action("follow", 3), bounds)
+    assert there.spot == Spot(layer=1, head=1, query=3, key=None) and there.history == (start.spot,)
+    assert apply(there, Action("back"), bounds) == start
+
+
+def test_no_key_calls_two_actions_and_all_are_documented():
+    keys = [key for action in ACTIONS for key in action.keys]
+    assert len(keys) == len(set(keys))
+    assert all(action.help.endswith(".") and action.keys for action in ACTIONS)
+    assert [action for _, each in groups() for action in each] == list(ACTIONS)
+    asked = "hjkl[]{}1234smcxp/nNertyw:?q"
+    assert set(asked) <= set(keys) and {"left", "right", "up", "down", "enter", "backspace", "ctrl+p"} <= set(keys)
+
+
+def test_keys_are_rebound_by_a_file(tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text('next_head = ["tab", "ctrl+n"]\nquit = "Q"\n')
+    table = {action.name: action for action in read_keys(path)}
+    assert table["next_head"].keys == ("tab", "ctrl+n") and table["quit"].keys == ("Q",)
+    assert table["next_panel"].keys == ()  # its key was taken
+    assert spell_keys(table["next_head"]) == "Tab Ctrl+N"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nxt_head = 'a'", "there is no action 'nxt_head'; did you mean 'next_head'?"),
+        ("next_head = 'a'\nhelp = 'a'", "'a' calls both next_head and help; remove one"),
+        ("next_head = 3", "next_head is 3; give a key, or a list of keys"),
+        ("quit = []", "quit has no key; add one: quit = 'q'"),
+        ("next_head =", "is not TOML"),
+    ],
+)
+def test_files_of_keys_that_are_refused(tmp_path, text, message):
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    with pytest.raises(AttnscopeError) as e:
+        read_keys(path)
+    assert str(e.value).startswith(f"{path}: {message}")
+
+
+def test_a_table_without_changes_is_the_table():
+    assert rebound({}) == ACTIONS
+
+
+def test_averages_of_heads_are_those_of_the_rows(report, source):
+    numbers = {each.name: each.values for each in source.scene(OWN).numbers}
+    for layer in range(4):
+        for head in range(4):
+            weights = report[layer, head].weights.astype(np.float64)
+            assert numbers["self"][layer, head] == pytest.approx(np.diag(weights).mean(), abs=1e-6)
+            entropy = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1).mean()
+            assert numbers["entropy"][layer, head] == pytest.approx(entropy, abs=1e-5)
+
+
+def test_passages_spell_the_text(source):
+    scene = source.scene(OWN)
+    assert "".join(passage.span.text for passage in scene.passages) == TEXT
+    assert [p.query for p in scene.passages if p.query >= 0] == list(range(14))
+
+
+def test_a_head_without_numbers_has_no_row():
+    head = WalkHead(0, 0)
+    assert head.row("weights", 0) is None and head.picture() is None and head.name == "L0H0"
