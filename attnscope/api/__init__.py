@@ -67,11 +67,11 @@ __all__ = [
 Loaded = TypeVar("Loaded", bound=Result[Any])
 
 
-def inspect(text: str | Sequence[str], **options: Unpack[InspectArguments]) -> InspectResult:
+def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectArguments]) -> InspectResult:
     """Show what attention does with a text, as `attnscope run` does.
 
     Args:
-        text: The text, or several.
+        text: The text, or several; None if `spans` has the texts that it consists of.
         options: `model` (a folder, the name of a bundled sample, or a model of transformers in memory) or `config`, and
             how it runs: see OpenArguments. What to compute and keep: see ModelInspectArguments.
 

@@ -72,7 +72,9 @@ class OpenModel:
         """Release the model; it cannot be used afterwards."""
         self._session = None
 
-    def inspect(self, text: str | Sequence[str], **options: Unpack[ModelInspectArguments]) -> InspectResult:
+    def inspect(
+        self, text: str | Sequence[str] | None = None, **options: Unpack[ModelInspectArguments]
+    ) -> InspectResult:
         """See attnscope.inspect."""
         from attnscope.studies.rollout.run import reporter
 

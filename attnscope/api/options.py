@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.request.arguments import (
@@ -30,11 +31,13 @@ from attnscope.request.masks.terms import MaskTerm, MatrixFile
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import CutExpression, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.spans import SpanRange, SpanRequest, joined_texts, parse_spans, ranges_of
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord
 Tokens = int | str | slice | range | Sequence[int | str | slice]
 FlowWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
+Spans = str | Mapping[str, Any] | Sequence[str | tuple[str, str] | Mapping[str, Any]]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]
 
@@ -134,11 +137,16 @@ class CallArguments(TypedDict, total=False):
     Attributes:
         context: The text that provides keys and values in cross-attention; for several texts, one for each or one for
             all.
+        spans: How to divide the text into named spans, which `query` and `key` may then name: `sentences`, `lines`,
+            `paragraphs`, `words`, `turns`, marks (`"Doc 1:,Question:"`) or a file; names with their ranges of
+            characters, `{"doc": (0, 120)}`; or texts, or pairs (name, text), that joined are the text, which may then
+            be left out. For several texts, a list with the ranges of each.
         truncate: Truncate texts that exceed the model's limit, with a note.
         progress: Function that receives the current step, how much of it is done, and its total.
     """
 
     context: str | Sequence[str | None] | None
+    spans: Spans | None
     truncate: bool
     progress: Progress | None
 
@@ -353,12 +361,13 @@ def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[
             raise UsageError(f"{function}() has no argument '{name}'", hint=did_you_mean(name, names))
 
 
-def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[TextInput, ...]:
+def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     """Return the texts of a call, each with its pair and context.
 
     Raises:
         UsageError: They are no texts, or there is not a pair or context for each.
     """
+    text, spans = _divided(text, options.get("spans"))
     if isinstance(text, str):
         texts, names = [text], ["text"]
     else:
@@ -371,7 +380,47 @@ def texts_of(text: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Tex
         for value in values:
             if not isinstance(value, str) and not (value is None and name != "text"):
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
-    return tuple(TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
+    if len(spans) not in (0, len(texts)):
+        raise UsageError(f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text")
+    inputs = (TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
+    return tuple(replace(one, spans=spans[n]) if spans else one for n, one in enumerate(inputs))
+
+
+def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
+    """Return the text, or texts, of a call, and the ranges of each that `spans` gives in a list; none for none.
+
+    Raises:
+        UsageError: Texts that should be its parts are not.
+    """
+    if spans is None or isinstance(spans, str | Mapping):
+        return text, []
+    listed = list(spans) if _is_several(spans) else [spans]
+    if listed and all(isinstance(one, Mapping) and "name" not in one for one in listed):
+        return text, [ranges_of(one, f"spans[{n}]") for n, one in enumerate(listed)]
+    if listed and all(isinstance(one, Mapping) for one in listed):
+        return text, [ranges_of(listed, "spans")] * (1 if isinstance(text, str) else len(text))
+    joined, ranges = joined_texts(listed, "spans")
+    if text is None or text == joined:
+        return joined, [ranges]
+    if not isinstance(text, str):
+        raise UsageError("texts as spans divide one text", where="spans", hint="pass the ranges of each text")
+    found, at = [], 0
+    for one in ranges:
+        piece = joined[one.start : one.end]
+        start = text.find(piece, at)
+        if start < 0:
+            hint = "pass texts that follow each other in it, or leave the text out"
+            raise UsageError(f"{piece!r:.80} is not in the text after character {at}", where="spans", hint=hint)
+        at = start + len(piece)
+        found.append(SpanRange(one.name, start, at))
+    return text, [tuple(found)]
+
+
+def _spans(value: Any) -> SpanRequest:
+    """Read how texts are divided; ranges of single texts are theirs (see texts_of)."""
+    if isinstance(value, str):
+        return parse_spans(value)
+    return SpanRequest("ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ())
 
 
 def _several(name: str, values: Any) -> list[Any]:
@@ -594,6 +643,7 @@ _PYTHON = {
     "ignore_key": _keys,
     "mask": mask_of,
     "stages": _stages,
+    "spans": _spans,
     **{name: positions(name) for name in ("hide", "query", "key", "at")},
     **{name: indices(name) for name in ("layer", "head")},
 }  # readers of values that are no text, or mean something else in Python

@@ -20,6 +20,7 @@ from attnscope.findings.narrowing import require_heads
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport
+from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import number, one_of
 from attnscope.request.selection import PRINTED, PositionSelection
@@ -302,7 +303,8 @@ def _stage(head: HeadReport, name: str) -> Float2:
 def _one_position(query: PositionSelection, text: TextReport) -> int:
     """Return the position of one shown query."""
     texts = (text.text, text.pair)
-    found = [one for one in query.find(text.tokens, texts, "query") if one in text.queries]
+    spans = None if text.spans is None else text.spans.text
+    found = [one for one in query.find(text.tokens, texts, "query", spans=spans) if one in text.queries]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -408,6 +410,30 @@ class TextResult:
     def attribution(self) -> Attribution | None:
         """Contributions of the model's parts to a logit; None without `by="logit"`."""
         return self.data.attribution
+
+    @property
+    def spans(self) -> list[str]:
+        """Names of the spans of the text, in order: see findings.spans.TextSpans."""
+        return self._divided.text.names
+
+    @property
+    def span_of_token(self) -> list[int]:
+        """Number of each token's span."""
+        return self._divided.text.of_token
+
+    @property
+    def span_weights(self) -> Float4:
+        """Average weight of the tokens of a span on those of each span together, (layers, heads, spans, spans).
+
+        All layers and heads of the model, whichever are selected; NaN in the rows of a span that may attend to nothing.
+        """
+        return self._divided.weights
+
+    @property
+    def _divided(self) -> SpanReport:
+        if self.data.spans is None:
+            raise UsageError("the text is not divided into spans", where="spans", hint="inspect with spans='sentences'")
+        return self.data.spans
 
     def __iter__(self) -> Iterator[HeadResult]:
         return (HeadResult(self._report, self.data, head) for head in self.data.heads)
@@ -538,6 +564,21 @@ class InspectResult(Result[Report]):
     def attribution(self) -> Attribution | None:
         """See TextResult."""
         return self._only.attribution
+
+    @property
+    def spans(self) -> list[str]:
+        """See TextResult."""
+        return self._only.spans
+
+    @property
+    def span_of_token(self) -> list[int]:
+        """See TextResult."""
+        return self._only.span_of_token
+
+    @property
+    def span_weights(self) -> Float4:
+        """See TextResult."""
+        return self._only.span_weights
 
     def __iter__(self) -> Iterator[HeadResult]:
         return iter(self._only)

@@ -9,6 +9,7 @@ import numpy as np
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
+Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Int2 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Int3 = np.ndarray[tuple[int, int, int], np.dtype[np.int32]]
 
@@ -22,6 +23,7 @@ def _nested(depth: int, *kinds: str) -> dict[str, Any]:
 Floats = Annotated[Float1, msgspec.Meta(extra_json_schema=_nested(1, "number", "null"))]
 Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, "number", "null"))]
 Matrices = Annotated[Float3, msgspec.Meta(extra_json_schema=_nested(3, "number", "null"))]
+Tensor4 = Annotated[Float4, msgspec.Meta(extra_json_schema=_nested(4, "number", "null"))]
 Places = Annotated[Int2, msgspec.Meta(extra_json_schema=_nested(2, "integer"))]
 Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 

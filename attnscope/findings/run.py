@@ -11,6 +11,7 @@ from attnscope.findings.flow import TokenFlow
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Means, Rows
+from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
 
 SCHEMA = "attnscope.report/1"
@@ -186,6 +187,7 @@ class TextReport(msgspec.Struct, frozen=True):
         attribution: Contributions of the model's parts to a logit (`--by logit`); None unless requested.
         padding: How many of the last tokens are padding; 0 unless padding is shown.
         flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
+        spans: Weights between spans of the text (`--spans`), in every layer and head; None unless requested.
     """
 
     index: int
@@ -203,6 +205,7 @@ class TextReport(msgspec.Struct, frozen=True):
     attribution: Attribution | None = None
     flows: list[TokenFlow] = []
     padding: int = 0
+    spans: SpanReport | None = None
 
     @property
     def sources(self) -> list[Token]:

@@ -19,6 +19,7 @@ from attnscope.request.arguments import STAGES, By, Dtype, Each, EngineWord, Par
 from attnscope.request.masks.expression import MASK_FILES, parse_mask
 from attnscope.request.masks.terms import TERMS, Own
 from attnscope.request.selection import POOL, PRINTED, parse_cut, parse_indices_or_label, parse_positions
+from attnscope.request.spans import SPAN_WORDS, parse_spans
 
 Reader = Callable[[str], Any]
 TEXT, MODEL, COMPUTE, SHOW, MACHINE = "Text", "Model", "What to compute", "What to show", "Machine"
@@ -247,6 +248,16 @@ QUERY = Option(
     short="-q",
 )
 KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS")
+SPANS = Option(
+    "spans",
+    COMPUTE,
+    f"Divide the text into named spans, whose names {{query}} and {{key}} then take: {', '.join(SPAN_WORDS[:-1])}, "
+    "turns (of a chat), marks that each begin a span ('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, "
+    'start and end of each span (in characters, or with "unit": "tokens").',
+    parse_spans,
+    "SPANS",
+    complete=SPAN_WORDS,
+)
 MASK = Option(
     "mask",
     COMPUTE,
@@ -375,6 +386,7 @@ RUN = (
     *SELECTION[:-2],
     BY_LOGIT,
     SPECIAL,
+    SPANS,
     POOLED,
     Option(
         "measure",
@@ -439,6 +451,7 @@ COMPARE = (
         "layer",
         "head",
     ),
+    SPANS,
     POOLED,
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
     *_compared(THE_MACHINE, "dtype", "engine"),
@@ -468,6 +481,7 @@ EXPLAIN = (
         "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
         metavar="K",
     ),
+    SPANS,
     MASK,
     WHAT_IF,
     HIDE,
@@ -484,6 +498,7 @@ HEADS = (
     *THE_MODEL,
     QUERY,
     KEY,
+    SPANS,
     MASK,
     WHAT_IF,
     HIDE,
@@ -581,6 +596,7 @@ ABLATE = (
         "TOKENS",
     ),
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
+    SPANS,
     MASK,
     HIDE,
     *_shown(

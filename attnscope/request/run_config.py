@@ -7,6 +7,7 @@ import msgspec
 from attnscope.base.errors import arg
 from attnscope.request.masks.terms import MaskTerm, Own
 from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
+from attnscope.request.spans import SpanRange, SpanRequest
 
 
 class TextInput(msgspec.Struct, frozen=True):
@@ -17,12 +18,16 @@ class TextInput(msgspec.Struct, frozen=True):
         pair: The second segment, for an encoder.
         context: The text that provides keys and values in cross-attention.
         where: Origin of the text, for errors: `TEXT`, or a file and a line.
+        spans: Named ranges of this text; none where RunConfig.spans says how it is divided.
+        turns: Turns of a chat, in order; its other characters are the template's. Empty for a text that is no chat.
     """
 
     text: str
     pair: str | None = None
     context: str | None = None
     where: str = arg("text")
+    spans: tuple[SpanRange, ...] = ()
+    turns: tuple[SpanRange, ...] = ()
 
 
 class RunConfig(msgspec.Struct, frozen=True):
@@ -70,6 +75,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         picture: The findings are written as an .svg, which is built as a whole before it is written.
         ignore_key: Keys of config.json to ignore.
         trust_config: Accept a config.json that refers to its own model code, which is not run.
+        spans: How texts are divided into spans; None for none, unless a text names its own.
     """
 
     texts: tuple[TextInput, ...]
@@ -108,6 +114,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     generate: int = 0
     target: tuple[str, ...] | None = None
     matrices: dict[str, Any] = {}
+    spans: SpanRequest | None = None
 
     @property
     def own_mask(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
 
 if TYPE_CHECKING:
+    from attnscope.findings.spans import TextSpans
     from attnscope.findings.tokens import Token
 
 _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECASE)
@@ -257,6 +258,11 @@ class PositionItem:
             return sliced or (_find_word(self.text, tokens, texts) if self.word else [])
         return (_find_word(self.text, tokens, texts) if self.word else []) or sliced
 
+    def of_span(self, spans: "TextSpans | None") -> list[int]:
+        """Return the tokens of the span that has this name, none if there is no such span."""
+        number = spans.number(self.text) if spans is not None and self.word and self.position is None else None
+        return [] if spans is None or number is None else spans.tokens(number)
+
 
 @dataclass(frozen=True)
 class PositionSelection:
@@ -287,6 +293,7 @@ class PositionSelection:
         option: str,
         *,
         missing: list[str] | None = None,
+        spans: "TextSpans | None" = None,
     ) -> list[int]:
         """Return the positions of the selection in a text.
 
@@ -294,6 +301,7 @@ class PositionSelection:
             tokens: The text's tokens.
             texts: The text, and its pair; None for one that is not known, or not there.
             option: Name of the option, for the error.
+            spans: Spans of the text, whose names stand for their tokens; None for none.
             missing: Gets what the text does not have; None where that is an error.
 
         Raises:
@@ -301,7 +309,7 @@ class PositionSelection:
         """
         found: dict[int, None] = {}
         for item in self.items:
-            chosen = item.find(tokens, texts)
+            chosen = item.of_span(spans) or item.find(tokens, texts)
             if not chosen and missing is not None:
                 missing.append(item.text)
             elif not chosen:
@@ -313,6 +321,7 @@ class PositionSelection:
                 words += " …" if len(tokens) > _SPELLED else ""
                 hint = f"the text has tokens 0 to {len(tokens) - 1}: {words}"
                 known = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
+                known += [] if spans is None else spans.names
                 near = nearest(item.text, known) if item.word else None
                 raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
             found.update(dict.fromkeys(chosen))
@@ -337,6 +346,13 @@ def parse_positions(text: str) -> PositionSelection:
         else:
             items.append(PositionItem(plain.strip(), _position(plain.strip())))
     return PositionSelection(tuple(items), text)
+
+
+def listed_words(text: str) -> list[str]:
+    """Read words or phrases joined by commas; quotation marks hold commas together."""
+    matches = [match.groups() for match in _LISTED.finditer(text)]
+    words = [quoted or (other or "")[1:-1] or plain.strip() for plain, quoted, other in matches]
+    return [word for word in words if word]
 
 
 def _position(text: str) -> int | tuple[int | None, int | None] | None:

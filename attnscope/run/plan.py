@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
+_SPAN_SUM, _SPAN_TOTAL = 24, 16  # bytes of a pair of spans of a head: in float64, averaged and as findings; of a span
+_SPAN_TOKEN, _SPAN_ROW = 12, 64  # bytes of a token for every span, and of a token
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
@@ -124,10 +126,21 @@ def make_plan(
     if run.generate and continued is None:  # the pass that continues texts, one after the other
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
+    if any(text_plan.spans is not None for text_plan in plan.text_plans):
+        more |= {"spans": span_bytes(plan)}
     if sides > 1:
         plan = replace(plan, sides=sides)
         more["other sides"] = (sides - 1) * _side_bytes(plan)
     return fit_to_memory(plan, more, hint=hint)
+
+
+def span_bytes(plan: RunPlan) -> int:
+    """Estimate the bytes of the weights between spans, in every layer and head, and of what sums them up."""
+    c, texts = plan.config, len(plan.text_plans)
+    count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
+    longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
+    sums = c.n_layers * c.n_heads * texts * (_SPAN_SUM * count**2 + _SPAN_TOTAL * count)
+    return sums + texts * longest * (_SPAN_TOKEN * count + _SPAN_ROW)
 
 
 def _side_bytes(plan: RunPlan) -> int:
@@ -280,7 +293,8 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
         for number, text_plan in enumerate(text_plans):
             if len(text_plan.queries) == 1:
                 predicted[number] = replace(predicted[number], positions=text_plan.queries)
-    n_layers_run = c.n_layers if predicted else n_layers_run
+    spanned = any(text_plan.spans is not None for text_plan in text_plans)
+    n_layers_run = c.n_layers if predicted or spanned else n_layers_run
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
     matrices = _matrices(run, terms, text_plans)
     return RunPlan(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import has_gpu_driver
 from attnscope.base.version import __version__
@@ -19,6 +20,7 @@ from attnscope.engines.transformers.opening import LiveModel, open_live
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.narrowing import narrow_to_weight
 from attnscope.findings.run import MaskUse, Provenance, Report, TextReport
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import PADDING
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.masks.terms import Hidden, Mask, MaskTerm, MatrixFile, Own
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from attnscope.model.batch import Batch, TokenTensors
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
-    from attnscope.run.analysis import Continued
+    from attnscope.run.analysis import Continued, SpanRecorders
 
 
 ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
@@ -139,9 +141,13 @@ def inspect(
     plan = make_plan(run, source, grown, sides=sides)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
-    trace = attend(plan, batch, engine, session.progress)
+    spans = span_recorders(plan, batch, engine)
+    trace = attend(plan, batch, engine, session.progress, spans=spans)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
+    if spans is not None:
+        divided = [spans.report(i, str(run.spans or "ranges")) for i in range(len(texts))]
+        texts = [msgspec.structs.replace(text, spans=one) for text, one in zip(texts, divided, strict=True)]
     if run.target is not None:
         found = _attribute(plan, batch, model, engine, session.progress)
         texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, found, strict=True)]
@@ -237,13 +243,56 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     return batch, model.under(settings)
 
 
+def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanRecorders | None":
+    """Return recorders of the weights between spans of every text; None if texts are not divided.
+
+    Raises:
+        UsageError: Only some of the texts are divided.
+    """
+    spans = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
+    if not spans:
+        return None
+    if len(spans) < len(plan.text_plans):
+        hint = "give spans for all of them, or for none"
+        raise UsageError("only some of the texts have spans", where=arg("spans"), hint=hint)
+    from attnscope.run.analysis import SpanRecorders
+
+    queries = [reading_span(one, text_plan.queries) for one, text_plan in zip(spans, plan.text_plans, strict=True)]
+    return SpanRecorders(batch, spans, queries, engine.sizes)
+
+
+def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
+    """Return the number of the span whose reading is shown: that of the rows named, or the last of the text.
+
+    Args:
+        spans: The spans.
+        queries: Rows; where they are of several spans, as where all are shown, none is named.
+    """
+    named = {spans.of_token[query] for query in queries if query < len(spans.of_token)}
+    if len(named) == 1:
+        return named.pop()
+    last = [number for number, kind in enumerate(spans.kinds) if kind in ("text", "answer")]
+    return last[-1] if last else len(spans.names) - 1
+
+
 def select_heads(
-    plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
+    plan: RunPlan,
+    batch: "Batch",
+    engine: "Engine",
+    on_progress: ProgressCallback | None,
+    beside: "Mapping[int, Sequence[Recorder]] | None" = None,
 ) -> "tuple[list[HeadSelection], torch.Tensor | None]":
     """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
 
     Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
     returned for them; None without such a pass.
+
+    Args:
+        plan: What the run computes.
+        batch: The texts side by side.
+        engine: The model under its mask.
+        on_progress: See `inspect`.
+        beside: Recorders by layer that see that pass, too; None for none.
     """
     from attnscope.run.analysis import RankingRecorders, choose_heads
 
@@ -252,9 +301,17 @@ def select_heads(
         rows, columns = _named_places(plan)
         found = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
         step = "choosing a head", on_progress
-        hidden = forward(plan, batch, engine, found.recorders, step, final=bool(plan.predicted))
+        recorders = _merged(found.recorders, beside or {})
+        hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
         ranking = found.compute()
     return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
+
+
+def _merged(
+    recorders: "Mapping[int, Sequence[Recorder]]", others: "Mapping[int, Sequence[Recorder]]"
+) -> "dict[int, list[Recorder]]":
+    """Return the recorders of both, by layer."""
+    return {layer: [*recorders.get(layer, ()), *others.get(layer, ())] for layer in recorders.keys() | others.keys()}
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
@@ -276,6 +333,8 @@ def attend(
     engine: "Engine",
     on_progress: ProgressCallback | None,
     record_spec: RecordSpec | None = None,
+    *,
+    spans: "SpanRecorders | None" = None,
 ) -> "Trace":
     """Choose the heads, where that is left to us, and record what was asked for of them.
 
@@ -285,6 +344,7 @@ def attend(
         engine: The model under its mask.
         on_progress: See `inspect`.
         record_spec: What to record; None for the content of a Report.
+        spans: Recorders of the weights between spans, which see one pass over all layers; None for none.
 
     Raises:
         AttnscopeError: A score is not finite.
@@ -294,10 +354,12 @@ def attend(
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
-    heads, hidden = select_heads(plan, batch, engine, on_progress)
+    beside = {} if spans is None else spans.recorders
+    heads, hidden = select_heads(plan, batch, engine, on_progress, beside)
     trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
     final = bool(plan.predicted) and hidden is None
-    made = forward(plan, batch, engine, trace.recorders, ("attending", on_progress), final=final)
+    recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside)
+    made = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = made if final else hidden
     if batch.tokens.real.device.type != "cpu":
         trace.to_cpu()

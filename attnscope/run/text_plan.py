@@ -8,10 +8,13 @@ import msgspec
 
 from attnscope.base.errors import NotInText, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
+from attnscope.request.dividing import divide
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, PositionSelection
+from attnscope.request.spans import SpanRequest
 
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
@@ -36,6 +39,7 @@ class TextPlan:
         hidden: Keys that no query sees, sorted.
         padding: Tokens of padding after the text whose rows and columns are shown.
         narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
+        spans: The text divided into spans; None where that was not asked for.
     """
 
     tokens: list[Token]
@@ -50,6 +54,7 @@ class TextPlan:
     hidden: tuple[int, ...] = ()
     padding: int = 0
     narrowed: Part | None = None
+    spans: TextSpans | None = None
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
@@ -118,10 +123,14 @@ def plan_text(
             "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
-    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, causal=causal)
+    spans = divide_text(run, text, tokens)
+    if spans is not None and context is not None:
+        hint = "use a model without cross-attention"
+        raise UsageError("apply only to self-attention", where=arg("spans"), hint=hint)
+    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts)
-    hidden = _hidden(run, sources, texts, text.where, several=several)
+    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts, spans)
+    hidden = _hidden(run, sources, texts, text.where, spans, several=several)
     return TextPlan(
         tokens,
         context,
@@ -133,11 +142,28 @@ def plan_text(
         auto_keys=auto_keys,
         hidden=hidden,
         narrowed=narrowed,
+        spans=spans,
     )
 
 
+def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> TextSpans | None:
+    """Divide a text into spans; None where neither the run nor the text names any.
+
+    Raises:
+        UsageError: It cannot be divided so.
+    """
+    request = SpanRequest("ranges") if text.spans else run.spans
+    return None if request is None else divide(text, tokens, request, truncated=run.truncate)
+
+
 def _hidden(
-    run: RunConfig, sources: Sequence[Token], texts: Sequence[str | None], where: str, *, several: bool
+    run: RunConfig,
+    sources: Sequence[Token],
+    texts: Sequence[str | None],
+    where: str,
+    spans: TextSpans | None,
+    *,
+    several: bool,
 ) -> tuple[int, ...]:
     """Return the keys of a text that no query sees.
 
@@ -146,7 +172,7 @@ def _hidden(
             the rest, so that no text is passed over.
     """
     try:
-        return tuple(_parse_named(arg("hide"), run.hide, sources, texts) or ())
+        return tuple(_parse_named(arg("hide"), run.hide, sources, texts, spans) or ())
     except NotInText as e:
         raise UsageError(
             f"{e.parts.message} ({where})" if several else e.parts.message, where=e.parts.where, hint=e.parts.hint
@@ -175,6 +201,7 @@ def _choose_cells(
     text: TextInput,
     tokens: Sequence[Token],
     context: Sequence[Token] | None,
+    spans: TextSpans | None,
     *,
     causal: bool,
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
@@ -185,6 +212,7 @@ def _choose_cells(
         text: The text.
         tokens: Tokens of the text.
         context: Tokens of the key side in cross-attention; None in self-attention.
+        spans: Spans of the text, whose names may be rows and columns; None for none.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
 
     Returns:
@@ -195,8 +223,8 @@ def _choose_cells(
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
-    queries = _parse_named(arg("query"), run.query, tokens, texts)
-    keys = _parse_named(arg("key"), run.key, sources, texts if context is None else (text.context,))
+    queries = _parse_named(arg("query"), run.query, tokens, texts, spans)
+    keys = _parse_named(arg("key"), run.key, sources, texts if context is None else (text.context,), spans)
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
     nothing_named = queries is None and keys is None
     pool = run.pool or (POOL if too_long and nothing_named else None)
@@ -237,9 +265,13 @@ def _narrowed(
 
 
 def _parse_named(
-    option: str, named: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None]
+    option: str,
+    named: PositionSelection | None,
+    tokens: Sequence[Token],
+    texts: Sequence[str | None],
+    spans: TextSpans | None,
 ) -> list[int] | None:
-    return None if named is None else sorted(named.find(tokens, texts, option))
+    return None if named is None else sorted(named.find(tokens, texts, option, spans=spans))
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:

@@ -91,6 +91,7 @@ def test_every_argument_is_drawn():
         "ignore_key",
         "trust_config",
         "target",
+        "spans",
     }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 

@@ -9,6 +9,7 @@ from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
+from attnscope.model.recorders.spans import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.recorders.sums import (
     SUM_RECORDERS,
     ColumnRecorder,
@@ -30,8 +31,11 @@ __all__ = [
     "PooledRecorder",
     "RecordedTokens",
     "RowRecorder",
+    "SpanRecorder",
+    "SpanTokens",
     "SumRecorder",
     "TargetRecorder",
+    "TokenReading",
     "TopRecorder",
     "UniformRecorder",
     "WordRecorder",

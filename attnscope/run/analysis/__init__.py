@@ -7,10 +7,12 @@ from attnscope.run.analysis.generation import Continued, continue_text
 from attnscope.run.analysis.heads import TextSlice, head_report
 from attnscope.run.analysis.overview import TextExtent
 from attnscope.run.analysis.predictions import predict
+from attnscope.run.analysis.spans import SpanRecorders, span_tokens
 
 __all__ = [
     "Continued",
     "RankingRecorders",
+    "SpanRecorders",
     "TextExtent",
     "TextSlice",
     "attribution",
@@ -18,6 +20,7 @@ __all__ = [
     "continue_text",
     "head_report",
     "predict",
+    "span_tokens",
     "unit_arrays",
     "unit_names",
 ]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
@@ -130,18 +131,22 @@ def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, te
         written = run.texts[0]
         own = written.text, written.pair
         query, key = expression.edge
-        queries = _side(query, text.tokens, own, where)
+        queries = _side(query, text.tokens, own, where, text.spans)
         sources = text.tokens if text.context is None else text.context
-        keys = _side(key, sources, own if text.context is None else (written.context,), where)
+        keys = _side(key, sources, own if text.context is None else (written.context,), where, text.spans)
         found.append(Cut(expression.written, tuple(places), queries, keys))
     return found
 
 
 def _side(
-    side: PositionSelection | None, tokens: Sequence[Token], texts: Sequence[str | None], where: str
+    side: PositionSelection | None,
+    tokens: Sequence[Token],
+    texts: Sequence[str | None],
+    where: str,
+    spans: TextSpans | None,
 ) -> tuple[int, ...]:
     """Return positions of one side of an edge; all where it is left out."""
-    return tuple(range(len(tokens)) if side is None else sorted(side.find(tokens, texts, where)))
+    return tuple(range(len(tokens)) if side is None else sorted(side.find(tokens, texts, where, spans=spans)))
 
 
 def compared_positions(
@@ -154,7 +159,7 @@ def compared_positions(
     """
     if asked.at is not None:
         written = run.texts[0]
-        return sorted(asked.at.find(text.tokens, (written.text, written.pair), arg("at"))), []
+        return sorted(asked.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
     kind = prediction_kind(run, source, run.mask)
     if kind is None:
         return [], []

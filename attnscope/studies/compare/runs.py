@@ -18,6 +18,7 @@ from attnscope.findings.run import STAGES, HeadReport, Report
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
+from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
 from attnscope.studies.compare.tolerance import Tolerance
@@ -131,16 +132,17 @@ def _found_in_either(
         tokenize(session.source(run), text.text, text.pair, text.where, truncate=run.truncate)[0]
         for text, run in zip(texts, runs, strict=True)
     ]
+    spans = [divide_text(run, text, one) for run, text, one in zip(runs, texts, tokens, strict=True)]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
     def positions(named: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
         found = [
-            {*named.find(one, (text.text, text.pair), option, missing=lacking)}
-            for one, text, lacking in zip(tokens, texts, missing, strict=True)
+            {*named.find(one, (text.text, text.pair), option, missing=lacking, spans=divided)}
+            for one, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
         ]
-        if set(missing[0]).intersection(*missing[1:]):
-            named.find(tokens[0], (texts[0].text, texts[0].pair), option)  # says what the first text has
+        if set(missing[0]).intersection(*missing[1:]):  # says what the first text has
+            named.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
         theirs = [{i for i, j in both if j in there} for both, there in zip(pairs, found[1:], strict=True)]
         first = found[0].union(*theirs)
         others = [there | {j for i, j in both if i in first} for both, there in zip(pairs, found[1:], strict=True)]
@@ -179,7 +181,10 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     if key is None:
         return [None] * len(report.texts)
     texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
-    return [key.find(text.sources, words, arg("key")) for text, words in texts]
+    spans = [None if text.spans is None else text.spans.text for text, _ in texts]
+    return [
+        key.find(text.sources, words, arg("key"), spans=one) for (text, words), one in zip(texts, spans, strict=True)
+    ]
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
@@ -336,7 +341,9 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
             raise UsageError(f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}")
         queries = text.queries
         if wanted.query is not None:
-            queries = sorted(wanted.query.find(text.tokens, (text.text, text.pair), arg("query")))
+            own = text.text, text.pair
+            divided = None if text.spans is None else text.spans.text
+            queries = sorted(wanted.query.find(text.tokens, own, arg("query"), spans=divided))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
         parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]

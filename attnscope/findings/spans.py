@@ -1,0 +1,96 @@
+"""Spans of a text and the weight between them, as plain data."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, along
+
+ANSWER = "answer"  # name of the span of the tokens that a model generates
+SpanKind = Literal["text", "answer", "first", "special", "template", "pair", "rest"]
+
+
+class CharacterRange(msgspec.Struct, frozen=True):
+    """Characters of a text.
+
+    Attributes:
+        start: First character.
+        end: End, exclusive.
+        segment: 0, or 1 for the second text of a pair.
+    """
+
+    start: int
+    end: int
+    segment: int = 0
+
+
+class TextSpans(msgspec.Struct, frozen=True):
+    """A text divided into spans: each of its tokens belongs to exactly one.
+
+    Attributes:
+        names: Names of the spans: `(first)`, then those of the text in the order of their first tokens, then
+            `(special)`, `(template)`, `(pair)` and `(rest)`; of these only such that have tokens.
+        kinds: What each span is: `text`; the `answer`, which the model generated or a chat ends with; the `first`
+            token; `special` tokens; tokens of a chat's `template`; the second text of a `pair`; or the `rest`.
+        of_token: Number of each token's span.
+        characters: Ranges of characters of each span; empty if its tokens cover none.
+    """
+
+    names: Annotated[list[str], along("span", filled=True)]
+    kinds: Annotated[list[SpanKind], along("span")]
+    of_token: Annotated[list[int], along("word", positions="span")]
+    characters: list[list[CharacterRange]]
+
+    def number(self, name: str) -> int | None:
+        """Return the number of a span by its name, in any case and with or without a colon; None if there is none.
+
+        `answer` is also the last turn of a chat if that is the assistant's.
+        """
+        if name in self.names:
+            return self.names.index(name)
+        wanted = _plain(name)
+        found = [number for number, known in enumerate(self.names) if _plain(known) == wanted]
+        if not found and wanted == ANSWER:
+            found = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
+        return found[0] if len(found) == 1 else None
+
+    def tokens(self, number: int) -> list[int]:
+        """Return the positions of a span's tokens."""
+        return [position for position, span in enumerate(self.of_token) if span == number]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().split()).rstrip(":").rstrip()
+
+
+class SpanReport(msgspec.Struct, frozen=True):
+    """The weight that the spans of a text give each other, in every layer and head of the model.
+
+    Attributes:
+        division: How the text was divided, such as `sentences` or the marks.
+        text: The spans.
+        query: Number of the span whose reading is shown: the one that the user named, or the last of the text.
+        weights: Average weight of the query span's tokens on the key span's tokens together, (layer, head, query span,
+            key span). A row sums to 1, or to 1 minus the sink's share; it is null if no token of the query span may
+            attend to anything.
+        sink: Average weight that the tokens of a span give to the head's sink, (layer, head, query span); None if no
+            layer has sinks.
+        received: Average weight of the tokens of the span `query` on each token, over all layers and heads.
+        rows: Positions of the tokens of the span `query`.
+        shares: Average weight, over all layers and heads, of each of these tokens on every span, (row, span).
+    """
+
+    division: str
+    text: TextSpans
+    query: Annotated[int, along(positions="span")]
+    weights: Annotated[Tensor4, along("model layer", "model head", "span", "key span")]
+    sink: Annotated[Matrices, along("model layer", "model head", "span")] | None
+    received: Annotated[Floats, along("word")]
+    rows: Annotated[list[int], along("span row", positions="word", ascending=True)]
+    shares: Annotated[Matrix, along("span row", "key span")]
+
+    def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield what axes cannot say; see `axes`."""
+        if lengths.get("span") != lengths.get("key span"):
+            yield "weights", "has not as many key spans as query spans"

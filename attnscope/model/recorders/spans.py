@@ -1,0 +1,170 @@
+"""Record the weight that the spans of a text give each other: sums of a size that does not grow with the text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.model.precision import has_float64
+from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.tile import Tile, as_slice
+from attnscope.model.workers import Deferred
+
+
+@dataclass(frozen=True)
+class SpanTokens:
+    """Spans of the tokens of a batch, shared by the recorders of all layers.
+
+    Attributes:
+        of_token: Number of each token's span, (B, T), int64; −1 for padding.
+        count: Number of spans of the text that has most.
+    """
+
+    of_token: Tensor
+    count: int
+    _host: "np.ndarray[tuple[int, int], np.dtype[np.int64]]" = field(init=False, repr=False)
+    _keys: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what tiles look up: on a GPU, each read of it would wait."""
+        object.__setattr__(self, "_host", self.of_token.cpu().numpy())
+        spans = torch.arange(self.count, device=self.of_token.device)
+        object.__setattr__(self, "_keys", (self.of_token[..., None] == spans).float())  # (B, T, S)
+
+    def among(self, rows: Sequence[int]) -> list[int]:
+        """Return the spans that any text has among some rows."""
+        present = np.unique(self._host[:, as_slice(rows)])
+        return [int(span) for span in present if span >= 0]
+
+    def members(self, rows: Sequence[int], spans: Sequence[int]) -> Tensor:
+        """Return 1 where a row belongs to a span, (B, spans, rows), float32."""
+        numbers = torch.tensor(spans, device=self.of_token.device)
+        return (self.of_token[:, None, as_slice(rows)] == numbers[:, None]).float()
+
+    def keys(self, k0: int, k1: int) -> Tensor:
+        """Return 1 where a key belongs to a span, (B, keys, S), float32."""
+        return self._keys[:, k0:k1]
+
+
+class TokenReading:
+    """What the tokens of one span of each text read, summed over the heads of all layers that share it.
+
+    Args:
+        spans: The spans.
+        queries: Number of that span in every text.
+
+    Attributes:
+        received: Their weight on every token, (B, T).
+        shares: Weight of each of them on every span, (B, T, S).
+        counted: Heads in which each of them may see something, (B, T).
+    """
+
+    def __init__(self, spans: SpanTokens, queries: Sequence[int]) -> None:
+        self._rows = spans.of_token == torch.tensor(queries, device=spans.of_token.device)[:, None]  # (B, T)
+        self._host = self._rows.cpu().numpy()
+        exact = torch.float64 if has_float64(spans.of_token.device) else torch.float32
+        self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=spans.of_token.device)
+        self.counted = torch.zeros_like(self.received)
+        self.shares = torch.zeros(*self.received.shape, spans.count, dtype=exact, device=self.received.device)
+
+    def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int, keys: Tensor) -> Deferred | None:
+        """Sum up a tile.
+
+        Args:
+            weights: (B, h, r, k).
+            rows: Its rows.
+            live: Which of them are not fully masked, (B, r).
+            k0: First key.
+            keys: 1 where a key belongs to a span, (B, k, S).
+        """
+        at = as_slice(rows)
+        if not self._host[:, at].any():
+            return None
+        read = self._rows[:, at]
+        over_heads = weights.sum(1) * read[..., None]  # (B, r, k)
+        received, shares = over_heads.sum(1), over_heads @ keys
+        counted = (live * read) * weights.shape[1]
+
+        def add() -> None:
+            self.received[:, k0 : k0 + received.shape[1]] += received
+            self.shares[:, at] += shares
+            self.counted[:, at] += counted
+
+        return add
+
+
+class SpanRecorder(BaseRecorder):
+    """Weights summed over the keys of each span, and averaged over the queries of each.
+
+    A fully masked row has no weights, so it is left out of averages.
+
+    Args:
+        heads: Query heads.
+        spans: The spans.
+        mean: Mean over heads (and over every layer that it is shown) instead of each apart.
+        reading: What also adds up the weights of some rows; None for nothing.
+    """
+
+    def __init__(
+        self, heads: Sequence[int], spans: SpanTokens, *, mean: bool = False, reading: TokenReading | None = None
+    ) -> None:
+        texts, width = spans.of_token.shape
+        super().__init__(heads, range(width))
+        self.mean, self._spans, self._reading = mean, spans, reading
+        device = spans.of_token.device
+        exact = torch.float64 if has_float64(device) else torch.float32
+        shape = (texts, 1 if mean else len(self.heads), spans.count)
+        self._sum = torch.zeros(*shape, spans.count, dtype=exact, device=device)
+        self._count = torch.zeros(*shape, dtype=exact, device=device)
+        self._sink: Tensor | None = None
+        self._sink_shape = shape
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Add up the weights between the spans of the tile's rows and of its keys."""
+        overlap = self.overlap(tile)
+        if overlap is None:
+            return None
+        rows = self.rows[overlap.rows]
+        present = self._spans.among(rows)
+        if not present:
+            return None
+        weights, exact = overlap.cut(tile.weights), self._sum.dtype  # (B, h, r, k)
+        members = self._spans.members(rows, present)  # (B, P, r)
+        by_key = members[:, None] @ weights  # (B, h, P, k): queries first, since a tile has few spans of them
+        keys = self._spans.keys(tile.k0, tile.k1)
+        part = (by_key @ keys[:, None]).to(exact)  # (B, h, P, S)
+        fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
+        live = members if fully_masked is None else members * ~fully_masked
+        count = live.sum(-1).to(exact)[:, None].expand(-1, weights.shape[1], -1)  # (B, h, P)
+        sink = None
+        if tile.sink is not None:
+            sink = (live[:, None] @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
+        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum(1), tile.k0, keys)
+        here = overlap.here
+        if self.mean:
+            part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
+            sink = None if sink is None else sink.sum(1, keepdim=True)
+        at = as_slice(here)
+
+        def add() -> None:
+            if sink is not None and self._sink is None:
+                self._sink = torch.zeros(self._sink_shape, dtype=exact, device=self._sum.device)
+            for number, span in enumerate(present):
+                self._sum[:, at, span] += part[:, :, number]
+                self._count[:, at, span] += count[:, :, number]
+                if sink is not None and self._sink is not None:
+                    self._sink[:, at, span] += sink[:, :, number]
+            if read is not None:
+                read()
+
+        return add
+
+    def compute(self) -> Tensor:
+        """Return (B, heads, S, S); NaN in the rows of a span without a query that may see anything."""
+        return self._sum / self._count[..., None]
+
+    def sink(self) -> Tensor | None:
+        """Return what the queries of each span give to the sink, (B, heads, S); None where the layer has none."""
+        return None if self._sink is None else self._sink / self._count

@@ -1,0 +1,324 @@
+"""Divide the tokens of a text into spans. Never imports torch."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import get_args
+
+from attnscope.base.errors import NotInText, UsageError, arg, nearest
+from attnscope.findings.spans import ANSWER, CharacterRange, SpanKind, TextSpans
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import TextInput
+from attnscope.request.spans import (
+    FIRST,
+    PAIR,
+    REST,
+    SPAN_WORDS,
+    SPECIAL,
+    TEMPLATE,
+    SpanRange,
+    SpanRequest,
+    not_in_chat,
+)
+
+_OF_KIND: dict[SpanKind, str] = {"special": SPECIAL, "template": TEMPLATE, "pair": PAIR, "rest": REST}  # in this order
+_ASSISTANT = "assistant"  # how turns that answer are named
+_CLOSING = "\"'”’»›)\\]}）」』】*_"
+_WIDE = "。！？｡"  # no blank follows these
+_END = re.compile(rf"(?:[.!?…]+[{_CLOSING}]*(?=\s)|[{_WIDE}]+[{_CLOSING}]*)\s*|\n[ \t]*\n\s*|\n")
+# a dot after these ends no sentence
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|cf|ca|al|Fig|fig|No|no|Eq|eq|Sec|sec|Inc|Ltd|Co|Corp|Gen|Col|Sgt|Capt"
+    r"|approx|e\.g|i\.e|z\.B|d\.h|bzw|usw|p|pp|vol|ed|eds|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec)"
+    r"|(?<![\w.])[A-Z](?:\.[A-Z])*|^\s*\d+)\.$"
+)
+_ITEM = re.compile(r"[ \t]*(?:[-*•–]|\d+[.)])\s")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A named range of characters of a text."""
+
+    name: str
+    start: int
+    end: int
+
+
+def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, truncated: bool = False) -> TextSpans:
+    """Divide a text into spans.
+
+    The first token, special tokens and tokens of a chat's template are spans of their own, so that no sum hides them.
+    A token that covers characters of two spans belongs to the one with most of them, blanks not counted.
+
+    Args:
+        text: The text, with its ranges and turns.
+        tokens: Its tokens, and those that the model generated.
+        request: How it is divided.
+        truncated: Ranges may lie behind the last token.
+
+    Raises:
+        NotInText: A mark is not in the text.
+        UsageError: Ranges overlap, lie outside the text, or hold no token.
+    """
+    ranges = text.spans or request.ranges
+    of_token = [_kind_of(token, position) for position, token in enumerate(tokens)]
+    owners: list[str | None] = [None] * len(tokens)  # name of the span that a token's characters belong to
+    if request.division == "ranges":
+        _by_ranges(text, tokens, ranges, owners, truncated=truncated)
+    else:
+        pieces = _pieces(text.text, text.turns, request)
+        _assign(tokens, pieces, 0, owners)
+        if text.pair is not None:
+            kinds = SPAN_WORDS[:-1]
+            of_pair = _pieces(text.pair, (), request) if request.division in kinds else []
+            names = {piece.name for piece in pieces}
+            _assign(tokens, [_Piece(_unique(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
+    _fill_without_characters(tokens, owners)
+    in_template = bool(text.turns)
+    for position, (token, kind) in enumerate(zip(tokens, of_token, strict=True)):
+        if kind == "text" and owners[position] is None:
+            of_token[position] = "pair" if token.segment else "template" if in_template else "rest"
+    if in_template and request.division != "turns":
+        _mark_template(text.turns, tokens, of_token)
+    _keep_alone(of_token, owners)
+    last = text.turns[-1].name if in_template else ""
+    return _spans(tokens, of_token, owners, answer=last if last.startswith(_ASSISTANT) else "")
+
+
+def _kind_of(token: Token, position: int) -> SpanKind:
+    if token.made:
+        return "answer"
+    return "first" if position == 0 else "special" if token.special else "text"
+
+
+def _by_ranges(
+    text: TextInput, tokens: Sequence[Token], ranges: Sequence[SpanRange], owners: list[str | None], *, truncated: bool
+) -> None:
+    """Assign tokens to ranges that the user named.
+
+    Raises:
+        UsageError: They overlap, lie outside the text or hold no token.
+    """
+    where, lengths = arg("spans"), {"characters": len(text.text), "tokens": len(tokens)}
+    for one in ranges:
+        if one.end > lengths[one.unit] and not truncated:
+            hint = f"the text has {lengths[one.unit]:,} {one.unit}"
+            raise UsageError(f"span '{one.name}' ends at {one.unit[:-1]} {one.end}", where=where, hint=hint)
+    for unit in ("characters", "tokens"):
+        ordered = sorted((one for one in ranges if one.unit == unit), key=lambda one: one.start)
+        for one, other in pairwise(ordered):
+            if other.start < one.end:
+                raise _overlap(one.name, other.name, f"{unit} {other.start} to {min(one.end, other.end)}")
+    pieces = [_Piece(one.name, one.start, one.end) for one in ranges if one.unit == "characters"]
+    _assign(tokens, pieces, 0, owners)
+    for one in ranges:
+        for position in range(one.start, min(one.end, len(tokens))) if one.unit == "tokens" else ():
+            if owners[position] not in (None, one.name):
+                raise _overlap(str(owners[position]), one.name, f"token {position}")
+            owners[position] = one.name
+    for one in ranges:
+        if one.name not in owners and not truncated:
+            raise UsageError(f"span '{one.name}' has no token", where=where, hint="make its range longer")
+
+
+def _overlap(name: str, other: str, what: str) -> UsageError:
+    hint = "every token belongs to one span: end a range where the next begins"
+    return UsageError(f"spans '{name}' and '{other}' overlap ({what})", where=arg("spans"), hint=hint)
+
+
+def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list[_Piece]:
+    """Return the named ranges of a text; each runs up to the next, except that turns leave the template out."""
+    if request.division == "turns":
+        if not turns:
+            raise not_in_chat()
+        return [_Piece(turn.name, turn.start, turn.end) for turn in turns]
+    if request.division == "marks":
+        return _marked(text, request.marks)
+    parts = [(turn.start, turn.end) for turn in turns] or [(0, len(text))]
+    split = {"sentences": _sentences, "lines": _lines, "paragraphs": _paragraphs, "words": _words}[request.division]
+    bounds = [(first + start, first + end) for first, last in parts for start, end in split(text[first:last])]
+    if request.division == "words":
+        names = set[str]()
+        words = [text[start:end].strip() for start, end in bounds]
+        bare = [re.sub(r"^\W+|\W+$", "", word) or word for word in words]
+        return [_Piece(_unique(word, names), start, end) for word, (start, end) in zip(bare, bounds, strict=True)]
+    singular = request.division[:-1]
+    return [_Piece(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
+
+
+def _unique(name: str, names: set[str]) -> str:
+    """Return a name that is not taken, and take it."""
+    number, found = 1, name
+    while found in names:
+        number += 1
+        found = f"{name} ({number})"
+    names.add(found)
+    return found
+
+
+def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
+    """Begin a span at every occurrence of a mark; where two marks begin, the longer one counts.
+
+    Raises:
+        NotInText: A mark is not in the text.
+    """
+    starts: dict[int, str] = {}
+    for mark in sorted(marks, key=len):
+        places = [match.start() for match in re.finditer(re.escape(mark), text)]
+        if not places:
+            near = nearest(mark, SPAN_WORDS)
+            hint = f"did you mean {arg('spans', near)}?" if near else "each mark begins a span, and is written as there"
+            raise NotInText(f"the mark '{mark}' is not in the text", where=arg("spans"), hint=hint)
+        starts |= dict.fromkeys(places, mark)
+    names, order = set[str](), sorted(starts)
+    return [
+        _Piece(_unique(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
+        for start, end in zip(order, [*order[1:], len(text)], strict=True)
+    ]
+
+
+def _lines(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the lines that are not blank, each up to the next."""
+    yield from _joined([match.span() for match in re.finditer(r"[^\n]*\S[^\n]*", text)], len(text))
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of lines between blank ones."""
+    yield from _joined([match.span() for match in re.finditer(r"\S(?:.|\n(?!\s*\n))*", text)], len(text))
+
+
+def _words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of characters between white space, each up to the next."""
+    yield from _joined([match.span() for match in re.finditer(r"\S+", text)], len(text))
+
+
+def _sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield sentences: up to an end mark, a blank line, or a line's end after a mark or before an item of a list."""
+    starts, begin = [], 0
+    for match in _END.finditer(text):
+        if not _ends_sentence(text, begin, match):
+            continue
+        if text[begin : match.end()].strip():
+            starts.append(begin)
+            begin = match.end()
+    if text[begin:].strip() or not starts:
+        starts.append(begin)
+    yield from zip(starts, [*starts[1:], len(text)], strict=True)
+
+
+def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
+    mark, after = match.group(), text[match.end() : match.end() + 40]
+    if not mark.strip():
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        in_list = _ITEM.match(after) is not None or (_ITEM.match(line) is not None and not after[:1].isspace())
+        return mark.count("\n") > 1 or in_list or line.rstrip().endswith(":")
+    if mark.count("\n") or mark[0] in _WIDE:
+        return True
+    if mark.startswith(".") and _ABBREVIATION.search(text[max(begin, match.start() - 12) : match.start() + 1]):
+        return False
+    letter = _LETTER.search(after)
+    return letter is None or not letter.group().islower() or letter.start() > 3
+
+
+def _joined(bounds: Sequence[tuple[int, int]], length: int) -> Iterator[tuple[int, int]]:
+    """Extend ranges so that each runs up to the next, the first from the start of the text."""
+    starts = [0, *(start for start, _ in bounds[1:])]
+    yield from zip(starts, [*starts[1:], length], strict=True) if bounds else ()
+
+
+def _assign(tokens: Sequence[Token], pieces: Sequence[_Piece], segment: int, owners: list[str | None]) -> None:
+    """Give each token that covers characters to the piece with most of them."""
+    ordered = sorted(pieces, key=lambda piece: piece.start)
+    starts = [piece.start for piece in ordered]
+    for position, token in enumerate(tokens):
+        if token.segment != segment or token.start is None or token.end is None or token.made:
+            continue
+        first, end = (
+            max(0, bisect_right(starts, token.start) - 1),
+            bisect_right(starts, max(token.start, token.end - 1)),
+        )
+        best, most = None, 0
+        for piece in ordered[first:end]:
+            inside = range(max(token.start, piece.start), min(token.end, piece.end))
+            blank = len(token.text) != token.end - token.start  # the text of a piece does not say which are blank
+            count = sum(blank or not token.text[at - token.start].isspace() for at in inside)
+            if count > most or (best is None and len(inside) and token.text.isspace()):
+                best, most = piece.name, count
+        owners[position] = best
+
+
+def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) -> None:
+    """Give a piece without characters, such as a part of one character, to the span of the token before or after."""
+    bare = [token.start is None and not token.special and not token.made for token in tokens]
+    for order in (range(1, len(tokens)), range(len(tokens) - 2, -1, -1)):
+        step = 1 if order.step > 0 else -1
+        for position in order:
+            beside = position - step
+            if bare[position] and owners[position] is None and tokens[beside].segment == tokens[position].segment:
+                owners[position] = owners[beside]
+
+
+def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:
+    """Put tokens of a chat that lie in no turn to the template."""
+    owners: list[str | None] = [None] * len(tokens)
+    _assign(tokens, [_Piece(turn.name, turn.start, turn.end) for turn in turns], 0, owners)
+    _fill_without_characters(tokens, owners)
+    for position, kind in enumerate(of_token):
+        if kind == "text" and owners[position] is None:
+            of_token[position] = "template"
+
+
+def _keep_alone(of_token: list[SpanKind], owners: Sequence[str | None]) -> None:
+    """Let a span whose tokens all are the first or special keep its name: it is a span of its own already."""
+    left = {owner for owner, kind in zip(owners, of_token, strict=True) if kind == "text"}
+    for position, (owner, kind) in enumerate(zip(owners, of_token, strict=True)):
+        if owner is not None and owner not in left and kind in ("first", "special"):
+            of_token[position] = "text"
+
+
+def _spans(
+    tokens: Sequence[Token], of_token: Sequence[SpanKind], owners: Sequence[str | None], answer: str
+) -> TextSpans:
+    """Return the spans in their order.
+
+    Args:
+        tokens: The tokens.
+        of_token: What each of them belongs to.
+        owners: Name of the span of each that belongs to a text's.
+        answer: The turn that answers, unless tokens were generated; empty for none.
+    """
+    names: dict[str, SpanKind] = {}
+    if "first" in of_token:
+        names[FIRST] = "first"
+    for owner, kind in zip(owners, of_token, strict=True):
+        if kind == "text":
+            names[str(owner)] = "text"
+    if "answer" in of_token:
+        names.setdefault(ANSWER, "answer")
+    elif answer in names:
+        names[answer] = "answer"
+    assert set(_OF_KIND) <= set(get_args(SpanKind))
+    names |= {name: kind for kind, name in _OF_KIND.items() if kind in of_token}
+    numbers = {name: number for number, name in enumerate(names)}
+    fixed: dict[SpanKind, str] = {**_OF_KIND, "first": FIRST, "answer": ANSWER}
+    assigned = [numbers[fixed.get(kind) or str(owner)] for owner, kind in zip(owners, of_token, strict=True)]
+    return TextSpans(list(names), list(names.values()), assigned, _characters(tokens, assigned, len(names)))
+
+
+def _characters(tokens: Sequence[Token], of_token: Sequence[int], count: int) -> list[list[CharacterRange]]:
+    """Return the characters of every span: a range for each run of its tokens."""
+    found: list[list[CharacterRange]] = [[] for _ in range(count)]
+    before: int | None = None
+    for token, span in zip(tokens, of_token, strict=True):
+        if token.start is None or token.end is None or token.end == token.start:
+            continue
+        last = found[span][-1] if found[span] else None
+        if last is not None and before == span and last.segment == token.segment and token.start >= last.start:
+            found[span][-1] = CharacterRange(last.start, max(last.end, token.end), token.segment)
+        else:
+            found[span].append(CharacterRange(token.start, token.end, token.segment))
+        before = span
+    return found

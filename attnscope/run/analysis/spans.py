@@ -1,0 +1,75 @@
+"""Weights between the spans of texts, in every layer and head."""
+
+from collections.abc import Sequence
+
+import torch
+
+from attnscope.findings.spans import SpanReport, TextSpans
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import SpanRecorder, SpanTokens, TokenReading
+from attnscope.model.tile import Recorder
+from attnscope.run.analysis.tensors import to_numpy
+
+
+class SpanRecorders:
+    """A recorder for every layer, with all of its heads.
+
+    Args:
+        batch: The texts side by side.
+        spans: The spans of every text.
+        queries: Number of the span of each text whose tokens are also kept one by one.
+        sizes: Layers and heads of the model.
+
+    Attributes:
+        recorders: Layer to its recorder.
+    """
+
+    def __init__(
+        self, batch: Batch, spans: Sequence[TextSpans], queries: Sequence[int], sizes: tuple[int, int]
+    ) -> None:
+        tokens = span_tokens(batch, spans)
+        self._spans, self._queries, self._sizes = spans, queries, sizes
+        self._reading = TokenReading(tokens, queries)
+        self._of_layers = [SpanRecorder(range(sizes[1]), tokens, reading=self._reading) for _ in range(sizes[0])]
+        self.recorders: dict[int, list[Recorder]] = {layer: [one] for layer, one in enumerate(self._of_layers)}
+
+    def report(self, text: int, division: str) -> SpanReport:
+        """Return what was recorded of a text.
+
+        Args:
+            text: Number of the text in the batch.
+            division: How it was divided.
+        """
+        spans, query = self._spans[text], self._queries[text]
+        count, n = len(spans.names), len(spans.of_token)
+        weights = torch.stack([one.compute()[text, :, :count, :count].cpu() for one in self._of_layers])
+        sinks = [one.sink() for one in self._of_layers]
+        sink = None
+        if any(one is not None for one in sinks):
+            none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)  # a layer without sinks gives them nothing
+            sink = torch.stack([none if one is None else one[text, :, :count].cpu() for one in sinks])
+        rows, read = spans.tokens(query), self._reading
+        received, shares, counted = (x[text, :n].cpu().double() for x in (read.received, read.shares, read.counted))
+        return SpanReport(
+            division,
+            spans,
+            query,
+            to_numpy(weights),
+            None if sink is None else to_numpy(sink),
+            to_numpy(received / counted.sum()),
+            rows,
+            to_numpy((shares / counted[:, None])[rows, :count]),
+        )
+
+
+def span_tokens(batch: Batch, spans: Sequence[TextSpans]) -> SpanTokens:
+    """Return the spans of the tokens of a batch.
+
+    Args:
+        batch: The texts side by side.
+        spans: The spans of every text.
+    """
+    real = batch.tokens.real
+    longest = real.shape[1]
+    padded = [[*one.of_token, *[-1] * (longest - len(one.of_token))] for one in spans]
+    return SpanTokens(torch.tensor(padded, device=real.device), max(len(one.names) for one in spans))
