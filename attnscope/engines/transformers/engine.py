@@ -71,7 +71,7 @@ class TransformersEngine:
     Attributes:
         loaded: The model.
         settings: How it runs.
-        own: In words, the masks that the model itself was seen to use, by layer.
+        own: In words, the masks that the model itself was seen to use on its longest text, by layer.
         projections: The output projections that were found, by layer.
         modules: The modules of attention that were seen, by layer.
     """
@@ -79,6 +79,7 @@ class TransformersEngine:
     loaded: TransformersModel
     settings: EngineSettings
     own: dict[int, str] = field(default_factory=dict)
+    _described: dict[int, int] = field(default_factory=dict)
     projections: dict[int, nn.Module] = field(default_factory=dict)
     modules: dict[int, nn.Module] = field(default_factory=dict)
 
@@ -106,6 +107,8 @@ class TransformersEngine:
         seen: set[int] = set()
         keys = batch.context or batch.tokens
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        # A window is seen only in a text that is longer than the window.
+        longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
         last, sizes = (
             self.sizes[0] - 1 if final else max(recorders, default=-1),
             (*batch.tokens.real.shape, keys.real.shape[1]),
@@ -116,8 +119,9 @@ class TransformersEngine:
                 return _required(attend(inputs))
             _check_sizes(inputs, sizes)
             seen.add(inputs.layer)
-            if inputs.layer not in self.own:
-                self.own[inputs.layer] = describe_allowed(inputs.spec.mask, batch.tokens.lengths[0], keys.lengths[0])
+            if longest[0] > self._described.get(inputs.layer, 0):
+                self._described[inputs.layer] = longest[0]
+                self.own[inputs.layer] = describe_allowed(inputs.spec.mask, *longest)
             self.modules[inputs.layer] = module
             if session.projection is not None:
                 self.projections[inputs.layer] = session.projection
@@ -330,15 +334,15 @@ def _required(output: Tensor | None) -> Tensor:
     return output
 
 
-def describe_allowed(mask: Mask, n_queries: int, n_keys: int) -> str:
-    """Return a mask expression that says what a mask does to one text, or that there is none for it."""
+def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) -> str:
+    """Return a mask expression that says what a mask does to a text of the batch, or that there is none for it."""
     given = getattr(mask, "tensor", None)
     q = torch.arange(n_queries, device=given.device if isinstance(given, Tensor) else "cpu")[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     found = mask.allowed(q, k)
     if found is None:
         return "bidirectional"
-    allowed = found if found.ndim == 2 else found[0, 0]
+    allowed = found if found.ndim == 2 else found[index if len(found) > 1 else 0, 0]
     if allowed.all():
         return "bidirectional"
     if n_queries == n_keys:

@@ -33,6 +33,16 @@ def test_both_engines_mean_the_same(folders, name, mask, what_if):
         np.testing.assert_allclose(a.stages["weights"], b.stages["weights"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "texts", [("the", "the bank by the river was there"), ("the bank by the river was there", "the")]
+)
+def test_the_models_mask_is_described_by_the_longest_text(folders, texts):
+    """A text shorter than the window cannot show the window, so causal would pass for the model's own mask."""
+    reports = [run(folders("gemma2"), texts, engine=e, mask="causal") for e in ("native", "transformers")]
+    assert [report.mask.what_if for report in reports] == ["stack", "stack"]
+    assert all("window:3" in report.mask.own for report in reports)
+
+
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_same_scores_changes_only_the_softmax_of_a_decoder(folders, name):
     own = run(folders(name), part="decoder", context=SOURCE)
