@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope.findings.run import STAGES
@@ -79,7 +80,34 @@ def read_tables(screen, count):
             rows = [_row(row, [len(columns) for columns in panels]) for row in lines[n + 1 : n + 1 + count]]
             for p, (stage, columns) in enumerate(zip(stages, panels, strict=True)):
                 found.setdefault(stage, []).append(Block(columns, {at: (label, cells[p]) for at, label, cells in rows}))
+    return {**read_list(lines), **found}
+
+
+def read_list(lines):
+    """Every stage of the only row of a plain screen whose keys are lines, as one block a stage."""
+    found, query = {}, next((re.match(r"row (\d+)(.*)", line) for line in lines if line.startswith("row ")), None)
+    headers = [n for n, line in enumerate(lines) if query is not None and re.match(r" +(key|context) +\w", line)]
+    for n, following in zip(headers, [*headers[1:], len(lines)], strict=False):
+        line = lines[n]
+        for heading in re.finditer(r"\S+", line):
+            if heading[0] not in STAGES:
+                continue
+            cells = {}
+            for row in lines[n + 1 : min(following, lines.index("", n))]:
+                if position := re.match(r" *(\d+) ", row):
+                    cells[int(position[1])] = _before(row, heading.end()).split()[-1]
+            found[heading[0]] = [Block(list(cells), {int(query[1]): (query[2], list(cells.values()))})]
     return found
+
+
+def _before(line, end):
+    """The characters of a line in its first `end` cells."""
+    width = 0
+    for n, letter in enumerate(line):
+        if width >= end:
+            return line[:n]
+        width += cell_len(letter)
+    return line
 
 
 def _row(line, counts):

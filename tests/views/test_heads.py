@@ -194,8 +194,20 @@ def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count,
     most = max(map(lit.count, lit))
     said = re.search(r"a cell is the largest of up to (\d+) × \d+", lit[0])
     assert int(said[1] if said else 1) == most
-    assert not are_thumbnails(sheet(1, 12, 3).texts[0])  # heads of one layer are drawn in full
+
+
+def test_few_heads_are_drawn_in_full_and_many_beside_each_other():
+    assert not are_thumbnails(sheet(1, 3, 3).texts[0])
+    assert are_thumbnails(sheet(1, 12, 3).texts[0])
     assert not are_thumbnails(sheet(2, 4, 3).texts[0])
+
+
+def test_the_heads_of_a_layer_fill_lines_on_one_scale():
+    made = sheet(1, 12, 11)
+    shown = draw(made, 80, format="heat")
+    assert re.findall(r"H(\d+)", shown)[:12] == [str(head) for head in range(12)]
+    assert len([line for line in shown.split("\n") if re.match(r" +H\d", line)]) == 2
+    assert shown.count("weights  0") == 1
 
 
 def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():

@@ -231,7 +231,7 @@ def test_a_number_or_role_of_every_head_is_in_the_parts():
 
 def test_untrusted_text_keeps_its_origin():
     hostile = "\x1b[2J<script>"
-    made = report(text_report(tokens([hostile]), text=hostile), notes=[hostile])
+    made = report(text_report(tokens([hostile, "b"]), text=hostile), notes=[hostile])
     found = list(present(made))
     values = [*of_kind(parts.Text, found), *(value for part in of_kind(parts.Facts, found) for _, value in part.lines)]
     spans = [span for value in values for span in parts.joined(value)]

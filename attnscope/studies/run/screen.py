@@ -6,6 +6,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.studies.rollout.screen import present_flow
+from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
 from attnscope.studies.screens.header import (
     head_header,
@@ -27,7 +28,8 @@ from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 
-_FEWEST = 8  # heads: of fewer, each has pictures of its own
+_MOST_EACH = 8  # heads of several layers that are drawn one below another with all stages
+_MOST_OF_LAYER = 3  # heads of one layer that are
 
 
 def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
@@ -86,6 +88,10 @@ def _present_head(
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
     stages = stage_matrices(text, head, settings)
+    in_row = [stage for stage in stages if stage.name != "output"]
+    if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
+        yield from row_list(head, in_row, settings)
+        stages = [stage for stage in stages if stage.name == "output"]
     ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
     matrices: list[list[ViewPart]] = [[GAP, HeatGrid(stages) if heat else Matrices(stages)]] if stages else [[]]
     rankings: list[list[ViewPart]] = [[GAP, ranking]] if ranking is not None else [[]]
@@ -131,11 +137,11 @@ def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> lis
 
 
 def are_thumbnails(text: TextReport) -> bool:
-    """Tell whether a text has so many heads, in several layers, that a picture of each is a thumbnail."""
+    """Tell whether a text has so many heads that they are drawn beside each other, on one scale."""
     layers = {head.layer for head in text.heads}
     numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    return numbered and drawn and len(layers) > 1 and len(text.heads) > _FEWEST
+    return numbered and drawn and len(text.heads) > (_MOST_EACH if len(layers) > 1 else _MOST_OF_LAYER)
 
 
 def _thumbnails(text: TextReport) -> HeatGrid:

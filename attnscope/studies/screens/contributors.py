@@ -16,7 +16,7 @@ from attnscope.views.spans import Span, Spans, ours
 LITTLE = 0.005  # weight below which sources are not listed one by one
 SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
 MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
-_NAMES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
+MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
 def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
@@ -26,7 +26,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     """
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
-    title = Span("top contributors", "bold"), Span(f"  by {_NAMES.get(top.by, top.by)}{left_out}", "dim")
+    title = Span("top contributors", "bold"), Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim")
     measures = {"weight": top.weight, "value": top.value}
     if top.projected is not None:
         measures["projected"] = top.projected
@@ -44,7 +44,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
             rows[r], rest[r] = _summed(text, head, r, row, digits[0])
     return Bars(
         token_axis(source_kind(text), text.sources),
-        [_NAMES[name] for name in measures],
+        [MEASURES[name] for name in measures],
         rows,
         token_axis("query", text.tokens, words),
         title=title,
@@ -84,7 +84,7 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
         yield msgspec.structs.replace(
             ranking,
             title=said,
-            meaning=_norms([name for name, said in _NAMES.items() if said in ranking.measures], titled=False),
+            meaning=_norms([name for name, said in MEASURES.items() if said in ranking.measures], titled=False),
             queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
             rows=[ranking.rows[row] for _, row in chosen],
             rest=[ranking.rest[row] for _, row in chosen],

@@ -29,11 +29,12 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     label = len(f"L{layers[-1]}") + 1
-    at_once = max(1, min(len(heads), (screen.width - label) // (_NARROWEST + 1)))
+    shape = panels[0].matrix.shape
+    narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])  # one layer has room for several lines
+    at_once = max(1, min(len(heads), (screen.width - label) // (narrowest + 1)))
     blocks = -(-len(heads) // at_once)
     at_once = -(-len(heads) // blocks)
-    shape = panels[0].matrix.shape
-    width = min(_WIDEST, shape[1], max(_NARROWEST, (screen.width - label) // at_once - 1))
+    width = min(_WIDEST, shape[1], max(narrowest, (screen.width - label) // at_once - 1))
     lines = max(_LEAST, min(_LINES // len(layers), shape[0] // 2 + 1))  # half a line stays free between layers
     rows = min(shape[0], 2 * lines - 1)
     for first in range(0, len(heads), at_once):
