@@ -49,6 +49,7 @@ class FileFormat:
         write: Function that yields the bytes of a file, from findings and their drawing settings.
         drawn: Whether it is made for reading: a window of a long text is enough, and numbers are rounded.
         picture: Whether it is a picture.
+        page: Whether it is a page to walk through, which holds more than what is shown at first.
         extra: The library that it needs.
     """
 
@@ -56,6 +57,7 @@ class FileFormat:
     write: "Callable[[Any, Drawing], Iterator[bytes]]"
     drawn: bool = False
     picture: bool = False
+    page: bool = False
     extra: Extra | None = None
 
 
@@ -74,7 +76,7 @@ def export(
     Args:
         findings: Findings to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure),
-            `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
+            `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
             head of a survey, or for whatever is cut alone).
         precision: Decimal places in formats made for reading; other formats are exact.
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
@@ -161,6 +163,16 @@ def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
     return present(findings, format="heat", options=False, **settings)
 
 
+def _html(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+    from attnscope.studies.present import present
+    from attnscope.studies.titles import title_of
+    from attnscope.views.page import as_html
+
+    settings: Any = {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
+    parts = present(findings, format="page", options=False, **settings)
+    yield from as_html(parts, title_of(findings))
+
+
 def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     from attnscope.findings.array_files import safetensors_parts
 
@@ -190,6 +202,7 @@ FILE_FORMATS = (
     FileFormat(".txt", _txt, drawn=True),
     FileFormat(".svg", _svg, drawn=True, picture=True),
     FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
+    FileFormat(".html", _html, drawn=True, page=True),
     FileFormat(".safetensors", _safetensors),
     FileFormat(".npz", _npz),
     FileFormat(".csv", _csv),

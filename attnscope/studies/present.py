@@ -33,7 +33,7 @@ def present(
     Args:
         findings: What to show.
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
-            comparison.
+            comparison; `page` is a page to walk through.
         precision: Digits after the point in matrices; weights of contributors have one more.
         options: Name the options of the command line that show more.
         listing: Of a survey of heads, or of effects: which of them are listed.

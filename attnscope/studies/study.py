@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from attnscope.views.parts import ViewPart
     from attnscope.views.settings import DisplaySettings
 
-Format = Literal["table", "heat", "verdict"]
-DRAWN = (".json", ".txt", ".svg", ".png")  # formats that every kind with a screen of parts can have
+Format = Literal["table", "heat", "verdict", "page"]
+DRAWN = (".json", ".txt", ".svg", ".png", ".html")  # formats that every kind with a screen of parts can have
 TABLES = (".csv", ".parquet")
 
 
@@ -29,7 +29,7 @@ class Display:
 
     Attributes:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
-            comparison.
+            comparison; `page` is a page to walk through.
         listing: Which heads or effects are listed; None for a choice by the format.
     """
 

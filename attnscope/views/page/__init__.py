@@ -1,0 +1,68 @@
+"""Draw parts as one HTML page that works offline: script, style and data are in the file, and nothing is loaded.
+
+The script is `page.js`, the style `page.css`; both are built from `web/` and committed. The page holds all data as
+compressed base64 in an element that no browser executes, and its policy forbids everything but this script and style.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from functools import cache
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from attnscope.views.page.container import Container, plain_text
+from attnscope.views.page.lowering import lowered
+
+VERSION = 1  # of the data: a script reads its own version
+_NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
+_LINE = 16_384  # characters of base64 on a line, which editors and mail can hold
+
+
+def as_html(parts: Iterable[Any], title: str, command: str = "") -> Iterator[bytes]:
+    """Yield a page, piece by piece.
+
+    Args:
+        parts: What it shows.
+        title: Its title.
+        command: Command that shows the same in a terminal; empty if there is none.
+    """
+    container = Container()
+    nodes = lowered(parts, container)
+    header = {"version": VERSION, "title": plain_text(title), "command": plain_text(command), "nodes": nodes}
+    data = b64encode(container.packed(header)).decode()
+    script, style = asset("page.js"), asset("page.css")
+    yield _head(title, script, style).encode()
+    yield b'<script type="application/octet-stream" id="data">\n'
+    for start in range(0, len(data), _LINE):
+        yield data[start : start + _LINE].encode() + b"\n"
+    yield b"</script>\n<script>"
+    yield script.encode()
+    yield b"</script>\n</body>\n</html>\n"
+
+
+@cache
+def asset(name: str) -> str:
+    """Return a built file of `web/`."""
+    return files("attnscope.views.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def policy(script: str, style: str) -> str:
+    """Return the Content-Security-Policy: this script and this style, pictures that they draw, and nothing else."""
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
+    return (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _head(title: str, script: str, style: str) -> str:
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnscope">\n'
+        f"<title>{escape(plain_text(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<div id="app"><noscript>{_NO_SCRIPT}</noscript></div>\n'
+    )

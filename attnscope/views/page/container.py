@@ -1,0 +1,195 @@
+"""Arrays and JSON in one block of bytes, as pages hold them: exact float32, or numbers that say how they were rounded.
+
+The block is the length of a header (uint32), the header (JSON), and arrays at multiples of 8 bytes. Values are
+little-endian; the bytes of wider numbers are stored plane by plane, which compresses better. `web/src/data.ts` reads it.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.system.escape import as_unicode
+from attnscope.findings.arrays import Matrix
+
+Array = np.ndarray[Any, Any]
+Reference = dict[str, Any]
+_LEVEL = 6  # of zlib: 9 is 1 % smaller, and takes seven times as long
+_MISSING = {1: 0xFF, 2: 0xFFFF}
+_SMALLEST, _LARGEST_RANK, _OVERSAMPLED = 128, 160, 8
+_CLOSE = 1 << 16  # largest mean distance, in steps of float32, of a prediction that is worth a correction
+_LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
+_LOG2_E = float.fromhex("0x1.71547652b82fep+0")
+_LOWEST_EXPONENT = -700.0
+
+
+class Container:
+    """Collects arrays; the header names each by its reference."""
+
+    def __init__(self) -> None:
+        self._arrays: list[bytes] = []
+        self._entries: list[dict[str, Any]] = []
+        self._size = 0
+
+    def add(self, array: Array) -> Reference:
+        """Keep an array as it is."""
+        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        planes = plain.reshape(-1).view(np.uint8).reshape(-1, plain.dtype.itemsize).T
+        data = np.ascontiguousarray(planes).tobytes()
+        self._entries.append({"o": self._size, "t": plain.dtype.str[1:], "s": list(array.shape)})
+        padding = -len(data) % 8
+        self._arrays.append(data + bytes(padding))
+        self._size += len(data) + padding
+        return {"@": len(self._entries) - 1}
+
+    def exact(self, array: Array) -> Reference:
+        """Keep float32 numbers exactly."""
+        return self.add(np.asarray(array, dtype=np.float32))
+
+    def rounded(self, array: Array, decimals: int) -> Reference:
+        """Keep numbers from 0 on, rounded to so many decimals; NaN stays missing."""
+        steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
+        known = np.isfinite(steps)
+        largest = float(steps[known].max(initial=0.0))
+        if float(steps[known].min(initial=0.0)) < 0 or largest >= _MISSING[2]:
+            return self.exact(array)
+        size = 1 if largest < _MISSING[1] else 2
+        found = np.where(known, steps, _MISSING[size]).astype(f"u{size}")
+        return self.add(found) | {"decimals": decimals, "missing": _MISSING[size]}
+
+    def product(self, matrix: Matrix) -> Reference:
+        """Keep a matrix exactly: as a product of two narrow ones and a correction if it has a low rank.
+
+        Scores are a product of queries and keys, so that their rank is the width of a head: kept like this, they take
+        a third of the bytes.
+        """
+        factors = _factors(matrix)
+        if factors is None:
+            return self.exact(matrix)
+        left, right = factors
+        predicted = np.zeros(matrix.shape)
+        for a, b in zip(left.T, right.T, strict=True):  # in this order, without fused operations, as the page does it
+            predicted += np.multiply.outer(a.astype(np.float64), b.astype(np.float64))
+        correction = self._correction(matrix, predicted.astype(np.float32))
+        if correction is None:
+            return self.exact(matrix)
+        return {"product": [self.exact(left), self.exact(right)], "d": correction}
+
+    def stages(self, stages: Mapping[str, Matrix], *, scale: float | None) -> dict[str, Reference]:
+        """Keep the stages of a head exactly, each as a correction of what the one before predicts.
+
+        Args:
+            stages: Stage to matrix, (rows, columns).
+            scale: Factor from scores to scaled scores; None if there is more between them.
+        """
+        kept: dict[str, Reference] = {}
+        for name, matrix in stages.items():
+            kept[name] = self._stage(name, stages, kept, scale) or (
+                self.product(matrix) if name == "scores" else self.exact(matrix)
+            )
+        return kept
+
+    def _stage(
+        self, name: str, stages: Mapping[str, Matrix], kept: Mapping[str, Reference], scale: float | None
+    ) -> Reference | None:
+        matrix = np.asarray(stages[name], dtype=np.float32)
+        of = next((one for one in {"scaled": ("scores",), "masked": ("scaled", "scores"), "weights": ("masked",)}.get(
+            name, ()) if one in kept and stages[one].shape == matrix.shape), None)  # fmt: skip
+        if of is None or not matrix.size:
+            return None
+        before = np.asarray(stages[of], dtype=np.float32)
+        if of == "scores":
+            if scale is None:
+                return None
+            before = (before.astype(np.float64) * scale).astype(np.float32)
+        found: Reference = {"of": of, "how": "weights" if name == "weights" else "scaled"}
+        if of == "scores":
+            found["scale"] = scale
+        predicted = softmax(before) if name == "weights" else before
+        if name == "masked":
+            allowed = ~np.isneginf(matrix)
+            found["allowed"] = None if allowed.all() else self.add(np.packbits(allowed.reshape(-1)))
+            predicted = np.where(allowed, predicted, -np.inf).astype(np.float32)
+        correction = self._correction(matrix, predicted)
+        return None if correction is None else found | {"d": correction}
+
+    def _correction(self, matrix: Matrix, predicted: Matrix) -> Reference | str | None:
+        """Return what has to be added to the bits of a prediction; `none` for nothing, None if that is too much."""
+        bits = np.where(np.isnan(predicted), 0, np.ascontiguousarray(predicted).view(np.int32)).astype(np.int64)
+        distance = np.ascontiguousarray(matrix, dtype=np.float32).view(np.int32).astype(np.int64) - bits
+        known = ~np.isnan(matrix)
+        if float(np.abs(distance[known]).mean() if known.any() else 0.0) > _CLOSE:
+            return None
+        if not distance.any():
+            return "none"
+        folded = (distance << 1) ^ (distance >> 63)  # the sign last, so that small steps both ways are small
+        if int(folded.max()) >> 32:
+            return None
+        for size in (1, 2, 4):
+            if not int(folded.max()) >> 8 * size:
+                return self.add(folded.astype(f"u{size}"))
+        return None
+
+    def packed(self, header: Mapping[str, Any]) -> bytes:
+        """Return all of it, compressed."""
+        import msgspec
+
+        named = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=_plain)
+        named += b" " * (-(len(named) + 4) % 8)
+        block = b"".join([len(named).to_bytes(4, "little"), named, *self._arrays])
+        return zlib.compress(block, _LEVEL)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(type(value))
+
+
+def plain_text(text: str) -> str:
+    """Return text that JSON can hold."""
+    return as_unicode(text)
+
+
+def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
+    """Return two narrow matrices, (rows, rank) and (columns, rank), whose product is nearly this one; None if none is.
+
+    The range is found by random projections (Halko, Martinsson and Tropp, 2011).
+    """
+    if min(matrix.shape) < _SMALLEST or not np.isfinite(matrix).all():
+        return None
+    exact = matrix.astype(np.float64)
+    width = min(min(matrix.shape) // 2, _LARGEST_RANK)
+    drawn = np.random.default_rng(0).standard_normal((matrix.shape[1], width + _OVERSAMPLED))
+    basis, _ = np.linalg.qr(exact @ drawn)
+    u, sizes, v = np.linalg.svd(basis.T @ exact, full_matrices=False)
+    rank = int((sizes > 3e-6 * sizes[0]).sum()) if sizes.size and sizes[0] else 0
+    if not 0 < rank < width:
+        return None
+    share = np.sqrt(sizes[:rank])
+    left, right = (basis @ u[:, :rank]) * share, v[:rank].T * share
+    return left.astype(np.float32), right.astype(np.float32)
+
+
+def softmax(masked: Matrix) -> Matrix:
+    """Return the softmax of every row by additions and multiplications in a fixed order, which a page repeats."""
+    values = masked.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        powers = _exponential(values - values.max(axis=1, keepdims=True))
+        return (powers / np.cumsum(powers, axis=1)[:, -1:]).astype(np.float32)  # cumsum adds from left to right
+
+
+def _exponential(values: Array) -> Array:
+    """Return e^x, for x of at most 0: 0 if that is very small."""
+    small = ~(values >= _LOWEST_EXPONENT)
+    x = np.where(small, 0.0, values)
+    k = np.floor(x * _LOG2_E + 0.5)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    factorials = np.cumprod(np.arange(1.0, 14.0))
+    total = np.full_like(r, 1.0 / factorials[-1])
+    for factorial in factorials[-2::-1]:
+        total = total * r + 1.0 / factorial
+    total = total * r + 1.0
+    found = np.where(small, 0.0, np.ldexp(total, k.astype(np.int64)))
+    return np.where(np.isnan(values), np.nan, found)

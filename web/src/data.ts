@@ -1,0 +1,176 @@
+// Reads the data of a page: see attnscope/views/page/container.py, which writes it.
+
+export type Ref = { "@": number; decimals?: number; missing?: number };
+type Product = { product: [Ref, Ref]; d: Ref | "none" };
+type Staged = { of: string; how: "weights" | "scaled"; scale?: number; allowed?: Ref | null; d: Ref | "none" };
+export type Source = Ref | Product | Staged;
+export type Numbers = Float32Array | Float64Array;
+type Entry = { o: number; t: string; s: number[] };
+type Typed = Uint8Array | Uint16Array | Uint32Array | Int16Array | Int32Array | Float32Array | BigInt64Array;
+
+const TYPES: Record<string, { new (buffer: ArrayBuffer): Typed; BYTES_PER_ELEMENT: number }> = {
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+  i2: Int16Array,
+  i4: Int32Array,
+  f4: Float32Array,
+};
+
+export interface Matrix {
+  rows: number;
+  columns: number;
+  at: (row: number, column: number) => number;
+  data: Numbers;
+  offset: number;
+}
+
+export const matrixOf = (data: Numbers, rows: number, columns: number, offset = 0): Matrix => ({
+  rows,
+  columns,
+  data,
+  offset,
+  at: (row, column) => data[offset + row * columns + column]!,
+});
+
+export class Data {
+  private cache = new Map<number, Typed>();
+
+  constructor(
+    private bytes: Uint8Array,
+    private start: number,
+    private entries: Entry[],
+  ) {}
+
+  shape(ref: Ref): number[] {
+    return this.entries[ref["@"]]!.s;
+  }
+
+  // An array as it was written; its bytes are stored plane by plane.
+  raw(ref: Ref): Typed {
+    const known = this.cache.get(ref["@"]);
+    if (known) return known;
+    const { o, t, s } = this.entries[ref["@"]]!;
+    const type = TYPES[t]!;
+    const count = s.reduce((a, b) => a * b, 1);
+    const width = type.BYTES_PER_ELEMENT;
+    const out = new Uint8Array(count * width);
+    const from = this.start + o;
+    for (let plane = 0; plane < width; plane++) {
+      const base = from + plane * count;
+      for (let i = 0, at = plane; i < count; i++, at += width) out[at] = this.bytes[base + i]!;
+    }
+    const typed = new type(out.buffer as ArrayBuffer);
+    this.cache.set(ref["@"], typed);
+    return typed;
+  }
+
+  numbers(ref: Ref): Numbers {
+    const raw = this.raw(ref);
+    if (ref.decimals === undefined) return raw as Float32Array;
+    const factor = 10 ** ref.decimals;
+    return Float64Array.from(raw as Uint16Array, (step) => (step === ref.missing ? Number.NaN : step / factor));
+  }
+
+  matrix(ref: Ref): Matrix {
+    const [rows, columns] = this.shape(ref) as [number, number];
+    return matrixOf(this.numbers(ref), rows, columns);
+  }
+
+  // A stage of a head: exact float32, however it was written.
+  stage(sources: Record<string, Source>, name: string): Matrix {
+    const source = sources[name]!;
+    if ("@" in source) return this.matrix(source);
+    if ("product" in source) {
+      const [left, right] = source.product;
+      const [rows, rank] = this.shape(left) as [number, number];
+      const columns = this.shape(right)[0]!;
+      const sum = new Float64Array(rows * columns);
+      const a = this.numbers(left);
+      const b = this.numbers(right);
+      for (let k = 0; k < rank; k++)
+        for (let r = 0; r < rows; r++) {
+          const factor = a[r * rank + k]!;
+          for (let c = 0, at = r * columns; c < columns; c++, at++) sum[at]! += factor * b[c * rank + k]!;
+        }
+      return matrixOf(this.corrected(Float32Array.from(sum), source.d), rows, columns);
+    }
+    const before = this.stage(sources, source.of);
+    const { rows, columns } = before;
+    let found: Float32Array;
+    if (source.how === "weights") found = softmax(before);
+    else {
+      found = Float32Array.from(before.data as Float32Array);
+      if (source.scale !== undefined) for (let i = 0; i < found.length; i++) found[i] = found[i]! * source.scale;
+      if (source.allowed) {
+        const bits = this.raw(source.allowed) as Uint8Array;
+        for (let i = 0; i < found.length; i++) if (!(bits[i >> 3]! & (128 >> (i & 7)))) found[i] = -Infinity;
+      }
+    }
+    return matrixOf(this.corrected(found, source.d), rows, columns);
+  }
+
+  private corrected(found: Float32Array, d: Ref | "none"): Float32Array {
+    const bits = new Int32Array(found.buffer);
+    for (let i = 0; i < found.length; i++) if (Number.isNaN(found[i])) bits[i] = 0;
+    if (d === "none") return found;
+    const folded = this.raw(d) as Uint32Array;
+    for (let i = 0; i < bits.length; i++) bits[i]! += (folded[i]! >>> 1) ^ -(folded[i]! & 1);
+    return found;
+  }
+}
+
+// The softmax of every row, with the operations and in the order of container.softmax, so that the bits are the same.
+function softmax(masked: Matrix): Float32Array {
+  const { rows, columns, data } = masked;
+  const found = new Float32Array(rows * columns);
+  const powers = new Float64Array(columns);
+  const factorials: number[] = [];
+  for (let n = 1, f = 1; n < 14; n++, f *= n) factorials.push(f);
+  for (let r = 0; r < rows; r++) {
+    let most = -Infinity;
+    for (let c = 0; c < columns; c++) most = Math.max(most, data[r * columns + c]!);
+    let total = 0;
+    for (let c = 0; c < columns; c++) {
+      const value = data[r * columns + c]! - most;
+      powers[c] = exponential(value, factorials);
+      total = c ? total + powers[c]! : powers[c]!;
+    }
+    for (let c = 0; c < columns; c++) found[r * columns + c] = powers[c]! / total;
+  }
+  return found;
+}
+
+const LN2_HIGH = 0.6931471803691238; // 0x1.62e42fee00000p-1
+const LN2_LOW = 1.9082149292705877e-10; // 0x1.a39ef35793c76p-33
+const power = new Float64Array(1);
+const words = new Uint32Array(power.buffer);
+
+function exponential(x: number, factorials: number[]): number {
+  if (Number.isNaN(x)) return x;
+  if (x < -700) return 0;
+  const k = Math.floor(x * 1.4426950408889634 + 0.5);
+  const r = x - k * LN2_HIGH - k * LN2_LOW;
+  let total = 1 / factorials[12]!;
+  for (let n = 11; n >= 0; n--) total = total * r + 1 / factorials[n]!;
+  words[0] = 0;
+  words[1] = (k + 1023) << 20; // 2^k
+  return (total * r + 1) * power[0]!;
+}
+
+export interface Header {
+  version: number;
+  title: string;
+  command: string;
+  // biome-ignore lint/suspicious/noExplicitAny: nodes are described where they are drawn
+  nodes: any[];
+}
+
+export async function read(text: string): Promise<[Header, Data]> {
+  const packed = Uint8Array.from(atob(text.replace(/\s+/g, "")), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(bytes.buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+  return [header, new Data(bytes, 4 + length, header.arrays)];
+}

@@ -1,0 +1,449 @@
+// A matrix as a canvas: cells of colour, with numbers where they fit, labels, a cursor, zoom, and keys.
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { css, inkOn, mixed, parseHex, place, type Rgb, ramp, type Scale, type Theme } from "./format";
+import { useTheme } from "./theme";
+
+export interface Label {
+  number: string;
+  name: string;
+}
+
+export interface HeatProps {
+  rows: Label[];
+  columns: Label[];
+  value: (row: number, column: number) => number;
+  text: (row: number, column: number) => string;
+  // What a screen reader and the line under the picture say of a cell.
+  say: (row: number, column: number) => string;
+  scale: Scale;
+  label: string;
+  kind: string;
+  colours?: string[][] | null;
+  zero?: boolean; // cells of exactly 0 are marked
+  masked?: ReadonlySet<number>;
+  cursor?: [number, number];
+  onCursor?: (row: number, column: number) => void;
+  onHover?: (cell: [number, number] | null) => void;
+  marked?: (row: number, column: number) => boolean;
+  height?: number;
+  limit?: number; // largest size of a cell
+  id?: string;
+  legend?: string;
+}
+
+const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+const LONGEST = 132;
+const LEAST_LABEL = 11;
+const GAP = 6;
+
+export function colourOf(theme: Theme, scale: Scale, value: number): Rgb | null {
+  const at = place(scale, value);
+  return at === null ? null : ramp(theme, scale.signed)[Math.round(at * 256)]!;
+}
+
+export function Heat(props: HeatProps) {
+  const theme = useTheme();
+  const box = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [width, setWidth] = useState(0);
+  const [zoom, setZoom] = useState(0); // size of a cell; 0 for what fits
+  const [corner, setCorner] = useState<[number, number]>([0, 0]);
+  const [own, setOwn] = useState<[number, number]>([0, 0]);
+  const [hover, setHover] = useState<[number, number] | null>(null);
+  const drag = useRef<{ x: number; y: number; corner: [number, number]; moved: boolean } | null>(null);
+  const cursor = props.cursor ?? own;
+  const { rows, columns } = props;
+
+  useLayoutEffect(() => {
+    const element = box.current!;
+    const measure = () => setWidth(element.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+
+  const layout = plan(props, width, zoom);
+  const { cell, left, top, shownRows, shownColumns } = layout;
+  const r0 = Math.max(0, Math.min(corner[0], rows.length - shownRows));
+  const c0 = Math.max(0, Math.min(corner[1], columns.length - shownColumns));
+
+  useEffect(() => {
+    // the cursor stays in sight
+    const keep = (at: number, start: number, shown: number) =>
+      at < start ? at : at >= start + shown ? at - shown + 1 : start;
+    const next: [number, number] = [keep(cursor[0], r0, shownRows), keep(cursor[1], c0, shownColumns)];
+    if (next[0] !== r0 || next[1] !== c0) setCorner(next);
+  }, [cursor[0], cursor[1], shownRows, shownColumns]);
+
+  useLayoutEffect(() => {
+    if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover);
+  });
+
+  const cellAt = (event: MouseEvent): [number, number] | null => {
+    const bounds = canvas.current!.getBoundingClientRect();
+    const column = c0 + Math.floor((event.clientX - bounds.left - left) / cell);
+    const row = r0 + Math.floor((event.clientY - bounds.top - top) / cell);
+    const inside = row >= r0 && column >= c0 && row < r0 + shownRows && column < c0 + shownColumns;
+    return inside && row < rows.length && column < columns.length ? [row, column] : null;
+  };
+  const move = (row: number, column: number) => {
+    const next: [number, number] = [
+      Math.max(0, Math.min(rows.length - 1, row)),
+      Math.max(0, Math.min(columns.length - 1, column)),
+    ];
+    setOwn(next);
+    props.onCursor?.(next[0], next[1]);
+  };
+  const look = (found: [number, number] | null) => {
+    setHover(found);
+    props.onHover?.(found);
+  };
+  const zoomTo = (factor: number) => {
+    const next = Math.max(layout.fit, Math.min(64, (zoom || layout.fit) * factor));
+    setZoom(next <= layout.fit * 1.01 ? 0 : next);
+    const half = Math.floor(layout.space / next / 2);
+    setCorner([cursor[0] - half, cursor[1] - half]);
+  };
+  const onKey = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const [r, c] = cursor;
+    const page = Math.max(1, shownRows - 1);
+    const moves: Record<string, [number, number]> = {
+      ArrowUp: [r - 1, c],
+      ArrowDown: [r + 1, c],
+      ArrowLeft: [r, c - 1],
+      ArrowRight: [r, c + 1],
+      k: [r - 1, c],
+      j: [r + 1, c],
+      h: [r, c - 1],
+      l: [r, c + 1],
+      PageUp: [r - page, c],
+      PageDown: [r + page, c],
+      Home: [r, 0],
+      End: [r, columns.length - 1],
+    };
+    const to = moves[event.key];
+    if (to) move(...to);
+    else if (event.key === "+" || event.key === "=") zoomTo(1.5);
+    else if (event.key === "-") zoomTo(1 / 1.5);
+    else if (event.key === "0") setZoom(0);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const partial = shownRows < rows.length || shownColumns < columns.length;
+  const said = hover ?? cursor;
+  const known = said[0] < rows.length && said[1] < columns.length;
+  return (
+    <div class="heat" ref={box}>
+      {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: keys move its cursor */}
+      <canvas
+        id={props.id}
+        ref={canvas}
+        tabIndex={0}
+        role="application"
+        aria-roledescription="heat map"
+        aria-label={`${props.label}: ${rows.length} rows by ${columns.length} columns; arrow keys move, + and − zoom`}
+        style={{ height: `${layout.height}px`, width: `${layout.width}px` }}
+        onKeyDown={onKey}
+        onWheel={(event) => {
+          if (!event.ctrlKey && !event.metaKey) return;
+          event.preventDefault();
+          zoomTo(event.deltaY < 0 ? 1.25 : 0.8);
+        }}
+        onPointerDown={(event) => {
+          drag.current = { x: event.clientX, y: event.clientY, corner: [r0, c0], moved: false };
+        }}
+        onPointerMove={(event) => {
+          const from = drag.current;
+          if (from && event.buttons && partial) {
+            const by = [Math.round((event.clientY - from.y) / cell), Math.round((event.clientX - from.x) / cell)];
+            from.moved ||= by[0] !== 0 || by[1] !== 0;
+            if (from.moved) setCorner([Math.max(0, from.corner[0] - by[0]!), Math.max(0, from.corner[1] - by[1]!)]);
+          } else look(cellAt(event));
+        }}
+        onPointerUp={(event) => {
+          const found = cellAt(event);
+          if (found && !drag.current?.moved) move(...found);
+          drag.current = null;
+        }}
+        onPointerLeave={() => look(null)}
+      />
+      <p class="cell" aria-live="polite">
+        {known ? props.say(said[0], said[1]) : ""}
+      </p>
+      <div class="legend">
+        <Ramp scale={props.scale} theme={theme} colours={props.colours} legend={props.legend} />
+        {(partial || rows.length > 40 || columns.length > 40) && (
+          <span class="zoom">
+            {partial && (
+              <span class="dim">
+                rows {r0}–{Math.min(rows.length, r0 + shownRows) - 1}, columns {c0}–
+                {Math.min(columns.length, c0 + shownColumns) - 1}
+              </span>
+            )}
+            <button type="button" onClick={() => zoomTo(1 / 1.5)} aria-label="Zoom out" disabled={!zoom}>
+              −
+            </button>
+            <button type="button" onClick={() => zoomTo(1.5)} aria-label="Zoom in">
+              +
+            </button>
+          </span>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; legend?: string }) {
+  if (props.colours) return <span />;
+  const colours = ramp(props.theme, props.scale.signed);
+  const stops = [0, 32, 64, 96, 128, 160, 192, 224, 256].map((n) => css(colours[n]!)).join(",");
+  const write = (value: number) => value.toLocaleString("en", { maximumSignificantDigits: 3 }).replace("-", "\u2212");
+  return (
+    <span class="ramp">
+      {write(props.scale.low)}
+      <span class="bar" style={{ background: `linear-gradient(to right,${stops})` }} />
+      {write(props.scale.high)}
+      {props.legend && <span class="dim"> {props.legend}</span>}
+    </span>
+  );
+}
+
+interface Layout {
+  cell: number;
+  fit: number;
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  space: number;
+  shownRows: number;
+  shownColumns: number;
+  upright: boolean; // names of columns stand upright
+}
+
+const measured = new Map<string, number>();
+let pen: CanvasRenderingContext2D | null = null;
+
+function textWidth(text: string, size: number): number {
+  const key = size + text;
+  let found = measured.get(key);
+  if (found === undefined) {
+    pen ??= document.createElement("canvas").getContext("2d")!;
+    pen.font = `${size}px ${FONT}`;
+    found = pen.measureText(text).width;
+    measured.set(key, found);
+  }
+  return found;
+}
+
+function plan(props: HeatProps, width: number, zoom: number): Layout {
+  const { rows, columns } = props;
+  const size = 12;
+  const widest = (labels: Label[]) => {
+    let most = 0;
+    const step = Math.max(1, Math.floor(labels.length / 400));
+    for (let n = 0; n < labels.length; n += step) {
+      most = Math.max(most, textWidth(`${labels[n]!.number} ${labels[n]!.name}`, size));
+    }
+    return Math.min(LONGEST, Math.ceil(most));
+  };
+  const space = Math.max(60, width - GAP);
+  let left = widest(rows) + GAP;
+  let names = widest(columns) + GAP;
+  const most = props.limit ?? 64;
+  const room = Math.max(40, props.height ?? 640);
+  let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - names) / rows.length));
+  if (fit < LEAST_LABEL && !zoom) {
+    left = textWidth(String(rows.length), 11) + GAP;
+    names = 16;
+    fit = Math.min(most, (space - left) / columns.length, (room - names) / rows.length);
+  }
+  const cell = zoom ? Math.max(zoom, fit) : fit;
+  const upright = cell < names - GAP;
+  const top = cell >= LEAST_LABEL ? (upright ? names : 22) : 16;
+  const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));
+  const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - top) / cell + 0.001)));
+  return {
+    cell,
+    fit,
+    left,
+    top,
+    width: left + shownColumns * cell + 1,
+    height: top + shownRows * cell + 1,
+    space: Math.min(space - left, room - top),
+    shownRows,
+    shownColumns,
+    upright,
+  };
+}
+
+function shorten(text: string, room: number, size: number): string {
+  if (textWidth(text, size) <= room) return text;
+  const letters = [...text];
+  let keep = Math.max(1, Math.floor((letters.length * room) / textWidth(text, size)) - 1);
+  while (keep > 1 && textWidth(`${letters.slice(0, keep).join("")}…`, size) > room) keep--;
+  return `${letters.slice(0, keep).join("")}…`;
+}
+
+const THEMES = {
+  light: { ink: "#1c2430", dim: "#5b6675", cursor: "#d9480f", none: "#eceef1", page: [255, 255, 255] as Rgb },
+  dark: { ink: "#e6eaf0", dim: "#98a3b3", cursor: "#ffa94d", none: "#232a35", page: [20, 24, 31] as Rgb },
+};
+
+export function cellColour(props: HeatProps, theme: Theme, row: number, column: number): Rgb | null {
+  const value = props.value(row, column);
+  const role = props.colours?.[row]?.[column];
+  if (role) {
+    const strength = Number.isNaN(value) ? 0 : Math.min(1, Math.max(0.25, value));
+    return mixed(parseHex(role), THEMES[theme].page, strength);
+  }
+  if (props.colours || (props.zero && value === 0)) return null;
+  return colourOf(theme, props.scale, value);
+}
+
+function draw(
+  canvas: HTMLCanvasElement,
+  props: HeatProps,
+  theme: Theme,
+  layout: Layout,
+  r0: number,
+  c0: number,
+  cursor: [number, number],
+  hover: [number, number] | null,
+) {
+  const { cell, left, top, shownRows, shownColumns } = layout;
+  const look = THEMES[theme];
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(layout.width * ratio);
+  canvas.height = Math.round(layout.height * ratio);
+  const g = canvas.getContext("2d")!;
+  g.scale(ratio, ratio);
+  g.clearRect(0, 0, layout.width, layout.height);
+  const picture = new ImageData(shownColumns, shownRows);
+  for (let r = 0, at = 0; r < shownRows; r++)
+    for (let c = 0; c < shownColumns; c++, at += 4) {
+      const colour = cellColour(props, theme, r0 + r, c0 + c) ?? parseHex(look.none);
+      picture.data.set(colour, at);
+      picture.data[at + 3] = 255;
+    }
+  const small = document.createElement("canvas");
+  small.width = shownColumns;
+  small.height = shownRows;
+  small.getContext("2d")!.putImageData(picture, 0, 0);
+  g.imageSmoothingEnabled = cell * ratio < 1;
+  g.drawImage(small, left, top, shownColumns * cell, shownRows * cell);
+  const gap = cell >= 14 ? 1 : 0;
+  if (gap) {
+    g.strokeStyle = css(look.page);
+    g.lineWidth = 1;
+    g.beginPath();
+    for (let r = 0; r <= shownRows; r++) {
+      g.moveTo(left, Math.round(top + r * cell) + 0.5);
+      g.lineTo(left + shownColumns * cell, Math.round(top + r * cell) + 0.5);
+    }
+    for (let c = 0; c <= shownColumns; c++) {
+      g.moveTo(Math.round(left + c * cell) + 0.5, top);
+      g.lineTo(Math.round(left + c * cell) + 0.5, top + shownRows * cell);
+    }
+    g.stroke();
+  }
+  numbers(g, props, theme, layout, r0, c0);
+  labels(g, props, layout, r0, c0, cursor, hover, look);
+  for (let r = 0; props.marked && r < shownRows; r++)
+    for (let c = 0; c < shownColumns; c++)
+      if (props.marked(r0 + r, c0 + c)) {
+        g.strokeStyle = look.cursor;
+        g.lineWidth = 1;
+        g.setLineDash([3, 2]);
+        g.strokeRect(left + c * cell + 1, top + r * cell + 1, cell - 2, cell - 2);
+        g.setLineDash([]);
+      }
+  for (const [spot, wide] of [
+    [hover, 1],
+    [cursor, 2],
+  ] as const) {
+    if (!spot) continue;
+    const [r, c] = [spot[0] - r0, spot[1] - c0];
+    if (r < 0 || c < 0 || r >= shownRows || c >= shownColumns) continue;
+    const size = Math.max(cell, 5);
+    g.strokeStyle = look.cursor;
+    g.lineWidth = wide;
+    g.strokeRect(left + c * cell + (cell - size) / 2 + 0.5, top + r * cell + (cell - size) / 2 + 0.5, size, size);
+  }
+}
+
+function numbers(
+  g: CanvasRenderingContext2D,
+  props: HeatProps,
+  theme: Theme,
+  { cell, left, top, shownRows, shownColumns }: Layout,
+  r0: number,
+  c0: number,
+) {
+  if (cell < 20) return;
+  let longest = 1;
+  for (let r = 0; r < shownRows; r++)
+    for (let c = 0; c < shownColumns; c++) longest = Math.max(longest, props.text(r0 + r, c0 + c).length);
+  const size = Math.min(13, Math.floor(((cell - 4) / longest) * 1.64));
+  if (size < 8) return;
+  g.font = `${size}px ${FONT}`;
+  g.textAlign = "center";
+  g.textBaseline = "middle";
+  for (let r = 0; r < shownRows; r++)
+    for (let c = 0; c < shownColumns; c++) {
+      const colour = cellColour(props, theme, r0 + r, c0 + c);
+      g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
+      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * cell + 0.5);
+    }
+}
+
+function labels(
+  g: CanvasRenderingContext2D,
+  props: HeatProps,
+  { cell, left, top, shownRows, shownColumns, upright }: Layout,
+  r0: number,
+  c0: number,
+  cursor: [number, number],
+  hover: [number, number] | null,
+  look: { ink: string; dim: string; cursor: string },
+) {
+  const named = cell >= LEAST_LABEL;
+  const size = named ? 12 : 11;
+  g.font = `${size}px ${FONT}`;
+  g.textBaseline = "middle";
+  const every = named ? 1 : Math.ceil(48 / cell);
+  const current = (n: number, axis: 0 | 1) => n === cursor[axis] || n === hover?.[axis];
+  for (let r = 0; r < shownRows; r++) {
+    const n = r0 + r;
+    if (!named && n % every && n !== cursor[0]) continue;
+    const { number, name } = props.rows[n]!;
+    const y = top + (r + 0.5) * cell;
+    g.textAlign = "right";
+    g.fillStyle = current(n, 0) ? look.cursor : look.ink;
+    g.fillText(named ? shorten(`${number} ${name}`.trim(), left - GAP, size) : number, left - GAP + 2, y);
+  }
+  for (let c = 0; c < shownColumns; c++) {
+    const n = c0 + c;
+    if (!named && n % every && n !== cursor[1]) continue;
+    const { number, name } = props.columns[n]!;
+    const x = left + (c + 0.5) * cell;
+    g.fillStyle = current(n, 1) ? look.cursor : look.ink;
+    if (!named) {
+      g.textAlign = "center";
+      g.fillText(number, x, top - 8);
+    } else if (upright) {
+      g.save();
+      g.translate(x, top - GAP + 2);
+      g.rotate(-Math.PI / 2);
+      g.textAlign = "left";
+      g.fillText(shorten(`${number} ${name}`.trim(), top - GAP, size), 0, 0);
+      g.restore();
+    } else {
+      g.textAlign = "center";
+      g.fillText(shorten(`${number} ${name}`.trim(), cell - 4, size), x, top - 11);
+    }
+  }
+}

@@ -1,0 +1,65 @@
+import "./style.css";
+import { render } from "preact";
+import { useState } from "preact/hooks";
+import { type Data, type Header, read } from "./data";
+import { Nodes } from "./parts";
+import { startTheme, toggleTheme, useTheme } from "./theme";
+
+const VERSION = 1;
+
+function Page({ header, data }: { header: Header; data: Data }) {
+  const theme = useTheme();
+  const [copied, setCopied] = useState(false);
+  return (
+    <>
+      <header class="top">
+        <h1>
+          <bdi>{header.title}</bdi>
+        </h1>
+        <span class="tools">
+          {header.command && (
+            <button
+              type="button"
+              title={header.command}
+              onClick={() => {
+                void navigator.clipboard?.writeText(header.command);
+                setCopied(true);
+              }}
+            >
+              {copied ? "copied" : "copy command"}
+            </button>
+          )}
+          <button
+            type="button"
+            onClick={toggleTheme}
+            aria-label={`Use the ${theme === "dark" ? "light" : "dark"} theme`}
+          >
+            {theme === "dark" ? "☀" : "☾"}
+          </button>
+        </span>
+      </header>
+      <main>
+        <Nodes nodes={header.nodes} data={data} header={header} />
+      </main>
+      <footer>made by attnscope; this page loads nothing and sends nothing</footer>
+    </>
+  );
+}
+
+async function start() {
+  const root = document.getElementById("app")!;
+  startTheme();
+  const source = document.getElementById("data")!;
+  try {
+    const [header, data] = await read(source.textContent ?? "");
+    if (header.version !== VERSION) throw new Error(`its data have version ${header.version}`);
+    source.textContent = "";
+    root.textContent = "";
+    render(<Page header={header} data={data} />, root);
+    document.documentElement.dataset.ready = "";
+  } catch (error) {
+    root.textContent = `This page cannot be drawn: ${error instanceof Error ? error.message : error}`;
+  }
+}
+
+void start();
