@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN = . .venv/bin/activate &&
 
-.PHONY: setup test docs bench
+.PHONY: setup test docs bench page
 setup:
 	$(PYTHON) -m venv .venv
 	$(RUN) python -m pip install -c constraints.txt -e '.[test]'
@@ -17,3 +17,7 @@ docs:
 
 bench:
 	$(RUN) python benchmarks/attention.py && python benchmarks/startup.py && python benchmarks/batch.py
+
+# builds the script and the style of pages from web/, which takes Node; the results are committed
+page:
+	npm ci --prefix web && npm run --prefix web check && npm run --prefix web build

@@ -64,7 +64,7 @@ def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatc
     assert main(["lengths", TEXT, "--most", "0"]) == 2
     assert "--most: 0 is out of range; use 1 or more" in capsys.readouterr().err
     assert main(["lengths", TEXT, "-o", str(tmp_path / "a.csv")]) == 2
-    assert "what lengths finds cannot be written as .csv; use .json .txt .svg .png" in capsys.readouterr().err
+    assert "what lengths finds cannot be written as .csv; use .json .txt .svg .png .html" in capsys.readouterr().err
 
     result = attnscope.lengths(TEXT, most=2)
     assert result.data == Lengths([3, 4])

@@ -75,9 +75,9 @@ def export(
 
     Args:
         findings: Findings to export.
-        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure),
-            `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row for every
-            head of a survey, or for whatever is cut alone).
+        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure), `.html`
+            (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row
+            for every head of a survey, or for whatever is cut alone).
         precision: Decimal places in formats made for reading; other formats are exact.
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
         listing: For a survey of heads, which heads are listed.

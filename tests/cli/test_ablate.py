@@ -79,7 +79,9 @@ def test_files(tmp_path, monkeypatch, capsys):
             assert float(row[f"kl_{effects['how']}"]) == effects["kl"][n]
             assert float(row[f"hidden_{effects['how']}"]) == effects["hidden"][n]
     assert main(["ablate", TEXT, "--cut", "L0", "-o", "c.csv"]) == 2
-    assert "c.csv: what ablate finds cannot be written as .csv; use .json .txt .svg .png" in capsys.readouterr().err
+    assert (
+        "c.csv: what ablate finds cannot be written as .csv; use .json .txt .svg .png .html" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

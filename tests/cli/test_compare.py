@@ -256,7 +256,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
         (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
         (
             ["--output", "x.safetensors"],
-            "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png",
+            "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png .html",
         ),
     ],
 )

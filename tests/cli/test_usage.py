@@ -38,10 +38,10 @@ CASES = [
     ((), "--max-memory=1.5Q", "--max-memory: '1.5Q' is not a size; use 1.5G, 800M or a number of bytes"),
     ((), "--max-memory=0", "--max-memory: must be at least one byte"),
     (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
-    ((), "--output=a.jpg", "a.jpg: unknown extension '.jpg'; use .json .txt .svg .png .safetensors .npz"),
+    ((), "--output=a.jpg", "a.jpg: unknown extension '.jpg'; use .json .txt .svg .png .html .safetensors .npz"),
     ((), "--look=terminal", "--look: applies only to files; add --output picture.svg"),
     (("--look=terminal",), "--output=a.png", "--look: terminal cannot be used with .png; use an .svg file"),
-    ((), "--output=json", "json: the name has no extension; use .json .txt .svg .png .safetensors .npz"),
+    ((), "--output=json", "json: the name has no extension; use .json .txt .svg .png .html .safetensors .npz"),
     (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
     ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),
 ]  # fmt: skip

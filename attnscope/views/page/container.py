@@ -1,7 +1,8 @@
 """Arrays and JSON in one block of bytes, as pages hold them: exact float32, or numbers that say how they were rounded.
 
 The block is the length of a header (uint32), the header (JSON), and arrays at multiples of 8 bytes. Values are
-little-endian; the bytes of wider numbers are stored plane by plane, which compresses better. `web/src/data.ts` reads it.
+little-endian; the bytes of wider numbers are stored plane by plane, which compresses better. `web/src/data.ts` reads
+it.
 """
 
 import zlib
@@ -177,7 +178,8 @@ def softmax(masked: Matrix) -> Matrix:
     values = masked.astype(np.float64)
     with np.errstate(invalid="ignore"):
         powers = _exponential(values - values.max(axis=1, keepdims=True))
-        return (powers / np.cumsum(powers, axis=1)[:, -1:]).astype(np.float32)  # cumsum adds from left to right
+        found: Matrix = (powers / np.cumsum(powers, axis=1)[:, -1:]).astype(np.float32)  # cumsum adds in order
+    return found
 
 
 def _exponential(values: Array) -> Array:

@@ -67,8 +67,9 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
 
 def _labels(axis: Axis) -> list[list[Any]]:
     """Return number and name of every entry."""
-    names = axis.names or [None] * len(axis.positions)
-    return [[axis.number(n), [] if name is None else [_span(name)]] for n, name in enumerate(names)]
+    if not axis.names:
+        return [[axis.number(n), []] for n in range(len(axis.positions))]
+    return [[axis.number(n), [_span(name)]] for n, name in enumerate(axis.names)]
 
 
 def _axis(axis: Axis) -> Node:

@@ -1,0 +1,1 @@
+"""Pages: what they hold, and what a browser shows of it."""

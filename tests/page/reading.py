@@ -1,0 +1,46 @@
+"""Read the data of a page without its script: an independent reader in Python."""
+
+import base64
+import json
+import re
+import zlib
+
+import numpy as np
+
+
+class PageData:
+    """The header and the arrays of a page."""
+
+    def __init__(self, page):
+        self.html = page
+        found = re.search(r'<script type="application/octet-stream" id="data">(.*?)</script>', page, re.DOTALL)
+        block = zlib.decompress(base64.b64decode(found[1]))
+        size = int.from_bytes(block[:4], "little")
+        self.header = json.loads(block[4 : 4 + size])
+        self._arrays = block[4 + size :]
+
+    @property
+    def nodes(self):
+        return self.header["nodes"]
+
+    def of_kind(self, kind):
+        return [node for node in self.nodes if node["k"] == kind]
+
+    def raw(self, reference):
+        entry = self.header["arrays"][reference["@"]]
+        dtype = np.dtype("<" + entry["t"])
+        count = int(np.prod(entry["s"]))
+        data = np.frombuffer(self._arrays, np.uint8, count * dtype.itemsize, entry["o"])
+        planes = np.ascontiguousarray(data.reshape(dtype.itemsize, count).T)
+        return planes.view(dtype).reshape(entry["s"])
+
+    def numbers(self, reference):
+        """An array, or what was rounded to decimals."""
+        raw = self.raw(reference)
+        if "decimals" not in reference:
+            return raw
+        return np.where(raw == reference["missing"], np.nan, raw / 10.0 ** reference["decimals"])
+
+
+def read_page(path):
+    return PageData(path.read_text(encoding="utf-8"))
