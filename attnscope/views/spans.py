@@ -24,12 +24,14 @@ class Span:
             untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
             that the model generated.
         colour: What is behind it, as `#rrggbb`: of a role.
+        shade: How strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all.
     """
 
     text: str
     look: Look = ""
     origin: Origin = "ours"
     colour: str = ""
+    shade: float | None = None
 
 
 Spans = tuple[Span, ...]

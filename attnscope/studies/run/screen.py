@@ -19,6 +19,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import overview, weight_map
+from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.words import word_contributors, word_matrix
 from attnscope.views.axes import source_kind, token_axis
@@ -41,6 +42,8 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
         yield text_header(text, len(report.texts), settings)
         if settings.ids:
             yield token_ids(text)
+        if text.spans is not None:
+            yield from present_spans(text, text.spans, settings, heat=heat)
         for flow in text.flows:
             yield GAP
             yield from present_flow(text, flow, settings, heat=heat)
@@ -48,7 +51,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
             yield GAP
             yield _thumbnails(text)
         else:
-            for head in text.heads:
+            for head in shown_heads(text):
                 yield GAP
                 yield from _present_head(report, text, head, settings, heat)
         if text.generated:
@@ -64,7 +67,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
 
             yield from present_attribution(text, text.attribution, settings)
         yield GAP
-        yield notes(text.notes)
+        yield notes(text.notes if shown_heads(text) else [])
     yield from more_of_report(report, settings, thumbnails=any(small))
 
 
@@ -134,6 +137,11 @@ def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> lis
     """Say what is left out, and how to get it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
     return [paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
+
+
+def shown_heads(text: TextReport) -> list[HeadReport]:
+    """Return the heads that are shown: beside spans, which are over all heads, only those that the user selected."""
+    return text.heads if text.spans is None else [head for head in text.heads if head.chosen is None]
 
 
 def are_thumbnails(text: TextReport) -> bool:

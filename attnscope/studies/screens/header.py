@@ -283,6 +283,15 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
     if any(text.flows for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
         return
+    if all(text.spans is not None for text in report.texts):
+        named = [
+            "--query SPAN",
+            "--layer L --head H (of one head)",
+            "--verbose (by layer)",
+            "--format json (every digit)",
+        ]
+        yield from more_options(named, settings)
+        return
     heads = [head for text in report.texts for head in text.heads]
     stages = {stage for head in heads for stage in head.stages}
     more = []

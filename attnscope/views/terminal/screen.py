@@ -9,11 +9,12 @@ from itertools import groupby
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.spans import Look, Span
 from attnscope.views.spelling import ASCII, spell
-from attnscope.views.terminal.colours import role_style
+from attnscope.views.terminal.colours import ramp_style, role_style
 
 NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
 INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
@@ -66,12 +67,17 @@ class Screen:
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
         styled = [
-            (self.plain(alike), role_style(colour, 1.0, self.colours) if colour and self.colours else STYLES[look])
-            for (look, colour), alike in groupby(spans, lambda span: (span.look, span.colour))
+            (self.plain(alike), self._style(look, colour, shade))
+            for (look, colour, shade), alike in groupby(spans, lambda span: (span.look, span.colour, span.shade))
         ]
         if len(styled) == 1:
             return Text(*styled[0], overflow="fold")  # what pads it in a column looks the same
         return Text.assemble(*styled, overflow="fold")
+
+    def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
+        if not self.colours or not (colour or shade is not None):
+            return STYLES[look]
+        return role_style(colour, 1.0, self.colours) if colour else ramp_style(shade or 0.0, False, self.colours)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.

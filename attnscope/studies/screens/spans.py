@@ -1,0 +1,260 @@
+"""Weights between spans: a matrix, what one span reads, and the text in shades of that."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.run import TextReport
+from attnscope.findings.spans import SpanReport
+from attnscope.studies.screens.header import counted
+from attnscope.views.axes import Axis, with_sink
+from attnscope.views.numbers import column_texts, digits_for, texts
+from attnscope.views.parts import GAP, Column, HeatGrid, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.scales import scale_for
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, token_span
+
+MOST = 20  # rows and columns of a matrix of spans
+_ATTENDED = 3  # most attended tokens of a span that are named
+_LONGEST = 240  # characters of a span's text that are shown; of more, its start and its end
+
+
+@dataclass(frozen=True)
+class ShownSpans:
+    """Spans as a screen shows them: of many, neighbours are joined.
+
+    Attributes:
+        names: Name of each.
+        members: Numbers of the spans that each consists of.
+        sizes: Tokens of each.
+    """
+
+    names: list[str]
+    members: list[list[int]]
+    sizes: list[int]
+
+    def join(self, weights: Matrix, sizes: Sequence[int]) -> Matrix:
+        """Join rows and columns: weights are summed over keys, and averaged over the tokens of queries."""
+        summed = np.stack([weights[:, some].sum(1) for some in self.members], axis=1)
+        rows = []
+        for some in self.members:
+            live = [span for span in some if not np.isnan(summed[span]).all()]
+            tokens = np.array([sizes[span] for span in live], dtype=np.float64)
+            rows.append(
+                np.average(summed[live], axis=0, weights=tokens) if live else np.full(len(self.members), np.nan)
+            )
+        return np.stack(rows)
+
+
+def joined_spans(found: SpanReport, most: int = MOST) -> ShownSpans:
+    """Join neighbours until at most `most` are left, about equally long; the span that is read from stays alone."""
+    spans = found.text
+    sizes = np.bincount(spans.of_token, minlength=len(spans.names)).tolist()
+    groups = [[number] for number in range(len(spans.names))]
+    alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {found.query}
+    while len(groups) > most:
+        together = [
+            (sum(sizes[n] for n in (*one, *other)), at)
+            for at, (one, other) in enumerate(pairwise(groups))
+            if not alone & {*one, *other}
+        ]
+        if not together:
+            break
+        _, at = min(together)
+        groups[at : at + 2] = [[*groups[at], *groups[at + 1]]]
+    names = [spans.names[g[0]] if len(g) == 1 else _range_name(spans.names[g[0]], spans.names[g[-1]]) for g in groups]
+    return ShownSpans(names, groups, [sum(sizes[n] for n in group) for group in groups])
+
+
+def _range_name(first: str, last: str) -> str:
+    """Write `sentence 3–7`, or `Doc 1 – Question`."""
+    stem = first.rstrip("0123456789")
+    if last.startswith(stem) and first[len(stem) :] and last[len(stem) :].isdigit():
+        return f"{first}–{last[len(stem) :]}"
+    return f"{first} – {last}"
+
+
+def present_spans(
+    text: TextReport, found: SpanReport, settings: DisplaySettings, *, heat: bool = False
+) -> Iterator[ViewPart]:
+    """Present the weights between the spans of a text, and what one of them reads."""
+    yield GAP
+    panel = span_panel(text, found, joined_spans(found), settings)
+    yield HeatGrid([panel]) if heat else Matrices([panel])
+    yield GAP
+    yield from _reading(text, found, settings)
+
+
+def averaged_heads(text: TextReport, found: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
+    """Return the layers and heads that a matrix of spans averages, and how they are called; None for all."""
+    heads = [(head.layer, head.head) for head in text.heads if head.chosen is None]
+    n_layers, n_heads = found.weights.shape[:2]
+    numbered = [(layer, head) for layer, head in heads if isinstance(layer, int) and isinstance(head, int)]
+    if not heads or len(numbered) < len(text.heads) or len(numbered) == n_layers * n_heads:
+        return None, f"mean of all {n_layers * n_heads} heads"
+    if len(numbered) == 1:
+        return numbered, f"L{numbered[0][0]}H{numbered[0][1]}"
+    layers = sorted({layer for layer, _ in numbered})
+    if len(layers) == 1 and len(numbered) == n_heads:
+        return numbered, f"mean of the {n_heads} heads of L{layers[0]}"
+    return numbered, f"mean of {len(numbered)} heads"
+
+
+def mean_weights(found: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
+    """Return the mean of some heads, or of all, (spans, spans), and of what they give to sinks; None for no sinks."""
+    chosen = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
+    size = len(found.text.names)
+    weights = found.weights[chosen].reshape(-1, size, size).astype(np.float64)
+    sink = None if found.sink is None else found.sink[chosen].reshape(-1, size).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return _mean(weights), None if sink is None else _mean(sink)
+
+
+def _mean(values: Matrix) -> Matrix:
+    """Average over heads, those in which a span may attend to nothing left out."""
+    known = ~np.isnan(values)
+    count = known.sum(0)
+    mean: Matrix = np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+    return mean
+
+
+def span_panel(
+    text: TextReport, found: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None
+) -> Panel:
+    """Return the matrix of spans, with a column for the sink where there is one."""
+    heads, whose = averaged_heads(text, found)
+    weights, sink = mean_weights(found, heads)
+    sizes = np.bincount(found.text.of_token, minlength=len(found.text.names)).tolist()
+    matrix = shown.join(weights, sizes).astype(np.float32)
+    rows = span_axis("query", shown)
+    columns = replace(rows, kind="key")
+    if sink is not None:
+        column = [np.nansum([sink[n] * sizes[n] for n in some]) / sum(sizes[n] for n in some) for some in shown.members]
+        matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
+        columns = with_sink(columns)
+    masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
+    digits = digits_for(matrix, max(settings.precision, 1))
+    cells = texts("weights", matrix, masked, digits)
+    sums = "each row sums to 1"
+    joined = f"; {len(found.text.names)} spans, neighbours joined" if len(shown.names) < len(found.text.names) else ""
+    said = ours(f"{whose}: mean over the row's tokens of their weight on the column's; {sums}{joined}")
+    return Panel(
+        "weights",
+        title or ours("spans"),
+        matrix,
+        cells,
+        rows,
+        columns,
+        scale_for("weights", matrix),
+        digits,
+        masked,
+        said,
+        said,
+    )
+
+
+def span_axis(kind: str, shown: ShownSpans) -> Axis:
+    """Return the axis of spans."""
+    names = [Span(name, origin="untrusted") for name in shown.names]
+    return Axis(kind, range(len(names)), names, [name.startswith("(") for name in shown.names], len(names))
+
+
+def _reading(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present what a span reads: every span's share, its most attended tokens, and the text in shades."""
+    heads, whose = averaged_heads(text, found)
+    weights, sink = mean_weights(found, heads)
+    shares, names = weights[found.query], found.text.names
+    name = Span(names[found.query], "bold", "untrusted")
+    size = counted(len(found.rows), "token")
+    yield paragraph(
+        (name, Span(" reads", "bold"), Span(f"  {size}, {whose}: share of their weight on each span", "dim"))
+    )
+    if np.isnan(shares).all():
+        yield paragraph(ours("its tokens may attend to nothing", "dim"))
+        return
+    shown = joined_spans(found)
+    share = [float(np.nansum(shares[some])) for some in shown.members]
+    labels: list[Spans] = [(Span(each, origin="untrusted"),) for each in shown.names]
+    values, sizes = list(share), [str(size) for size in shown.sizes]
+    if sink is not None:
+        labels.append(ours("(sink)"))
+        values.append(float(sink[found.query]))
+        sizes.append("")
+    largest = max(values) or 1.0
+    columns = [Column("tokens", sizes, "dim"), Column("share", column_texts(values, max(2, settings.precision)))]
+    yield Table("span", columns, labels=labels, bars=[value / largest for value in values])
+    if settings.verbose:
+        yield GAP
+        yield _by_layer(found, shown, settings)
+    yield GAP
+    yield _attended(text, found, shown)
+    yield GAP
+    yield _shaded(text, found, shares, settings)
+
+
+def most_attended(found: SpanReport, members: Sequence[int]) -> list[int]:
+    """Return the tokens of some spans that the rows attend to most, over all heads, strongest first."""
+    received = np.nan_to_num(found.received)
+    tokens = [at for at, span in enumerate(found.text.of_token) if span in members]
+    return sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
+
+
+def _attended(text: TextReport, found: SpanReport, shown: ShownSpans) -> Table:
+    """Name the tokens of each span that the rows attend to most."""
+    cells = []
+    for members in shown.members:
+        named: list[Spans] = [
+            (token_span(text.tokens, at), Span(f" {found.received[at]:.3f}", "dim"))
+            for at in most_attended(found, members)
+        ]
+        cells.append(Text(named, " · "))
+    labels = [(Span(name, origin="untrusted"),) for name in shown.names]
+    return Table("span", [Column("most attended tokens, mean of all heads", cells, left=True)], labels=labels)
+
+
+def _by_layer(found: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
+    """Return the shares of every layer, the mean of its heads."""
+    layers = [
+        mean_weights(found, [(layer, head) for head in range(found.weights.shape[1])])[0][found.query]
+        for layer in range(len(found.weights))
+    ]
+    columns = [
+        Column(
+            (Span(name, origin="untrusted"),),
+            column_texts([float(layer[members].sum()) for layer in layers], max(2, settings.precision)),
+        )
+        for name, members in zip(shown.names, shown.members, strict=True)
+    ]
+    return Table("layer", columns, labels=[ours(f"L{layer}") for layer in range(len(layers))])
+
+
+def _shaded(text: TextReport, found: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
+    """Return the text; the background of a span says how large its share is."""
+    largest = float(np.nanmax(shares)) or 1.0
+    items: list[Spans] = []
+    runs: list[tuple[int, list[int]]] = []
+    for position, span in enumerate(found.text.of_token):
+        if runs and runs[-1][0] == span:
+            runs[-1][1].append(position)
+        else:
+            runs.append((span, [position]))
+    for span, positions in runs:
+        share = float(np.nan_to_num(shares[span]))
+        label = Span(f"[{found.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")
+        items.append((label, Span(_excerpt(text, positions, settings), "", "untrusted", shade=share / largest)))
+    return Text(items, " ")
+
+
+def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettings) -> str:
+    """Return the characters of a run of tokens; of many, the first and the last."""
+    placed = [text.tokens[at] for at in positions if text.tokens[at].start is not None and not text.tokens[at].made]
+    if not placed:
+        return "".join(text.tokens[at].text or text.tokens[at].piece for at in positions)
+    whole = text.text if placed[0].segment == 0 else text.pair or ""
+    said = " ".join(whole[placed[0].start : placed[-1].end].split())
+    if len(said) <= _LONGEST or settings.verbose:
+        return said
+    return f"{said[: 2 * _LONGEST // 3]} … {said[-_LONGEST // 3 :]}"

@@ -1,0 +1,106 @@
+"""What is shown of spans: numbers that are recomputed from the whole matrices, and what is left out."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.studies.screens.spans import joined_spans
+from tests.helpers.screens import draw
+from tests.referee.models import ROWS, Models
+
+TEXT = "Doc 1: the harbour was built by Odra Kint. Doc 2: the keeper paints the tower. Question: who built the harbour?"
+MARKS = "Doc 1:,Doc 2:,Question:"
+
+
+def rows_of(screen: str, heading: str) -> dict[str, list[float]]:
+    """The numbers of the lines of a matrix or table, by the name in front."""
+    lines = screen[screen.index(heading) :].partition("\n\n")[0].splitlines()[1:]
+    found = {}
+    for line in lines:
+        match = re.fullmatch(r" *(?:\d+ )?(\(\w+\)|\w+(?: \w+)*?)((?:  +[\d.]+)+)(?:  .*)?", line)
+        if match:
+            found[match[1]] = [float(number) for number in match[2].split()]
+    return found
+
+
+def means(report: Any, heads: tuple[Any, ...] = (slice(None), slice(None))) -> Any:
+    """Mean weights between spans, from whole matrices."""
+    members = np.eye(len(report.spans))[report.span_of_token]
+    weights = report.weights.astype(np.float64)[heads].reshape(-1, len(report.tokens), len(report.tokens)).mean(0)
+    return (members / members.sum(0)).T @ weights @ members
+
+
+@pytest.mark.parametrize("heads", [{}, {"layer": 2, "head": 1}, {"layer": 2, "head": "all"}])
+def test_numbers_of_the_screen_are_means_of_matrices(heads: dict[str, Any]) -> None:
+    whole = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
+    of_head = (2, 1) if heads.get("head") == 1 else (2, slice(None)) if heads else (slice(None), slice(None))
+    expected = means(whole, of_head)
+    screen = attnscope.inspect(TEXT, spans=MARKS, top=0, **heads).text(width=120)
+    matrix = rows_of(screen, "spans    ")
+    assert list(matrix) == whole.spans == ["(first)", "Doc 1", "Doc 2", "Question"]
+    np.testing.assert_allclose(list(matrix.values()), expected, atol=0.00501)
+    reads = rows_of(screen, "Question reads")
+    counts = np.bincount(whole.span_of_token).tolist()
+    assert [row[0] for row in reads.values()] == counts
+    np.testing.assert_allclose([row[1] for row in reads.values()], expected[-1], atol=0.00501)
+
+
+def test_a_named_query_is_what_reads() -> None:
+    screen = attnscope.inspect(TEXT, spans=MARKS, query="doc 2").text(width=120)
+    assert "Doc 2 reads" in screen
+    assert "[Doc 1 " in screen
+
+
+def test_most_attended_tokens() -> None:
+    report = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
+    of_token = np.array(report.span_of_token)
+    received = report.weights.astype(np.float64).mean((0, 1))[of_token == 3].mean(0)
+    screen = report.text(width=160)
+    for number, name in enumerate(report.spans):
+        inside = np.flatnonzero(of_token == number)
+        best = inside[received[inside].argmax()]
+        line = next(one for one in screen[screen.index("most attended") :].splitlines() if one.startswith(name))
+        assert f" {received[best]:.3f}" in line.partition("·")[0], line
+
+
+def test_at_most_twenty_rows_and_columns() -> None:
+    text = " ".join(f"{'A' if n % 3 else 'The'} bank." for n in range(36))
+    report = attnscope.inspect(text, spans="sentences", layer="all", head="all")
+    found = report.data.texts[0].spans
+    assert found is not None
+    assert len(report.spans) == 37
+    shown = joined_spans(found)
+    assert len(shown.names) == 20
+    assert shown.names[0] == "(first)"
+    assert shown.names[-1] == "sentence 36"
+    assert sorted(n for some in shown.members for n in some) == list(range(37))
+    members = np.zeros((len(report.tokens), 20))
+    for number, some in enumerate(shown.members):
+        members[np.isin(report.span_of_token, some), number] = 1
+    expected = (members / members.sum(0)).T @ report.weights.astype(np.float64).mean((0, 1)) @ members
+    sizes = np.bincount(report.span_of_token).tolist()
+    np.testing.assert_allclose(shown.join(found.weights.mean((0, 1)), sizes), expected, atol=1e-6)
+    screen = report.text(width=80)
+    assert max(map(len, screen.splitlines())) <= 80
+    assert "37 spans, neighbours joined" in " ".join(screen.split())
+
+
+def test_sinks_have_a_column(models: Models) -> None:
+    model = models[next(name for name in ROWS if name.startswith("gpt_oss"))]
+    report = attnscope.inspect("the bank by river was old and we sat", model=model.path, spans="words", max_memory="4G")
+    found = report.data.texts[0].spans
+    assert found is not None
+    assert found.sink is not None
+    np.testing.assert_allclose(found.sink + found.weights.sum(-1), 1, atol=1e-6)
+    assert "(sink)" in report.text(width=160)
+
+
+def test_shades_say_how_much_is_read() -> None:
+    """The span with the largest share has the ramp's last colour behind its text; without colours there is none."""
+    report = attnscope.inspect(TEXT, spans=MARKS).data
+    coloured = draw(report, 80, colour="truecolor")
+    assert re.search("48;2;253;231;37m(Question: who)", coloured.replace("\n", " "))
+    assert "\x1b" not in draw(report, 80)
