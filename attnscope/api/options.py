@@ -161,8 +161,9 @@ class ModelInspectArguments(_Masking, total=False):
 
     Attributes:
         pair: The second segment, for an encoder; for several texts, one for each.
-        mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, a file with a boolean
-            matrix, or several of them joined by `+`; a boolean array or tensor (queries, keys), True where allowed.
+        mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, `sink:N`,
+            `docs:12,30,41`, `docs:eos`, a file with a boolean matrix, or several of them joined by `+` (and), `|` (or)
+            and parentheses; a boolean array or tensor, (queries, keys) or (heads, queries, keys), True where allowed.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
         hide: Tokens to hide from every query, in addition to the mask: positions, slices, and words of the text; None
             for none.
@@ -526,8 +527,8 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
     if matrix.dtype != np.bool_:
         hint = "pass True where attention is allowed, such as mask == 1"
         raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
-    if matrix.ndim != 2 or not matrix.size:
-        hint = "pass a row per query token and a column per key token"
+    if matrix.ndim not in (2, 3) or not matrix.size:
+        hint = "pass a row per query token and a column per key token, for all heads or for each"
         raise UsageError(f"has shape {list(matrix.shape)}", where="mask", hint=hint)
     return matrix
 

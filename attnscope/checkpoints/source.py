@@ -173,6 +173,11 @@ def _closes(token: Token) -> bool:
     return token.special and token.start is None and not token.made
 
 
+def closing_token(tokens: Sequence[Token]) -> Token | None:
+    """Return the special token that the tokenizer ended a text with; None if it did not."""
+    return tokens[-1] if len(tokens) > 1 and _closes(tokens[-1]) else None
+
+
 def count_closing(tokens: Sequence[Token]) -> int:
     """Count the special tokens at the end of a text that its tokenizer added."""
     closing = 0

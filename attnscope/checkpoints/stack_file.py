@@ -10,7 +10,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.base.files.reading import read_file
 from attnscope.base.model_config import ModelConfig, check_sizes
 from attnscope.request.masks.expression import parse_mask
-from attnscope.request.masks.terms import MatrixFile, Own
+from attnscope.request.masks.terms import OF_ONE_TEXT, MatrixFile, Own, leaves
 
 _CAP = 1 << 20
 
@@ -146,10 +146,9 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
             terms = parse_mask(model["mask"], f"{path}: mask")
         except UsageError as e:
             raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
-        if any(isinstance(term, Own) for term in terms):
+        if any(isinstance(term, Own) for term in leaves(terms)):
             found = "'own' cannot be the model's own mask"
             raise AttnscopeError(found, where=f"{path}: mask", hint="use an expression such as causal")
-        if any(isinstance(term, MatrixFile) for term in terms):
-            raise AttnscopeError(
-                "a file cannot be the model's mask", where=f"{path}: mask", hint=f"pass it with {arg('mask')}"
-            )
+        if of_text := [term for term in leaves(terms) if isinstance(term, OF_ONE_TEXT)]:
+            found = f"{'a file' if isinstance(of_text[0], MatrixFile) else str(of_text[0])} cannot be the model's mask"
+            raise AttnscopeError(found, where=f"{path}: mask", hint=f"pass it with {arg('mask')}")

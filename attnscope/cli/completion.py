@@ -27,10 +27,11 @@ def files(incomplete: str) -> list[str]:
 
 
 def masks(incomplete: str) -> list[str]:
-    """Complete words of a mask expression, also after a plus, and files."""
-    done, plus, last = incomplete.rpartition("+")
-    known = _starting([term.form.removesuffix("N") for term in TERMS], last)
-    return [f"{done}{plus}{word}" for word in known + (_paths(last) if last else [])]
+    """Complete words of a mask expression, also after +, | and (, and files."""
+    start = max(incomplete.rfind(mark) for mark in "+|(") + 1
+    done, last = incomplete[:start], incomplete[start:]
+    known = _starting([term.form.partition("N")[0] for term in TERMS], last)
+    return [f"{done}{word}" for word in known + (_paths(last) if last else [])]
 
 
 def stages(incomplete: str) -> list[str]:

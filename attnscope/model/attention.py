@@ -210,14 +210,18 @@ def _parts(
             all_visible_range = (
                 (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
             )
-            block_mask = BlockMask.of(mask, block, all_visible_range, inputs.q.device)
+            per_head = mask.per_head
+            block_mask = None if per_head else BlockMask.of(mask, block, all_visible_range, inputs.q.device)
             at_once = _whole_groups(shape.heads(block), inputs.q.shape[1] // inputs.k.shape[1])
             for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
                 chosen = list(heads[first : first + at_once])
                 theirs = _shared([used.index(group) for group in groups[first : first + at_once]])
                 sides = k[:, theirs, block.k0 : block.k1], v[:, theirs, block.k0 : block.k1]
                 some = numbers[first : first + at_once]
-                yield _TileInputs(inputs, block_mask, some, as_slice(chosen), *sides, block, all_visible_range, bounded)
+                theirs_only = block_mask or BlockMask.of(mask, block, all_visible_range, inputs.q.device, some)
+                yield _TileInputs(
+                    inputs, theirs_only, some, as_slice(chosen), *sides, block, all_visible_range, bounded
+                )
 
     return of_blocks()
 

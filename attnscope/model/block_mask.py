@@ -25,7 +25,14 @@ class BlockMask:
     fully_masked: Tensor | None
 
     @classmethod
-    def of(cls, mask: Mask, block: TileBlock, all_visible_range: tuple[int, int], device: torch.device) -> Self:
+    def of(
+        cls,
+        mask: Mask,
+        block: TileBlock,
+        all_visible_range: tuple[int, int],
+        device: torch.device,
+        heads: Tensor | None = None,
+    ) -> Self:
         """Evaluate a mask on the keys that only some queries of the block may see.
 
         Args:
@@ -33,13 +40,14 @@ class BlockMask:
             block: Which queries and keys.
             all_visible_range: The keys, from and to, that all of the queries may see.
             device: Where the tensors go.
+            heads: Query heads, where the mask differs between them; None for any.
         """
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range
         q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
-        parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or (B, 1, q) below
+        parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or with B and h below
         for left, right in ((k0, a), (b, k1)):
             if left < right:
-                allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None])
+                allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None], heads)
                 if allowed is None:
                     alive = torch.ones_like(alive)
                     continue

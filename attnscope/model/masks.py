@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.request.masks.terms import Bidirectional, Causal, Hidden, Mask, MaskTerm, MatrixFile, Own
+from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, MaskTerm, Own
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PaddingMask(Mask):
     lengths: Tensor
     padded_rows: bool = True
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Allow a text's real keys."""
         return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
 
@@ -54,7 +54,7 @@ class HiddenKeysMask(Mask):
 
     hidden: Tensor
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Allow the other keys."""
         return ~self.hidden[:, None, None, k[0]]  # (B, 1, 1, K)
 
@@ -69,14 +69,56 @@ class HiddenKeysMask(Mask):
 
 
 @dataclass(frozen=True)
+class DocumentsMask(Mask):
+    """In every text a query sees the keys of its own document.
+
+    Attributes:
+        starts: Start of each token's document, (B, T), int64; it never falls from one token to the next.
+        ends: Its end.
+    """
+
+    starts: Tensor
+    ends: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
+        """Allow keys of the query's own document."""
+        at = q[:, 0].clamp(max=self.starts.shape[1] - 1)
+        return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[:, None]  # (B, 1, Q, K)
+
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Cover the documents of the first and the last query, in any text."""
+        first, last = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
+        return min(n_keys, self._bounds[first][0]), min(n_keys, self._bounds[last][3])
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Cover what the documents of the first and the last query share, in every text."""
+        first, last = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
+        return self._bounds[last][1], min(n_keys, self._bounds[first][2])
+
+    @cached_property
+    def _bounds(self) -> list[list[int]]:
+        """Of every token: the first and the last start of its documents in the texts, and the first and last end."""
+        bounds = (self.starts.amin(0), self.starts.amax(0), self.ends.amin(0), self.ends.amax(0))
+        table: list[list[int]] = torch.stack(bounds, 1).tolist()
+        return table
+
+
+@dataclass(frozen=True)
 class MatrixMask(Mask):
-    """A boolean matrix from elsewhere: (Q, K) or (B, 1, Q, K), True where allowed."""
+    """A boolean matrix from elsewhere: (Q, K), (H, Q, K), (B, 1, Q, K) or (B, H, Q, K), True where allowed."""
 
     matrix: Tensor
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+    @property
+    def per_head(self) -> bool:
+        """Whether there is a matrix for every head."""
+        return self.matrix.ndim > 2 and self.matrix.shape[-3] > 1
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Look up the matrix."""
-        return self.matrix[..., q, k]
+        if heads is None or not self.per_head:
+            return self.matrix[..., q, k]
+        return self.matrix[..., heads.to(q.device)[:, None, None], q, k]
 
 
 @dataclass(frozen=True)
@@ -85,11 +127,16 @@ class Intersection(Mask):
 
     parts: tuple[Mask, ...]
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+    @property
+    def per_head(self) -> bool:
+        """Whether any part differs between heads."""
+        return any(part.per_head for part in self.parts)
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         """Combine the parts with a logical and."""
         result: Tensor | None = None
         for part in self.parts:
-            one = part.allowed(q, k)
+            one = part.allowed(q, k, heads)
             if one is not None:
                 result = one if result is None else result & one
         return result
@@ -107,6 +154,42 @@ class Intersection(Mask):
 
 
 @dataclass(frozen=True)
+class Union(Mask):
+    """A key is visible where any part allows it."""
+
+    parts: tuple[Mask, ...]
+
+    @property
+    def per_head(self) -> bool:
+        """Whether any part differs between heads."""
+        return any(part.per_head for part in self.parts)
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
+        """Combine the parts with a logical or."""
+        result: Tensor | None = None
+        for part in self.parts:
+            visible = part.allowed(q, k, heads)
+            if visible is None:
+                return None
+            result = visible if result is None else result | visible
+        return result
+
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Cover the parts' ranges, and what lies between them."""
+        ranges = [part.key_range(q0, q1, n_keys) for part in self.parts]
+        ranges = [(start, end) for start, end in ranges if start < end]
+        return min((start for start, _ in ranges), default=0), max((end for _, end in ranges), default=0)
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return the longest run that the parts' ranges make together."""
+        longest, start, end = (0, 0), 0, 0
+        for low, high in sorted(part.all_visible_range(q0, q1, n_keys) for part in self.parts):
+            start, end = (start, max(end, high)) if low <= end else (low, high)
+            longest = max(longest, (start, end), key=lambda run: run[1] - run[0])
+        return longest
+
+
+@dataclass(frozen=True)
 class ShiftedMask(Mask):
     """Another mask for queries that are counted from a later position: those before are in a cache.
 
@@ -118,10 +201,15 @@ class ShiftedMask(Mask):
     mask: Mask
     start: int
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+    @property
+    def per_head(self) -> bool:
+        """Whether the mask differs between heads."""
+        return self.mask.per_head
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         """Evaluate the mask at the positions in the whole text."""
-        found: Tensor | None = self.mask.allowed(q + self.start, k)
-        return found
+        visible: Tensor | None = self.mask.allowed(q + self.start, k, heads)
+        return visible
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Evaluate the mask at the positions in the whole text."""
@@ -137,6 +225,12 @@ def intersect(parts: Sequence[Mask]) -> Mask:
     real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
+
+
+def unite(parts: Sequence[Mask]) -> Mask:
+    """Return the mask that allows what any part allows."""
+    distinct = tuple(dict.fromkeys(parts))
+    return distinct[0] if len(distinct) == 1 else Union(distinct)
 
 
 def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
@@ -159,19 +253,37 @@ def build_mask(
     Args:
         terms: From `parse_mask`.
         own: The mask that the word `own` refers to.
-        resolved: The masks of terms that need more than their words: files, and hidden tokens.
+        resolved: The masks of terms that need more than their words: files, documents, and hidden tokens.
     """
     made: list[Mask] = []
     for term in terms:
-        if isinstance(term, MatrixFile | Hidden):
-            made.append((resolved or {})[term])
+        if isinstance(term, AnyOf):
+            made.append(unite([build_mask(branch, own, resolved) for branch in term.branches]))
+        elif resolved is not None and term in resolved:
+            made.append(resolved[term])
         else:
             made.append(own or Bidirectional() if isinstance(term, Own) else term)
     return intersect(made)
 
 
+def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:
+    """Return the mask of packed documents.
+
+    Args:
+        documents: Length of each document, of every text.
+        longest: Tokens of the longest text; padding is a document of its own.
+        device: Where the mask is evaluated.
+    """
+    starts, ends = (torch.zeros(len(documents), longest, dtype=torch.int64) for _ in range(2))
+    for number, lengths in enumerate(documents):
+        sizes = torch.tensor([*lengths, max(0, longest - sum(lengths))])
+        after = sizes.cumsum(0)
+        starts[number], ends[number] = ((edge.repeat_interleave(sizes)) for edge in (after - sizes, after))
+    return DocumentsMask(starts.to(device), ends.to(device))
+
+
 def mask_from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torch.device) -> Mask:
-    """Return the mask that a boolean matrix (queries, keys) says."""
+    """Return the mask that a boolean matrix, (queries, keys) or (heads, queries, keys), says."""
     return MatrixMask(torch.from_numpy(matrix).to(device))
 
 

@@ -43,7 +43,7 @@ def fused_attention(
             return _sdpa(inputs, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        plain, shared = None, lean and spec.bias is None  # a mask applies to every head; a bias differs between heads
+        plain, shared = None, lean and spec.bias is None and not spec.mask.per_head
         rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
         causal = False
     if output is None:
@@ -102,8 +102,8 @@ def _sdpa_mask(
     """Build the kernel's attn_mask (where allowed, or the bias with −inf elsewhere); also tell fully masked rows."""
     q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
     k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
-    allowed = spec.mask.allowed(q_at, k_at)
-    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1) or (B, 1, q, 1)
+    allowed = spec.mask.allowed(q_at, k_at, heads)
+    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1), or with B and h
     if spec.bias is None:
         return allowed, fully_masked
     bias = spec.bias(q_at, k_at, heads)

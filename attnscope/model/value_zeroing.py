@@ -58,4 +58,6 @@ def output_changes(
     if allowed is None:
         return changes
     # The other rows' difference is rounding: a batch of another size may be summed in another order.
-    return changes.masked_fill(~allowed.expand(1, 1, n, n)[0, 0].to(changes.device), 0.0)
+    return changes.masked_fill(
+        ~allowed.expand(*allowed.shape[:-2], n, n).reshape(-1, n, n).any(0).to(changes.device), 0.0
+    )

@@ -261,7 +261,8 @@ SPANS = Option(
 MASK = Option(
     "mask",
     COMPUTE,
-    f"own (the model's), {_MASK_FORMS}, or a file with a boolean matrix ({' '.join(MASK_FILES)}); combine with +.",
+    f"own (the model's), {_MASK_FORMS}, or a file with a boolean matrix ({' '.join(MASK_FILES)}); combine with + "
+    "(and), | (or) and parentheses.",
     parse_mask,
     "MASK",
     "own",

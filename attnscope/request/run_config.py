@@ -41,7 +41,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
         mask: Terms of the mask expression; Own is the model's.
-        matrices: Arrays that the expression names, (queries, keys), bool, True where allowed.
+        matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True where allowed.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
         hide: Tokens to hide from every query; None for none.
         layer: Layers.

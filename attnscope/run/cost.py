@@ -11,10 +11,12 @@ from attnscope.findings.info import TOP, CostRow
 from attnscope.findings.record_parts import numbers_of_head, reported_parts
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.masks.expression import parse_mask
-from attnscope.request.masks.terms import MaskTerm
+from attnscope.request.masks.terms import AnyOf, MaskTerm
 from attnscope.request.selection import POOL, PRINTED
 
+Array = np.ndarray[Any, np.dtype[Any]]
 LENGTHS = tuple(1 << power for power in range(7, 18))  # 128 … 131072
+_NOWHERE = 1 << 62  # behind every text
 _FLOAT = 4  # bytes of a float32
 _STAGES = 3  # number of stages that are shown: scores, masked and weights
 
@@ -36,9 +38,9 @@ def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
 def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int) -> list[int]:
     """Count the (query, key) pairs that a mask lets through together with each of several windows.
 
-    Every term allows a query an interval of keys around itself, so that a window of N excludes keys N or more
-    tokens away on either side. Sorted by how far queries see, one look-up per window gives the sum over all of them:
-    a config may have as many windows as layers.
+    A window of N excludes keys N or more tokens away on either side. Sorted by how far the runs of keys that queries
+    see begin and end, one look-up per window gives the sum over all of them: a config may have as many windows as
+    layers.
 
     Args:
         terms: The mask of every layer.
@@ -46,22 +48,58 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
         tokens: Length of the text, which has no padding.
     """
     reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
-    pairs = np.full(len(windows), tokens)  # every query sees itself
-    for side in _sides(terms, tokens):
-        far = np.sort(side)
-        near = np.searchsorted(far, reach)  # queries whose keys the window does not restrict
-        pairs += np.concatenate(([0], np.cumsum(far)))[near] + (tokens - near) * reach
+    pairs, queries = np.zeros(len(windows), dtype=np.int64), np.arange(tokens)
+    for first, end in _runs(terms, tokens):
+        pairs += np.count_nonzero((first <= queries) & (queries < end))  # on themselves, which every window allows
+        before = queries - np.minimum(end, queries), queries - np.minimum(first, queries)
+        after = np.maximum(first - 1, queries) - queries, np.maximum(end - 1, queries) - queries
+        for nearer, farther in (before, after):
+            pairs += _within(farther, reach) - _within(nearer, reach)
     counted: list[int] = pairs.tolist()
     return counted
 
 
-def _sides(terms: Sequence[MaskTerm], tokens: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """Count the keys that every query sees before and after itself, (queries,) each."""
+def _within(distances: Array, reach: Array) -> Array:
+    """Sum min(distance, r) over all distances, for every r of `reach`."""
+    far = np.sort(distances)
+    near = np.searchsorted(far, reach)
+    total: Array = np.concatenate(([0], np.cumsum(far)))[near] + (len(far) - near) * reach
+    return total
+
+
+def _runs(terms: Sequence[MaskTerm], tokens: int) -> list[tuple[Array, Array]]:
+    """Return the runs of keys that every query sees, apart from each other: first keys and ends, (queries,) each."""
     queries = np.arange(tokens)
-    before, after = queries, tokens - 1 - queries
+    runs = [(0 * queries, 0 * queries + tokens)]
     for term in terms:
-        before, after = term.count_visible(queries, before, after)
-    return before, after
+        if isinstance(term, AnyOf):
+            visible = [run for branch in term.branches for run in _runs(branch, tokens)]
+        else:
+            visible = [term.interval(queries, tokens)]
+        both = [(np.maximum(a, c), np.minimum(b, d)) for a, b in runs for c, d in visible]
+        runs = both if len(both) == 1 else _apart(both)
+    return [(first := begin.clip(0, tokens), end.clip(first, tokens)) for begin, end in runs]
+
+
+def _apart(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """Join runs that overlap, query by query, and leave out those that are empty for every query."""
+    (begin, reached), *others = _sorted(runs)
+    apart = []
+    for first, end in others:
+        behind = first > reached
+        apart.append((begin, np.where(behind, reached, begin)))
+        begin, reached = np.where(behind, first, begin), np.where(behind, end, np.maximum(reached, end))
+    return _sorted([*apart, (begin, reached)])
+
+
+def _sorted(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """Sort the runs of every query by their begin, empty ones last; at least one, and no other that all lack."""
+    firsts, ends = (np.stack(side) for side in zip(*runs, strict=True))  # (runs, queries)
+    firsts = np.where(firsts < ends, firsts, _NOWHERE)
+    ends, order = np.maximum(firsts, ends), firsts.argsort(0)
+    firsts, ends = (np.take_along_axis(side, order, 0) for side in (firsts, ends))
+    count = max(1, int((firsts < ends).any(1).sum()))
+    return list(zip(firsts[:count], ends[:count], strict=True))
 
 
 def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> CostRow:

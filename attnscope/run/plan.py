@@ -15,8 +15,8 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.request.estimate import MemoryDemand, estimate_memory
-from attnscope.request.masks.expression import used_mask
-from attnscope.request.masks.terms import Hidden, MaskTerm, MatrixFile, Own
+from attnscope.request.masks.expression import mask_files, used_mask
+from attnscope.request.masks.terms import Hidden, MaskTerm, Own
 from attnscope.request.memory import (
     DTYPE_BYTES,
     MEMORY_HINT,
@@ -58,7 +58,7 @@ class RunPlan:
         stages: Stages in their order.
         text_plans: The texts.
         n_layers_run: How many layers have to run.
-        matrices: The matrices of the mask's files, (queries, keys), bool, True where allowed.
+        matrices: The matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
         predicted: Places of every text where the model predicts; empty where it does not.
@@ -296,7 +296,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     spanned = any(text_plan.spans is not None for text_plan in text_plans)
     n_layers_run = c.n_layers if predicted or spanned else n_layers_run
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
-    matrices = _matrices(run, terms, text_plans)
+    matrices = _matrices(run, terms, text_plans, c.n_heads)
     return RunPlan(
         run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
     )
@@ -308,16 +308,20 @@ def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
 
 
 def _matrices(
-    run: RunConfig, terms: tuple[MaskTerm, ...], text_plans: list[TextPlan]
+    run: RunConfig, terms: tuple[MaskTerm, ...], text_plans: list[TextPlan], n_heads: int
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """Return the matrices that a mask expression names, each of the size of every text's matrix."""
-    named = [term.path for term in terms if isinstance(term, MatrixFile)]
+    named = mask_files(terms)
     found = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
     for path, matrix in found.items():
+        *heads, queries, keys = matrix.shape
+        if heads not in ([], [n_heads]):
+            message = f"there are {heads[0]} matrices, but the model has {n_heads} heads"
+            raise AttnscopeError(message, where=path, hint="expected one matrix, or one for every head")
         for text_plan in text_plans:
             shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)
-            if matrix.shape != shape:
-                sizes = f"{matrix.shape[0]} × {matrix.shape[1]}, but the text needs {shape[0]} × {shape[1]}"
+            if (queries, keys) != shape:
+                sizes = f"{queries} × {keys}, but the text needs {shape[0]} × {shape[1]}"
                 hint = "expected a row per query token and a column per key token"
                 raise AttnscopeError(f"the matrix is {sizes}", where=path, hint=hint)
     return found

@@ -7,7 +7,8 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
-from attnscope.request.masks.terms import Hidden, MaskTerm, MatrixFile, Own
+from attnscope.request.masks.expression import spell_mask
+from attnscope.request.masks.terms import OF_ONE_TEXT, Hidden, MaskTerm, Own, leaves
 from attnscope.request.run_config import RunConfig
 from attnscope.run.attribution_plan import check_attribution
 
@@ -93,8 +94,8 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
         hint = f"use a causal model, or a mask that the model was trained under, such as {mask} for riverbank"
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
-    if own or any(isinstance(term, MatrixFile | Hidden) for term in terms):
-        hint = f"remove {arg('mask')}" if own else f"use a mask expression, without {arg('hide')}"
+    if own or any(isinstance(term, OF_ONE_TEXT) for term in leaves(terms)):
+        hint = f"remove {arg('mask')}" if own else f"use a mask expression, without documents and {arg('hide')}"
         raise UsageError("the mask is not defined for a text that gets longer", where=where, hint=hint)
     kept = len(tokens) - count_closing(tokens)
     most = source.config.max_positions
@@ -110,7 +111,7 @@ def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 
     A masked language model predicts the next token under a causal mask that it was trained with.
     """
-    used = "+".join(str(term) for term in terms if not isinstance(term, Hidden))
+    used = spell_mask([term for term in terms if not isinstance(term, Hidden)])
     trained = run.what_if == "stack" and used in source.trained_masks and any(term.left_to_right for term in terms)
     return "next" if source.predicts == "masked" and trained else source.predicts
 

@@ -1,17 +1,19 @@
 """Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from attnscope.base.errors import NotInText, UsageError, arg
-from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.dividing import divide
 from attnscope.request.masks.expression import used_mask
+from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
@@ -40,6 +42,7 @@ class TextPlan:
         padding: Tokens of padding after the text whose rows and columns are shown.
         narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
         spans: The text divided into spans; None where that was not asked for.
+        documents: Lengths of the text's documents, for every term of the mask that needs them.
     """
 
     tokens: list[Token]
@@ -55,6 +58,7 @@ class TextPlan:
     padding: int = 0
     narrowed: Part | None = None
     spans: TextSpans | None = None
+    documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
@@ -143,6 +147,7 @@ def plan_text(
         hidden=hidden,
         narrowed=narrowed,
         spans=spans,
+        documents=_documents(run, source, tokens, text.where, context is not None),
     )
 
 
@@ -154,6 +159,35 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
     """
     request = SpanRequest("ranges") if text.spans else run.spans
     return None if request is None else divide(text, tokens, request, truncated=run.truncate)
+
+
+def _documents(
+    run: RunConfig, source: ModelSource, tokens: Sequence[Token], where: str, crossing: bool
+) -> dict[MaskTerm, tuple[int, ...]]:
+    """Return the lengths of a text's documents, for every term of the mask that names documents.
+
+    Raises:
+        UsageError: The lengths are not those of the text, or no token is known to end a document.
+    """
+    found: dict[MaskTerm, tuple[int, ...]] = {}
+    for term in leaves(run.mask):
+        if isinstance(term, Documents | DocumentEnds) and crossing:
+            message = "documents are parts of one text, but keys come from another"
+            raise UsageError(message, where=arg("mask"), hint="use a file with a boolean matrix")
+        if isinstance(term, Documents):
+            if sum(term.lengths) != len(tokens):
+                message = f"the documents have {sum(term.lengths)} tokens, but the text has {len(tokens)}"
+                raise UsageError(f"{message} ({where})", where=arg("mask"), hint="special tokens count, too")
+            found[term] = term.lengths
+        elif isinstance(term, DocumentEnds):
+            closing = closing_token(tokens)
+            ends = source.generation.eos_token_id or (() if closing is None else (closing.id,))
+            if not ends:
+                hint = f"use {Documents.form}"
+                raise UsageError(f"{source.name} names no token that ends a text", where=arg("mask"), hint=hint)
+            edges = [0, *(n for n, token in enumerate(tokens[:-1], 1) if token.id in ends), len(tokens)]
+            found[term] = tuple(end - start for start, end in pairwise(edges))
+    return found
 
 
 def _hidden(

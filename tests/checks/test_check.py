@@ -139,7 +139,7 @@ def test_differences_have_a_number_for_every_layer_and_head(of_llama):
 def test_fully_masked_rows_are_named(folders, monkeypatch):
     assert checked(folders("gpt2")).texts[0].fully_masked == []
     # the first and the fourth see nothing
-    monkeypatch.setattr(Causal, "allowed", lambda self, q, k: (k < q) & (q != 3))
+    monkeypatch.setattr(Causal, "allowed", lambda self, q, k, heads=None: (k < q) & (q != 3))
     monkeypatch.setattr(Causal, "all_visible_range", lambda self, q0, q1, n_keys: (0, 0))
     report = checked(folders("gpt2"))
     assert report.texts[0].fully_masked == [0, 3]

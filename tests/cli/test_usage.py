@@ -20,7 +20,7 @@ CASES = [
     ((), "--layer=7-2", "--layer: the range '7-2' is reversed; use 2-7"),
     ((), "--mask=casual", "--mask: unknown mask 'casual'; did you mean 'causal'?"),
     ((), "--mask=x.txt", "--mask: unknown mask 'x.txt'; known: own, causal, bidirectional, window:N, prefix:N, "
-     "block:N, FILE (.json, .npy or .safetensors)"),
+     "block:N, sink:N, docs:N,N,…, docs:eos, FILE (.json, .npy or .safetensors)"),
     ((), "--mask=window:0", "--mask: 'window:0' needs a size of 1 or more; use window:N"),
     ((), "--what-if=stakc", "--what-if: must be stack or same-scores, not 'stakc'; did you mean 'stack'?"),
     ((), "--by=norm", "--by: must be weight, value, projected or logit, not 'norm'"),

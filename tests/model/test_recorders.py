@@ -299,7 +299,7 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
     close(rows.recorded["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(fully_masked, torch.nan))
     assert rows.sink is not None
     close(rows.sink, sink.masked_fill(fully_masked, torch.nan))
-    assert torch.equal(rows.fully_masked, fully_masked[None])
+    assert torch.equal(rows.fully_masked, fully_masked.expand_as(rows.fully_masked))
 
 
 def test_content_is_neither_special_nor_padding_nor_first() -> None:

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax, rank_correlation
-from tests.referee import draw, runner, verify
+from tests.referee import draw, masks, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U
 from tests.referee.models import MINILM, Model, Models
@@ -98,7 +98,7 @@ def call(models: Models, seed: int, number: int) -> Cutting:
         base = replace(base, pair=" ".join(base.pair.split()[:3]))
     model = models[base.model]
     counts = [draw.count_tokens(model, text, base.pair)]
-    if base.mask and "." in base.mask:
+    if masks.of_one_length(base.mask):
         base = replace(base, mask="causal")  # the file was of the longer text
     hide = draw.hidden(seed, number, base.texts, counts) if random.random() < 0.3 else None
     base = replace(base, hide=hide, layer=None, head=None, query=None, key=None)

@@ -140,17 +140,36 @@ def _mask(random: Random, place: Path, counts: list[int], seed: int, number: int
     """A mask expression, None for the model's own; a file where all texts have one size."""
     if random.random() < 0.5:
         return None
-    terms = []
+    terms: list[str] = []
     for _ in range(random.choice((1, 1, 2, 3))):
-        kind = random.choice(("own", "causal", "bidirectional", "window", "prefix", "block", "file"))
+        kind = random.choice(("own", "causal", "bidirectional", "window", "prefix", "block", "sink", "docs", "file"))
         if kind == "file":
             if len(set(counts)) == 1:
                 terms.append(str(_mask_file(random, place / f"mask-{seed}-{number}-{len(terms)}", counts[0])))
-        elif kind in ("window", "prefix", "block"):
+        elif kind == "docs":
+            if len(set(counts)) == 1:
+                terms.append(f"docs:{','.join(map(str, documents(random, counts[0])))}")
+        elif kind in ("window", "prefix", "block", "sink"):
             terms.append(f"{kind}:{random.choice((1, 2, 3, 5, 9))}")
         else:
             terms.append(kind)
-    return "+".join(terms) or None
+    return joined(random, terms) or None
+
+
+def documents(random: Random, count: int) -> list[int]:
+    """Lengths of documents that a text of so many tokens consists of."""
+    ends = sorted({*random.sample(range(1, count + 1), random.randint(0, min(3, count))), count})
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def joined(random: Random, terms: list[str]) -> str:
+    """An expression of terms with random marks and parentheses."""
+    if len(terms) < 2:
+        return "".join(terms)
+    middle = random.randint(1, len(terms) - 1)
+    sides = [joined(random, side) for side in (terms[:middle], terms[middle:])]
+    sides = [f"({side})" if random.random() < 0.4 else side for side in sides]
+    return random.choice("++|").join(sides)
 
 
 def _mask_file(random: Random, stem: Path, count: int) -> Path:

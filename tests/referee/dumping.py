@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.referee import cutting, draw, runner, verify
+from tests.referee import cutting, draw, masks, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import STAGES, STATISTICS, Unit
 from tests.referee.models import MINILM, Model, Models
@@ -77,7 +77,7 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     lines = any(pair is not None for _, pair in items) or random.random() < 0.3
     there = [item for item in items if item[0]]
     counts = [draw.count_tokens(model, *item) for item in there]
-    if base.mask and any(ending in base.mask for ending in (".json", ".npy", ".safetensors")):
+    if masks.of_one_length(base.mask):
         base = replace(base, mask="causal+block:3")  # a file fits texts of one length alone
     texts = tuple(" ".join((text, pair or "")) for text, pair in there)
     if random.random() < 0.4:

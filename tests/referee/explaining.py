@@ -55,7 +55,7 @@ def call(models: Models, seed: int, number: int) -> Explaining:
     base = draw.call(models, seed, 900_000 + number)
     text, n_layers = base.texts[0], 6 if base.model == "minilm" else 3
     count = draw.count_tokens(models[base.model], text, base.pair)
-    if base.mask and len(base.texts) > 1 and any(end in base.mask for end in (".json", ".npy", ".safetensors")):
+    if len(base.texts) > 1 and masks.of_one_length(base.mask):
         base = replace(base, mask=None, what_if=None)
     keys = random.sample(range(count), min(count, random.choice((1, 1, 2))))
     made = replace(

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from tests.helpers.effect_arithmetic import change_of, rollout, shares
-from tests.referee import draw, runner, verify
+from tests.referee import draw, masks, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U
 from tests.referee.models import ROWS, Model, Models
@@ -45,7 +45,7 @@ def call(models: Models, seed: int, number: int) -> Flowing:
     layers = range(low, random.randint(low, 2) + 1)
     base = replace(
         base, texts=(text,), pair=None, file=None, head=None, by=None, pool=None, stage=None, what_if=None,
-        mask=None if base.mask and "." in base.mask else base.mask, layer=f"{low}-{layers[-1]}",
+        mask=None if masks.of_one_length(base.mask) else base.mask, layer=f"{low}-{layers[-1]}",
         query=draw.places(random, (text,), counts) if random.random() < 0.3 else None,
         key=draw.places(random, (text,), counts) if random.random() < 0.3 else None,
         hide=draw.hidden(seed, number, (text,), counts) if random.random() < 0.3 else None,

@@ -88,7 +88,7 @@ def call(models: Models, seed: int, number: int) -> Predicting:
         one = at if at.lstrip("-").isdigit() and len(base.texts) == 1 else None
         base = replace(base, engine=None, by=None, query=one, top=3)
         return Predicting(base, kind, targets=tuple(words) if random.random() < 0.8 else ())
-    own = base.engine == "transformers" or (base.mask and "." in base.mask)
+    own = base.engine == "transformers" or masks.of_one_length(base.mask)
     base = replace(base, texts=base.texts[:1], file=None, pair=None, hide=None, mask=None if own else base.mask)
     base = replace(base, what_if=base.what_if if base.mask else None)
     least = [draw.count_tokens(models[name], base.texts[0], None) - models[name].after + 1]

@@ -120,7 +120,7 @@ def _what_a_token_gives() -> Plant:
 PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _after_the_closing_token: ("predict", 2),
     _uncapped_logits: ("predict", 23),
-    _new_tokens_are_never_seen: ("predict", 31),
+    _new_tokens_are_never_seen: ("predict", 91),
     _a_norm_without_its_bias: ("predict", 17),
     _weights_are_not_cut_off: ("ablate", 6),
     _the_other_divergence: ("ablate", 4),

@@ -10,17 +10,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 _CAP = 1 << 30
-_HINT = "expected one boolean matrix with a row per query and a column per key, true where attention is allowed"
+_HINT = (
+    "expected one boolean matrix with a row per query and a column per key, true where attention is allowed, or one "
+    "for every head"
+)
 
 
 def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     """Read a boolean matrix.
 
     Args:
-        path: A .json file (a list of rows), an .npy file, or a .safetensors file with one tensor.
+        path: A .json file (a list of rows, or one for every head), an .npy file, or a .safetensors file with one
+            tensor.
 
     Returns:
-        (queries, keys), bool.
+        (queries, keys) or (heads, queries, keys), bool.
 
     Raises:
         AttnscopeError: The file cannot be read, is not a matrix, or is not boolean.
@@ -31,7 +35,7 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     matrix = _from_json(path) if kind == ".json" else _from_npy(path) if kind == ".npy" else _from_safetensors(path)
     if matrix.dtype != np.bool_:
         raise AttnscopeError(f"has type {matrix.dtype}, not bool", where=path, hint=_HINT)
-    if matrix.ndim != 2 or 0 in matrix.shape:
+    if matrix.ndim not in (2, 3) or 0 in matrix.shape:
         raise AttnscopeError(f"has shape {list(matrix.shape)}", where=path, hint=_HINT)
     return matrix  # type: ignore[no-any-return]
 
@@ -40,6 +44,18 @@ def _from_json(path: Path) -> Any:
     import numpy as np
 
     rows = read_json(path, cap=_CAP)
+    if isinstance(rows, list) and rows and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
+        for head in rows:
+            _check_rows(head, path)
+        sizes = {(len(head), len(head[0])) for head in rows}
+        if len(sizes) > 1:
+            raise AttnscopeError("has heads with matrices of different sizes", where=path, hint=_HINT)
+    else:
+        _check_rows(rows, path)
+    return np.array(rows, dtype=bool)
+
+
+def _check_rows(rows: Any, path: Path) -> None:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
         raise AttnscopeError("is not a list of rows", where=path, hint=_HINT)
     for i, row in enumerate(rows):
@@ -49,7 +65,6 @@ def _from_json(path: Path) -> Any:
         wrong = next((j for j, cell in enumerate(row) if not isinstance(cell, bool)), None)
         if wrong is not None:
             raise AttnscopeError(f"row {i}, column {wrong} is {row[wrong]!r}, not a boolean", where=path, hint=_HINT)
-    return np.array(rows, dtype=bool)
 
 
 def _from_npy(path: Path) -> Any:

@@ -64,6 +64,9 @@ class OpenedModel:
         return TransformersEngine(self.loaded, settings)
 
 
+_CUSTOM = "custom, without a mask expression"
+
+
 @dataclass
 class TransformersEngine:
     """A model of transformers under a mask; see protocol.Engine.
@@ -342,7 +345,10 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
     found = mask.allowed(q, k)
     if found is None:
         return "bidirectional"
-    allowed = found if found.ndim == 2 else found[index if len(found) > 1 else 0, 0]
+    cells = found if found.ndim == 2 else found[index if len(found) > 1 else 0]
+    allowed = cells if cells.ndim == 2 else cells[0]
+    if mask.per_head and not (cells == allowed).all():
+        return _CUSTOM
     if allowed.all():
         return "bidirectional"
     if n_queries == n_keys:
@@ -352,4 +358,4 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
             same = build_mask(terms).allowed(q, k)
             if same is not None and torch.equal(allowed, same):
                 return "+".join(map(str, terms))
-    return "custom, without a mask expression"
+    return _CUSTOM

@@ -34,7 +34,7 @@ class StopForward(Exception):
 
 @dataclass(frozen=True)
 class ProvidedMask(Mask):
-    """A mask that `transformers` made: (B or 1, 1, Q, K), True where allowed, or added to the scores.
+    """A mask that `transformers` made: (B or 1, H or 1, Q, K), True where allowed, or added to the scores.
 
     Attributes:
         tensor: The mask.
@@ -44,15 +44,25 @@ class ProvidedMask(Mask):
     tensor: Tensor
     floor: float | None
 
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor:
+    @property
+    def per_head(self) -> bool:
+        """Whether there is a mask for every head."""
+        return self.tensor.shape[1] > 1
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Look up the mask; a number above the floor allows a key."""
-        part = self.tensor[..., q, k]
+        part = self._cells(q, k, heads)
         return part if self.floor is None else part > self.floor
 
     def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        """Return what is added where a key is allowed, (B or 1, 1, Q, K); see AttentionSpec.bias."""
-        part = self.tensor[..., q, k]
+        """Return what is added where a key is allowed, (B or 1, h or 1, Q, K); see AttentionSpec.bias."""
+        part = self._cells(q, k, heads)
         return part.masked_fill(part <= (self.floor or 0.0), 0.0).float()
+
+    def _cells(self, q: Tensor, k: Tensor, heads: Tensor | None) -> Tensor:
+        if heads is None or not self.per_head:
+            return self.tensor[..., q, k]
+        return self.tensor[:, heads[:, None, None], q, k]
 
 
 OnAttention = Callable[[str, nn.Module, AttentionInputs], Tensor]
@@ -136,7 +146,7 @@ class AttentionCapture:
         for name, value in known.items():
             if isinstance(value, Tensor) and name not in _INERT:
                 raise unsupported_attention(f"a tensor '{name}'", layer)
-        given = None if mask is None else self._provided_mask(mask, k, layer)
+        given = None if mask is None else self._provided_mask(mask, q, k, layer)
         position = None if position is None or self._is_zero(position) else position
         parts = [] if position is None else [_table(position)]
         if given is not None and self._is_biased(given):
@@ -150,8 +160,8 @@ class AttentionCapture:
             sinks=sinks,
         )
 
-    def _provided_mask(self, mask: Tensor, k: Tensor, layer: int) -> ProvidedMask:
-        if mask.ndim != 4 or mask.shape[1] != 1:
+    def _provided_mask(self, mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMask:
+        if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]):
             raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
         floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
         return ProvidedMask(mask[..., : k.shape[2]], floor)

@@ -143,7 +143,5 @@ class Overlap:
         return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:
-        """Return which of these rows are fully masked, (B, 1, r); None where no row of the tile is."""
-        if tile.fully_masked is None:
-            return None
-        return tile.fully_masked.expand(tile.masked.shape[0], 1, tile.q1 - tile.q0)[:, :, as_slice(self.inside)]
+        """Return which of these rows are fully masked, (B, h, r); None where no row of the tile is."""
+        return None if tile.fully_masked is None else self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))

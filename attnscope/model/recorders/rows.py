@@ -32,7 +32,7 @@ class RowRecorder(BaseRecorder):
     Attributes:
         recorded: Statistic to (B, heads, rows).
         sink: What each row gives to the head's sink, likewise; None where the layer has none.
-        fully_masked: Fully masked rows, (B, rows), bool. No weight says so: a sink may take all that a row has.
+        fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
         specs: How scores became weights, by layer.
     """
 
@@ -51,7 +51,7 @@ class RowRecorder(BaseRecorder):
         stored = dict(zip([*known, *(name for name in self.names if name not in known)], self._all, strict=True))
         self.recorded: dict[str, Tensor] = {name: stored[name] for name in self.names}
         self.sink: Tensor | None = None
-        self.fully_masked = torch.zeros(shape[0], shape[2], dtype=torch.bool, device=sources.special.device)
+        self.fully_masked = torch.zeros(shape, dtype=torch.bool, device=sources.special.device)
         self._making = Lock()
         self.specs: dict[int, AttentionSpec] = {}
 
@@ -73,7 +73,7 @@ class RowRecorder(BaseRecorder):
             inputs: The layer.
         """
         self.specs[inputs.layer] = inputs.spec
-        self.fully_masked[:] = fully_masked[:, as_slice(self.rows)]
+        self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
         self.sink = None if sink is None else self.select(sink)
         for place, statistic in enumerate(self._statistics):
             self._all[place] = self.select(statistic.compute(rows))
@@ -84,9 +84,9 @@ class RowRecorder(BaseRecorder):
         overlap = self.overlap(tile)
         if overlap is None:
             return
-        fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
+        fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
-            self.fully_masked[:, overlap.rows] = fully_masked[:, 0]
+            self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
         sink = None if tile.sink is None else overlap.row_span(tile.sink)  # (B, h, r)
         if sink is not None:
             with self._making:

@@ -107,8 +107,8 @@ class PooledRecorder(BaseRecorder):
         queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
         # The mask determines whether a row counts, not its weights: a sink may take all of them.
-        fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
-        live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1, r)
+        fully_masked = overlap.fully_masked(tile)  # (B, h, r)
+        live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1 or h, r)
         count = (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)  # (B, h, n, 1)
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]

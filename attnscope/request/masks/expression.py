@@ -1,68 +1,161 @@
-"""Mask expressions: terms joined by `+`."""
+"""Mask expressions: terms joined by `+` (and) and `|` (or), with parentheses."""
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 from attnscope.base.errors import UsageError, arg, did_you_mean
-from attnscope.request.masks.terms import TERMS, MaskTerm, MatrixFile, Own, SizedTerm
+from attnscope.request.masks.terms import (
+    TERMS,
+    AnyOf,
+    DocumentEnds,
+    Documents,
+    MaskTerm,
+    MatrixFile,
+    Own,
+    SizedTerm,
+    leaves,
+    replace_leaves,
+)
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
 MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}")  # name of a matrix that Python code passed as `mask`
 MASK_FILES = (".json", ".npy", ".safetensors")
 _SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
+_DEEPEST = 32  # parentheses inside parentheses
+_LEXEME = re.compile(
+    r"""
+    \s*+(?:
+      (?P<mark> [+|()] )
+      # a path continues over marks, since no word contains a slash
+    | (?P<path> [^+|()/]*+ / .*? (?:\.json|\.npy|\.safetensors) (?=\s*(?:[+|)]|\Z)) )
+    | (?P<text> [^+|()/]*+ /.* | [^+|()]+ )
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 @lru_cache
 def parse_mask(text: str, where: str = arg("mask")) -> tuple[MaskTerm, ...]:
     """Read a mask expression; a key is visible where every term lets it be seen.
 
-    `masks.terms` defines the terms. The path of a file may contain `+` after a slash (`./a+b.npy`), but not after its
-    extension, and no blanks around it.
+    `masks.terms` defines the terms. `+` binds more tightly than `|`. The path of a file may contain these marks and
+    parentheses after a slash (`./a+b.npy`), but not after its extension, and no blanks around it.
 
     Args:
-        text: Such as `causal+window:4`.
+        text: Such as `causal+(sink:4|window:1024)`.
         where: Origin of the expression, for errors.
 
     Raises:
-        UsageError: A term is unknown, lacks its size, or has one that is too large.
+        UsageError: A term is unknown, lacks its size, or has one that is too large; or a parenthesis is missing.
     """
-    parts: list[str] = []
-    for part in text.split("+"):
-        if parts and "/" in parts[-1] and not parts[-1].rstrip().endswith(MASK_FILES):
-            parts[-1] += f"+{part}"  # a path continues: no word contains a slash
-        else:
-            parts.append(part.strip())
-    return tuple(_parse_term(part.strip(), where) for part in parts)
+    return _Parser(text, where).parse()
+
+
+class _Parser:
+    """A recursive descent through an expression."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self._text, self._where, self._at = text, where, 0
+
+    def parse(self) -> tuple[MaskTerm, ...]:
+        terms = self._union(0)
+        if self._peek() is not None:
+            raise self._error("has ')' without '('")
+        return terms
+
+    def _peek(self) -> str | None:
+        """Return the next mark, "" before a term, None at the end."""
+        found = _LEXEME.match(self._text, self._at)
+        return None if found is None else found["mark"] or ""
+
+    def _next(self) -> str:
+        found = _LEXEME.match(self._text, self._at)
+        if found is None or found["mark"]:
+            return ""
+        self._at = found.end()
+        return (found["path"] or found["text"]).strip()
+
+    def _takes(self, mark: str) -> bool:
+        if self._peek() != mark:
+            return False
+        self._at = self._text.index(mark, self._at) + 1
+        return True
+
+    def _union(self, depth: int) -> tuple[MaskTerm, ...]:
+        branches = [self._intersection(depth)]
+        while self._takes("|"):
+            branches.append(self._intersection(depth))
+        branches = list(dict.fromkeys(branches))
+        return branches[0] if len(branches) == 1 else (AnyOf(tuple(branches)),)
+
+    def _intersection(self, depth: int) -> tuple[MaskTerm, ...]:
+        terms = [*self._factor(depth)]
+        while self._takes("+"):
+            terms += self._factor(depth)
+        return tuple(terms)
+
+    def _factor(self, depth: int) -> tuple[MaskTerm, ...]:
+        if not self._takes("("):
+            return (_parse_term(self._next(), self._where),)
+        if depth == _DEEPEST:
+            raise self._error(f"has more than {_DEEPEST} parentheses inside each other")
+        terms = self._union(depth + 1)
+        if not self._takes(")"):
+            raise self._error("has '(' without ')'")
+        if self._peek() in ("", "("):
+            raise self._error("has no + or | after ')'")
+        return terms
+
+    def _error(self, message: str) -> UsageError:
+        hint = "join terms by + (and) or | (or), such as causal+(sink:4|window:1024)"
+        return UsageError(f"'{self._text[:80]}' {message}", where=self._where, hint=hint)
 
 
 def _parse_term(part: str, where: str) -> MaskTerm:
     if part.endswith(MASK_FILES) or MATRIX_NAME.fullmatch(part):
         return MatrixFile(part)
-    word, colon, size = part.partition(":")
+    word, _, size = part.partition(":")
     for term in TERMS:
-        if issubclass(term, SizedTerm) and term.word == word:
-            if not colon or not size.isascii() or not size.isdigit() or not size.strip("0"):
-                raise UsageError(f"'{part}' needs a size of 1 or more", where=where, hint=f"use {term.form}")
-            if len(size.lstrip("0")) > _SIZE_DIGITS:
-                hint = f"use at most {_SIZE_DIGITS} digits"
-                raise UsageError(f"the size of '{part}' is too large", where=where, hint=hint)
-            return term(int(size))
-        if term.word == part:
+        if issubclass(term, SizedTerm):
+            if term.word == word:
+                if not _is_size(size):
+                    raise UsageError(f"'{part}' needs a size of 1 or more", where=where, hint=f"use {term.form}")
+                return term(_size(size, part, where))
+        elif term is not Documents and term.word == part:
             return term()
+    if word == Documents.word:
+        lengths = size.split(",")
+        if not all(map(_is_size, lengths)):
+            hint = f"use {Documents.form}, or {DocumentEnds.form}"
+            raise UsageError(f"'{part}' needs the lengths of the documents, or eos", where=where, hint=hint)
+        return Documents(tuple(_size(length, part, where) for length in lengths))
     raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
+
+
+def _is_size(digits: str) -> bool:
+    return digits.isascii() and digits.isdigit() and bool(digits.strip("0"))
+
+
+def _size(digits: str, part: str, where: str) -> int:
+    if len(digits.lstrip("0")) > _SIZE_DIGITS:
+        hint = f"use at most {_SIZE_DIGITS} digits"
+        raise UsageError(f"the size of '{part}' is too large", where=where, hint=hint)
+    return int(digits)
 
 
 def spell_mask(terms: Sequence[MaskTerm]) -> str:
     """Return a mask expression as one would type it."""
-    return "+".join(map(str, terms))
+    spelled = "+".join(map(str, terms))
+    return spelled[1:-1] if len(terms) == 1 and isinstance(terms[0], AnyOf) else spelled
 
 
 def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
     """Return the terms of a layer's mask: those that the user asked for, with `own` for the layer's own."""
-    return tuple(part for term in terms for part in (parse_mask(own) if isinstance(term, Own) else (term,)))
+    return replace_leaves(terms, lambda term: parse_mask(own) if isinstance(term, Own) else (term,))
 
 
 def mask_files(terms: Sequence[MaskTerm]) -> list[str]:
     """List the files that a mask expression names."""
-    return [term.path for term in terms if isinstance(term, MatrixFile)]
+    return [term.path for term in leaves(terms) if isinstance(term, MatrixFile)]

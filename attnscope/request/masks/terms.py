@@ -10,7 +10,9 @@ operators, so that positions may be tensors, arrays or ints. Classes without fie
 equal if class and size are.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 Array = Any  # type of positions: a torch.Tensor or a NumPy array
@@ -20,15 +22,21 @@ Array = Any  # type of positions: a torch.Tensor or a NumPy array
 class Mask:
     """Everything is allowed; other masks narrow this."""
 
-    def allowed(self, q: Array, k: Array) -> Array | None:
+    @property
+    def per_head(self) -> bool:
+        """Whether heads may see different keys; `allowed` then has an axis for them."""
+        return False
+
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array | None:
         """Return which keys each query may see.
 
         Args:
             q: Query positions, (Q, 1), int64.
             k: Key positions, (1, K), int64.
+            heads: Query heads, (h,), int64, for a mask that differs between heads; None for all.
 
         Returns:
-            Bool, (Q, K) or (B, 1, Q, K), True where allowed; None where everything is.
+            Bool, (Q, K), (B, 1, Q, K), (h, Q, K) or (B, h, Q, K), True where allowed; None where everything is.
         """
         return None
 
@@ -45,38 +53,47 @@ class Mask:
 
 
 class MaskTerm(Mask):
-    """One part of a mask expression.
+    """One part of a mask expression: every query sees one run of keys, whose ends never move back.
 
     Attributes:
         word: How it is written, without its size.
         form: How it is written, as help and errors show it.
-        left_to_right: Queries see no later keys, but for a prefix that all of them see.
     """
 
     word: ClassVar[str] = ""
     form: ClassVar[str] = ""
-    left_to_right: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return self.word
+
+    @property
+    def left_to_right(self) -> bool:
+        """Queries see no later keys, but for a prefix that all of them see."""
+        return False
 
     @property
     def window(self) -> int | None:
         """The distance from which on keys are not seen, on both sides of any query; None for no such limit."""
         return None
 
-    def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Return how many keys each query sees before and after itself, given how many it saw without the term.
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """Return the first key that each query sees, and the end of its keys; they may lie outside the text."""
+        return 0 * q, 0 * q + n_keys
 
-        Args:
-            queries: Positions, int64.
-            before: Keys that each sees before itself.
-            after: Keys that each sees after itself.
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array | None:
+        """Allow the run of keys of each query."""
+        first, end = self.interval(q, 0)
+        return (first <= k) & (k < end)
 
-        Returns:
-            The same of the keys that this term allows, too.
-        """
-        return before, after
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Start with the run of the first query, end with that of the last."""
+        start, end = self.interval(q0, n_keys)[0], self.interval(q1 - 1, n_keys)[1]
+        start = min(max(0, start), n_keys)
+        return start, max(start, min(n_keys, end))
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Start with the run of the last query, end with that of the first."""
+        return max(0, self.interval(q1 - 1, n_keys)[0]), min(n_keys, self.interval(q0, n_keys)[1])
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ class Own(MaskTerm):
 
 @dataclass(frozen=True)
 class MatrixFile(MaskTerm):
-    """A boolean matrix (queries, keys), True where allowed: a file, or the name of an array in RunConfig.matrices."""
+    """A boolean matrix, (queries, keys) or (heads, queries, keys), True where allowed: a file, or an array's name."""
 
     form = "FILE (.json, .npy or .safetensors)"
     path: str
@@ -125,32 +142,27 @@ class Bidirectional(MaskTerm):
 
     word = form = "bidirectional"
 
-    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Return all keys."""
-        return 0, n_keys
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> None:
+        """Allow everything."""
 
 
 class Causal(MaskTerm):
     """A query sees itself and earlier keys."""
 
     word = form = "causal"
-    left_to_right = True
 
-    def allowed(self, q: Array, k: Array) -> Array:
+    @property
+    def left_to_right(self) -> bool:
+        """Queries see no later keys."""
+        return True
+
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         """Allow the query itself and earlier keys."""
         return k <= q
 
-    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End after the last query."""
-        return 0, min(q1, n_keys)
-
-    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End after the first query, which sees the fewest keys."""
-        return 0, min(q0 + 1, n_keys)
-
-    def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Allow none after the query."""
-        return before, 0 * after
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """End after the query."""
+        return 0 * q, q + 1
 
 
 class SlidingWindow(SizedTerm):
@@ -163,44 +175,32 @@ class SlidingWindow(SizedTerm):
         """The window's size."""
         return self.size
 
-    def allowed(self, q: Array, k: Array) -> Array:
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         """Allow keys fewer than `size` positions away."""
         return abs(q - k) < self.size
 
-    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Start with the window of the first query, end with that of the last."""
-        return min(max(0, q0 - self.size + 1), n_keys), min(n_keys, q1 + self.size - 1)
-
-    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Start with the window of the last query, end with that of the first."""
-        return max(0, q1 - self.size), min(n_keys, q0 + self.size)
-
-    def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Allow at most `size` − 1 on each side."""
-        return before.clip(max=self.size - 1), after.clip(max=self.size - 1)
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """Start and end with the window."""
+        return q - self.size + 1, q + self.size
 
 
 class Prefix(SizedTerm):
     """Everyone sees the first `size` keys; beyond them, causal (a prefix language model)."""
 
     word, form = "prefix", "prefix:N"
-    left_to_right = True
 
-    def allowed(self, q: Array, k: Array) -> Array:
+    @property
+    def left_to_right(self) -> bool:
+        """Queries see no later keys but the prefix."""
+        return True
+
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         """Allow the prefix, the query itself and earlier keys."""
         return (k <= q) | (k < self.size)
 
-    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End after the last query or the prefix."""
-        return 0, min(n_keys, max(q1, self.size))
-
-    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End after the first query or the prefix."""
-        return 0, min(n_keys, max(q0 + 1, self.size))
-
-    def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Allow the rest of the prefix after the query."""
-        return before, after.clip(max=(self.size - 1 - queries).clip(min=0))
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """End after the query or the prefix."""
+        return 0 * q, q + 1 + (self.size - q - 1) * (q + 1 < self.size)
 
 
 class BlockDiagonal(SizedTerm):
@@ -208,24 +208,115 @@ class BlockDiagonal(SizedTerm):
 
     word, form = "block", "block:N"
 
-    def allowed(self, q: Array, k: Array) -> Array:
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         """Allow keys of the query's own block."""
         return q // self.size == k // self.size
 
-    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Cover the blocks of the first and the last query."""
-        return min(q0 // self.size * self.size, n_keys), min(n_keys, -(-q1 // self.size) * self.size)
-
-    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Cover the block of the queries, if all of them are in one."""
-        if q0 // self.size != (q1 - 1) // self.size:
-            return 0, 0
-        return q0 // self.size * self.size, min(n_keys, (q0 // self.size + 1) * self.size)
-
-    def count_visible(self, queries: Array, before: Array, after: Array) -> tuple[Array, Array]:
-        """Allow none outside the block."""
-        place = queries % self.size
-        return before.clip(max=place), after.clip(max=self.size - 1 - place)
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """Cover the block of the query."""
+        return q // self.size * self.size, (q // self.size + 1) * self.size
 
 
-TERMS: tuple[type[MaskTerm], ...] = (Own, Causal, Bidirectional, SlidingWindow, Prefix, BlockDiagonal)
+class FirstKeys(SizedTerm):
+    """Every query sees the first `size` keys, and no others; in a union, they stay visible behind a window."""
+
+    word, form = "sink", "sink:N"
+
+    def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
+        """Allow the first keys."""
+        return k < self.size
+
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """End after the first keys."""
+        return 0 * q, 0 * q + self.size
+
+
+@dataclass(frozen=True)
+class Documents(MaskTerm):
+    """A query sees the keys of its own document; a text is several, one after the other, of these lengths.
+
+    Each text resolves the documents itself: their lengths have to be those of the text.
+    """
+
+    word, form = "docs", "docs:N,N,…"
+    lengths: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.word}:{','.join(map(str, self.lengths))}"
+
+    def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
+        """Cover the document of the query."""
+        starts = list(accumulate(self.lengths, initial=0))
+        first = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)), 0 * q)
+        more = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths[1:], strict=True)), 0 * q)
+        return first, more + self.lengths[0]
+
+
+class DocumentEnds(MaskTerm):
+    """The same, where a token ends each document: one after which the model ends a text.
+
+    Which tokens these are depends on the text, so that costs and estimates count every key.
+    """
+
+    word = form = "docs:eos"
+
+
+@dataclass(frozen=True)
+class AnyOf(MaskTerm):
+    """A union: a key is visible where every term of any branch lets it be seen."""
+
+    branches: tuple[tuple[MaskTerm, ...], ...]
+
+    def __str__(self) -> str:
+        return f"({'|'.join('+'.join(map(str, branch)) for branch in self.branches)})"
+
+    @property
+    def left_to_right(self) -> bool:
+        """Every branch has such a term."""
+        return all(any(term.left_to_right for term in branch) for branch in self.branches)
+
+    @property
+    def window(self) -> int | None:
+        """The widest window of the branches, if each has one."""
+        sizes = [
+            min((term.window for term in branch if term.window is not None), default=None) for branch in self.branches
+        ]
+        known = [size for size in sizes if size is not None]
+        return max(known) if len(known) == len(sizes) else None
+
+
+def leaves(terms: Sequence[MaskTerm]) -> Iterator[MaskTerm]:
+    """Yield the terms of an expression, those inside unions, too."""
+    for term in terms:
+        if isinstance(term, AnyOf):
+            for branch in term.branches:
+                yield from leaves(branch)
+        else:
+            yield term
+
+
+def replace_leaves(
+    terms: Sequence[MaskTerm], replaced: Callable[[MaskTerm], Sequence[MaskTerm]]
+) -> tuple[MaskTerm, ...]:
+    """Return an expression with other terms in place of each, those inside unions, too."""
+    made: list[MaskTerm] = []
+    for term in terms:
+        if isinstance(term, AnyOf):
+            made.append(AnyOf(tuple(replace_leaves(branch, replaced) for branch in term.branches)))
+        else:
+            made += replaced(term)
+    return tuple(made)
+
+
+OF_ONE_TEXT = (MatrixFile, Hidden, Documents, DocumentEnds)  # what they allow depends on the text, or its length
+TERMS: tuple[type[MaskTerm], ...] = (
+    Own,
+    Causal,
+    Bidirectional,
+    SlidingWindow,
+    Prefix,
+    BlockDiagonal,
+    FirstKeys,
+    Documents,
+    DocumentEnds,
+)

@@ -35,5 +35,8 @@ def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
 
 
 def masked_rows(recorded: UnitRecorders, text: int) -> Tensor:
-    """Return which counted rows may see nothing, (rows,), bool; over a mean of layers, in any of them."""
-    return torch.stack([one.fully_masked[text] for one in recorded.rows]).any(0)
+    """Return which counted rows may see nothing, (rows,), bool; over a mean, in any of its heads."""
+    if recorded.contributions is None:
+        rows: Tensor = recorded.rows[0].fully_masked[text, recorded.head]
+        return rows
+    return torch.stack([one.fully_masked[text].any(0) for one in recorded.rows]).any(0)

@@ -121,13 +121,13 @@ class _Question:
         """Return the sums over rows and the numbers of rows, (layers, heads) each; fully masked rows do not count."""
         totals, counts = [], []
         for layer, rows in enumerate(self._rows):
-            live = self._shown & ~rows.fully_masked.cpu()  # (B, rows)
+            live = self._shown[:, None] & ~rows.fully_masked.cpu()  # (B, H, rows)
             if self._columns:
                 total = (self._columns[layer].compute().cpu().double() * self._wanted[:, None]).sum((0, 2))  # (H,)
-                count = live.sum().expand(len(total))
+                count = live.sum((0, 2))
             else:
                 values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
-                known = live[:, None] & ~values.isnan()
+                known = live & ~values.isnan()
                 total, count = (values.nan_to_num(0.0) * known).sum((0, 2)), known.sum((0, 2))
             totals.append(total.numpy())
             counts.append(count.numpy())
