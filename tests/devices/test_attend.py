@@ -224,7 +224,7 @@ def compare(call: Call, device: str) -> None:
 
 @pytest.mark.cuda
 @settings(
-    max_examples=int(os.environ.get("ATTNSCOPE_EXAMPLES", 150)),
+    max_examples=int(os.environ.get("ATTNSCOPE_EXAMPLES", 60)),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(call=calls())
@@ -232,7 +232,7 @@ def test_a_layer_on_a_gpu_has_the_numbers_of_the_cpu(gpu: str, call: Call) -> No
     compare(call, gpu)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=calls())
 def test_a_layer_on_a_device_without_float64_has_the_numbers_of_the_cpu(simulated: str, call: Call) -> None:
     compare(call, "mps:0")

@@ -38,7 +38,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("tokens", "count"), [(40, 5), (1500, 5), (1500, 3), (300, 12), (3300, 12)])
+@pytest.mark.parametrize(("tokens", "count"), [(40, 5), (1500, 3), (300, 12), (3300, 5)])
 def test_ties_are_ranked_on_the_device_as_on_the_cpu(gpu: str, tokens: int, count: int) -> None:
     """Of a pruned head, whose queries are 0, all keys of a row tie."""
     ranked = []

@@ -176,12 +176,16 @@ def _beyond_means(seen: Seen, layer: int) -> Array:
     def far(i: int, j: int) -> int:
         return j - i if abs(j - i) <= FURTHEST else FURTHEST + 1
 
+    groups: dict[tuple[str, int], list[Array]] = {}
+    for (i, j), weight in pairs.items():
+        groups.setdefault(("offset", far(i, j)), []).append(weight)
+        groups.setdefault(("key", j), []).append(weight)
+    sums = {name: (sum(group), len(group)) for name, group in groups.items()}
     total = np.zeros(seen.weights.shape[1])
     for (i, j), weight in pairs.items():
-        same_offset = [w for (a, b), w in pairs.items() if far(a, b) == far(i, j) and (a, b) != (i, j)]
-        same_key = [w for (a, b), w in pairs.items() if b == j and a != i]
-        predicted = np.maximum(*(sum(others, 0.0 * weight) / (len(others) + 1) for others in (same_offset, same_key)))
-        total += np.where(weight >= 1 / 16, np.maximum(weight - predicted, 0.0), 0.0)
+        # The mean of the other pairs and a 0: the own weight leaves the sum, and the 0 takes its place in the count.
+        means = [(sums[name][0] - weight) / sums[name][1] for name in (("offset", far(i, j)), ("key", j))]
+        total += np.where(weight >= 1 / 16, np.maximum(weight - np.maximum(*means), 0.0), 0.0)
     return total
 
 
