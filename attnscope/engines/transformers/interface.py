@@ -108,7 +108,7 @@ class AttentionCapture:
                 (DiffLlama: the difference of two) is not the softmax-weighted sum that attnscope shows.
         """
         name = self._names.get(id(module), "")
-        part = _part(name) if self._model.config.is_encoder_decoder else ""
+        part = part_of(name) if self._model.config.is_encoder_decoder else ""
         number = getattr(module, "layer_idx", None)
         if isinstance(number, int):
             if id(module) in self._numbered:
@@ -182,7 +182,8 @@ class AttentionCapture:
         return self._found[key][1]
 
 
-def _part(name: str) -> str:
+def part_of(name: str) -> str:
+    """Tell which part of a model with two halves a module belongs to, by its name."""
     halves = [half for half in name.split(".") if half in ("encoder", "decoder")]
     if halves[:1] != ["decoder"]:
         return "encoder"

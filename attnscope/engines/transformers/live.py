@@ -14,7 +14,7 @@ from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
 _CAPTURES = "_output_capturing_hooks_installed"  # transformers' own mark on a model with such hooks
-_IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation`, which sets those of sub-configs, too
+IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation`, which sets those of sub-configs, too
 
 
 def check_live(model: Any) -> tuple[str, str]:
@@ -54,41 +54,41 @@ def borrowed(model: Any) -> Iterator[None]:
     register()
     modes = [(module, module.training) for module in model.modules()]
     hooks = [(module, set(module._forward_hooks), _CAPTURES in vars(module)) for module in model.modules()]
-    configs = [(config, getattr(config, _IMPLEMENTATION)) for config in _configs(model)]
+    configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
     for module in model.modules():
-        own = getattr(getattr(module, "config", None), _IMPLEMENTATION, NAME)
+        own = getattr(getattr(module, "config", None), IMPLEMENTATION, NAME)
         if own != NAME:
             OWN_ATTENTION[module] = own
     try:
         model.eval()
         for config, _ in configs:
-            setattr(config, _IMPLEMENTATION, NAME)
+            setattr(config, IMPLEMENTATION, NAME)
         yield
     finally:
         for config, implementation in configs:
-            setattr(config, _IMPLEMENTATION, implementation)
+            setattr(config, IMPLEMENTATION, implementation)
         for module, training in modes:
             module.training = training
         for module, before, captures in hooks:
-            _remove_hooks(module, before)
+            remove_hooks(module, before)
             if not captures:
                 vars(module).pop(_CAPTURES, None)
 
 
-def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
+def remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
     """Remove the hooks added since: for `output_attentions`, transformers leaves some in a model."""
     for number in set(module._forward_hooks) - before:
         for table in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
             table.pop(number, None)
 
 
-def _configs(model: Any) -> list[Any]:
+def configs_of(model: Any) -> list[Any]:
     """Return every config that one of its modules may ask which attention it has."""
     waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     found: dict[int, Any] = {}
     while waiting:
         config = waiting.pop()
-        if id(config) in found or not hasattr(config, _IMPLEMENTATION):
+        if id(config) in found or not hasattr(config, IMPLEMENTATION):
             continue
         found[id(config)] = config
         waiting += [getattr(config, name, None) for name in config.sub_configs]

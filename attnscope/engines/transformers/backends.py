@@ -1,0 +1,227 @@
+"""Watch the attention of a model of `transformers`, whatever implements it, and exchange what implements it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.folder import Folder
+from attnscope.engines.transformers.interface import part_of
+from attnscope.engines.transformers.live import IMPLEMENTATION, configs_of, remove_hooks
+from attnscope.engines.transformers.loading import load_model
+from attnscope.engines.transformers.model_class import first_line, quiet
+
+FLEX = "flex_attention"
+
+
+@dataclass(frozen=True)
+class BackendCall:
+    """One call of an implementation of attention.
+
+    Attributes:
+        part: `encoder`, `decoder` or `cross` of a model with two halves; else empty.
+        layer: Number of the layer within its part.
+        module: The module that called it.
+        function: The implementation.
+        q: (B, H, Q, E).
+        k: (B, G, K, E).
+        v: (B, G, K, Ev).
+        mask: The mask as the implementation takes it.
+        named: Its other arguments.
+        output: What it returned, (B, Q, H, Ev).
+        weights: What it returned as weights.
+    """
+
+    part: str
+    layer: int
+    module: nn.Module
+    function: Callable[..., Any]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Any
+    named: dict[str, Any]
+    output: Tensor
+    weights: Any
+
+    def again(self, q: Tensor, v: Tensor, **named: Any) -> Tensor:
+        """Run it with other queries or values; returns (B, H, Q, Ev)."""
+        output, _ = self.function(self.module, q, self.k, v, self.mask, **{**self.named, **named})
+        return torch.as_tensor(output).transpose(1, 2)
+
+
+OnCall = Callable[[BackendCall], Tensor | None]  # may return another output, (B, Q, H, Ev)
+
+
+@contextmanager
+def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
+    """Call a function after every call of the attention interface that a model makes in this thread.
+
+    Args:
+        model: The model.
+        on_call: Sees each call; what it returns replaces the output.
+    """
+    from transformers import AttentionInterface
+
+    owner, original = get_ident(), getattr(AttentionInterface, "get_interface", None)
+    names = {id(module): name for name, module in model.named_modules()}
+    two_halves = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    counted: dict[str, int] = {}
+
+    def get_interface(self: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        assert original is not None
+        function = original(self, implementation, default)
+        if get_ident() != owner:
+            return function  # type: ignore[no-any-return]
+
+        def call(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any, **named: Any) -> Any:
+            output, weights = function(module, q, k, v, mask, *more, **named)
+            if id(module) not in names or more or not isinstance(output, Tensor):
+                return output, weights
+            part = part_of(names[id(module)]) if two_halves else ""
+            layer = counted.get(part, 0)
+            counted[part] = layer + 1
+            seen = BackendCall(part, layer, module, function, q, k, v, mask, named, output, weights)
+            changed = on_call(seen)
+            return (output if changed is None else changed), weights
+
+        return call
+
+    if original is None:
+        yield
+        return
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = original
+
+
+def backend_of(model: Any) -> str | None:
+    """Return the name of the implementation that a model has; None if it has no attention interface."""
+    return getattr(getattr(model, "config", None), "_attn_implementation", None)
+
+
+@contextmanager
+def using_backend(model: Any, name: str) -> Iterator[None]:
+    """Let a model use another implementation; afterwards it has its own.
+
+    Raises:
+        AttnscopeError: The model or this machine cannot use it.
+    """
+    before = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
+    try:
+        if name != backend_of(model):
+            _set(model, name)
+        # Without a compiler or GPU the same function runs uncompiled, with the same masks and the same arithmetic.
+        on_cpu = name == FLEX and all(parameter.device.type == "cpu" for parameter in model.parameters())
+        if on_cpu:
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        else:
+            yield
+    finally:
+        for config, implementation in before:
+            setattr(config, IMPLEMENTATION, implementation)
+
+
+def _set(model: Any, name: str) -> None:
+    if "/" in name:
+        raise AttnscopeError(f"'{name}' would be downloaded", where="attn", hint="register it before")
+    try:
+        with quiet():
+            model.set_attn_implementation(name)
+    except (AttributeError, ImportError, ValueError, KeyError, OSError) as e:
+        raise AttnscopeError(f"the model cannot use {name} ({first_line(e)})") from e
+    if backend_of(model) != name:
+        raise AttnscopeError(f"the model keeps {backend_of(model)} where {name} is asked for")
+
+
+@contextmanager
+def with_settings_kept(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode without gradients; afterwards it is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    hooks = [(module, set(module._forward_hooks)) for module in model.modules()]
+    configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad(), _quiet():
+            model.eval()
+            yield
+    finally:
+        for config, implementation in configs:
+            setattr(config, IMPLEMENTATION, implementation)
+        for module, training in modes:
+            module.training = training
+        for module, before in hooks:
+            remove_hooks(module, before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    if "transformers" in sys.modules:
+        with quiet():
+            yield
+    else:
+        yield
+
+
+def is_of_transformers(model: Any) -> bool:
+    """Tell whether a model is one of transformers."""
+    transformers: Any = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def kind_of(model: Any) -> str | None:
+    """Tell which tokens a model of transformers is meant to see: `causal`, `bidirectional` or `encoder-decoder`.
+
+    A class for causal language modelling is meant to be causal, whatever its config says. None if nothing tells.
+    """
+    import transformers
+
+    config = model.config.get_text_config()
+    if model.config.is_encoder_decoder:
+        return "encoder-decoder"
+    causal: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+        return "bidirectional"
+    names = [kind.__name__ for kind in type(model).__mro__]
+    heads = [table[type(config)] for table in (causal,) if type(config) in table]
+    if any(isinstance(model, head) for head in heads) or any(
+        name.endswith(("ForCausalLM", "LMHeadModel")) for name in names
+    ):
+        return "causal"
+    if type(config) in masked:
+        return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
+    if type(config) in causal or any(type(config) in table for table in (causal,)):
+        return "causal"
+    parents = [kind for kind in type(config).__mro__ if kind in causal]
+    if parents:
+        return "causal"
+    flags = {bool(one.is_causal) for one in model.modules() if isinstance(getattr(one, "is_causal", None), bool)}
+    return None if len(flags) != 1 else "causal" if flags.pop() else "bidirectional"
+
+
+def load_examined(folder: Folder, dtype: torch.dtype) -> Any:
+    """Load a checkpoint with transformers, with its head if it predicts tokens, as `from_pretrained` would.
+
+    Raises:
+        AttnscopeError: transformers is not installed, does not know the model, or the folder lacks weights.
+    """
+    loaded = load_model(folder, dtype)
+    model = loaded.predicting or loaded.model
+    with quiet():
+        for name in ("sdpa", "eager"):
+            try:
+                _set(model, name)
+            except AttnscopeError:
+                continue
+            break
+    return model

@@ -1,0 +1,136 @@
+"""What `attnscope doctor` found, as plain data. No torch in here."""
+
+from typing import Literal
+
+import msgspec
+
+DOCTOR_SCHEMA = "attnscope.doctor/1"
+Soundness = Literal["ok", "wrong", "unknown"]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One measurement of a check.
+
+    Attributes:
+        examined: What was run or read, such as `sdpa, probe of 4 texts` or `the batch`.
+        verdict: `ok`, `wrong`, or `unknown` if this cannot be told.
+        value: What was measured; None if nothing was, or it is not finite.
+        limit: The largest value that is ok; None if nothing was measured.
+        where: Backend, layer, head, row and token of the value; None if it has no place.
+        reason: What the value is, or why nothing can be told.
+    """
+
+    examined: str
+    verdict: Soundness
+    value: float | None = None
+    limit: float | None = None
+    where: str | None = None
+    reason: str | None = None
+
+
+class DoctorCheck(msgspec.Struct, frozen=True):
+    """One check, with the evidence that decided it.
+
+    Attributes:
+        name: Its name, which is also its section in docs/doctor.md.
+        title: What holds if the verdict is `ok`.
+        verdict: `wrong` if any evidence is; `ok` if some evidence is and none is wrong; otherwise `unknown`.
+        value: What was measured, of the deciding evidence.
+        limit: The largest value that is ok.
+        where: Backend, layer, head, row and token of the value.
+        reason: What the value is, or why nothing can be told.
+        why: Why it matters.
+        repair: How to repair it.
+        evidence: Every measurement.
+    """
+
+    name: str
+    title: str
+    verdict: Soundness
+    value: float | None
+    limit: float | None
+    where: str | None
+    reason: str | None
+    why: str
+    repair: str
+    evidence: list[Evidence]
+
+
+class Backend(msgspec.Struct, frozen=True):
+    """An implementation of attention that was asked for.
+
+    Attributes:
+        name: Its name in transformers, or `own` for a module with code of its own.
+        ran: Whether it ran.
+        note: How it ran, or why it did not.
+    """
+
+    name: str
+    ran: bool
+    note: str | None = None
+
+
+class BatchFacts(msgspec.Struct, frozen=True):
+    """What a batch looks like.
+
+    Attributes:
+        name: `batch`, or `collated` for what the collator made.
+        rows: Number of rows.
+        length: Tokens in a row, with padding.
+        padding: Number of padding tokens.
+        padded: Side of the padding: `left`, `right`, `both`, or `none`.
+        documents: Number of documents; None if nothing tells.
+        documents_from: What tells documents apart, such as `position_ids`.
+        keys: Names of its members.
+        notes: What was left out of the examination.
+    """
+
+    name: str
+    rows: int
+    length: int
+    padding: int
+    padded: str
+    documents: int | None
+    documents_from: str | None
+    keys: list[str]
+    notes: list[str] = []
+
+
+class DoctorReport(msgspec.Struct, frozen=True):
+    """What `attnscope doctor` found.
+
+    Attributes:
+        attnscope: Version of attnscope.
+        versions: Versions of torch and transformers.
+        model: The model as the user named it, or its class.
+        model_class: Class of the model.
+        kind: `causal`, `bidirectional`, `encoder-decoder`, or `unknown`.
+        dtype: Type that the model ran in.
+        device: Where it ran.
+        backends: The implementations of attention that were asked for.
+        texts: Texts of the probes.
+        seeds: Seeds of random tokens and rounding.
+        passes: Number of forward passes.
+        batches: The batches that were examined besides the probes.
+        checks: Every check, in order.
+        notes: Further information.
+        passed: No check is wrong.
+        schema: Name and version of this format.
+    """
+
+    attnscope: str
+    versions: dict[str, str]
+    model: str
+    model_class: str
+    kind: str
+    dtype: str
+    device: str
+    backends: list[Backend]
+    texts: list[str]
+    seeds: list[int]
+    passes: int
+    batches: list[BatchFacts]
+    checks: list[DoctorCheck]
+    notes: list[str]
+    passed: bool
+    schema: str = DOCTOR_SCHEMA

@@ -1,0 +1,231 @@
+"""Checks of numbers: backends against float32 eager, returned weights, sinks, soft-cap, the range of scores."""
+
+from contextlib import ExitStack
+from copy import deepcopy
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.engines.transformers.backends import BackendCall, using_backend
+from attnscope.findings.doctor import Evidence
+from attnscope.request.memory import memory_limit
+from attnscope.studies.check.rounding import FLOOR, rounded_again
+from attnscope.studies.doctor.audit import layer_name, softcap_of
+from attnscope.studies.doctor.batches import ExaminedBatch
+from attnscope.studies.doctor.examination import Examination, _rounded_attention, finite, relative_gap
+from attnscope.studies.doctor.masks import NO_INTERFACE, NO_PROBES, audits, examined_batches, unknown
+
+_RUNS, _FACTOR = 3, 2.0
+Outputs = dict[str, Tensor]
+
+
+def backend(exam: Examination) -> list[Evidence]:
+    """Every backend computes what float32 eager attention does, within rounding."""
+    found = [unknown(name, why) for name, why in exam.refused.items()]
+    batches = examined_batches(exam)
+    if not batches:
+        return [*found, unknown("the model", NO_PROBES)]
+    for batch, name, audit in audits(exam, batches):
+        examined = f"{batch.name}, {name}: each layer on its own inputs"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif not audit.layers:
+            found.append(unknown(examined, NO_INTERFACE))
+        elif "backend" in audit.hidden:
+            found.append(exam.finding(audit.hidden["backend"], batch, name, "keys that it should see are hidden"))
+        elif "backend" in audit.findings:
+            measured = exam.finding(audit.findings["backend"], batch, name, "its output is not softmax(q·k)·v")
+            found.append(replace(measured, examined=examined))
+        else:
+            found.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
+    for batch in batches[:1] + [each for each in batches[1:] if each.ids.numel() <= 4096]:
+        found += _against_eager(exam, batch)
+    return found
+
+
+def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
+    """Compare the output of every layer, and the logits, with the same model in float32 under eager attention."""
+    subject = exam.subject
+    if subject.core is None or exam.two_halves:
+        why = NO_INTERFACE if subject.core is None else "layers of two halves are compared one by one"
+        return [] if exam.two_halves else [unknown(f"{batch.name} against float32 eager", why)]
+    try:
+        reference = _eager_outputs(exam, batch)
+    except AttnscopeError as e:
+        return [unknown(f"{batch.name} against float32 eager", e.message)]
+    found, bounds = [], dict[str, float]()
+    for name in exam.backends:
+        examined = f"{batch.name} against float32 eager, {name}"
+        if name == "eager" and subject.dtype == torch.float32:
+            continue
+        try:
+            with subject.under(name):
+                outputs = _outputs(exam, batch)
+        except AttnscopeError as e:
+            found.append(unknown(examined, e.message))
+            continue
+        gaps = {key: relative_gap(outputs[key], reference[key], batch.real) for key in reference if key in outputs}
+        if subject.dtype != torch.float32 or any(not gap <= FLOOR for gap, _ in gaps.values()):
+            bounds = bounds or _bounds(exam, batch, reference)
+        limits = {key: max(FLOOR, bounds.get(key, 0.0)) for key in gaps}
+        worst = max(gaps, key=lambda key: gaps[key][0] / limits[key])
+        value, at = gaps[worst]
+        where = f"{name} {worst}{exam.at(batch, '')(*at) and ' ' + exam.at(batch, '')(*at)}"
+        verdict = "ok" if value <= limits[worst] else "wrong"
+        reason = f"{worst} differs from eager attention in float32" if verdict == "wrong" else None
+        found.append(Evidence(examined, verdict, finite(value), limits[worst], where, reason))  # type: ignore[arg-type]
+    return found
+
+
+def _outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
+    """Run a batch; returns the output of every layer's attention, (B, T, H·Ev), and the logits."""
+    outputs: Outputs = {}
+
+    def keep(call: BackendCall) -> None:
+        outputs[layer_name(call)] = call.output.flatten(2)
+
+    outputs["logits"] = exam.subject.run(batch.given, keep, use_cache=False)
+    return {"logits": outputs.pop("logits"), **outputs}
+
+
+def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
+    """Return the outputs of the model in float32 under eager attention, from a copy if it is of another type."""
+    subject = exam.subject
+    key = f"eager {id(batch)}"
+    if key in exam._reference:
+        return exam._reference[key]  # type: ignore[no-any-return]
+    if subject.dtype == torch.float32:
+        with subject.under("eager"):
+            outputs = _outputs(exam, batch)
+    else:
+        plain = subject.model
+        try:
+            subject.model = _float32(exam)
+            with ExitStack() as stack:
+                core = next(module for module in subject.model.modules() if type(module) is type(subject.core))
+                stack.enter_context(using_backend(core, "eager"))
+                given = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+                         for name, value in batch.given.items()}  # fmt: skip
+                wide = ExaminedBatch(batch.name, given, batch.ids, batch.padding)
+                outputs = _outputs(exam, wide)
+        finally:
+            subject.model = plain
+    exam._reference[key] = outputs
+    return outputs
+
+
+def _float32(exam: Examination) -> torch.nn.Module:
+    """Return a copy of the model in float32, made once.
+
+    Raises:
+        AttnscopeError: It does not fit into memory, or cannot be copied.
+    """
+    if "model" not in exam._reference:
+        model = exam.subject.model
+        need = 4 * sum(parameter.numel() for parameter in model.parameters())
+        limit, _ = memory_limit(None)
+        if exam.subject.device.type == "cpu" and need > limit:
+            raise AttnscopeError(f"a copy in float32 takes {need / 2**30:.1f} GiB, more than there is")
+        try:
+            exam._reference["model"] = deepcopy(model).float().eval()
+        except Exception as e:  # a module of anyone may refuse to be copied
+            raise AttnscopeError(f"the model cannot be copied ({type(e).__name__})") from e
+    return exam._reference["model"]  # type: ignore[no-any-return]
+
+
+def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict[str, float]:
+    """Return what rounding does to every layer and the logits, measured as in studies.check.rounding."""
+    subject = exam.subject
+    low = subject.dtype != torch.float32
+    bounds: dict[str, float] = {}
+    sums: list[Tensor | None] = []
+    with subject.under("eager"):
+        plain = _outputs(exam, batch)
+        for seed in range(_RUNS):
+            subject.seeds.add(seed)
+            rounding = _rounded_attention(seed) if low else None
+            outputs: Outputs = {}
+
+            def keep(call: BackendCall, rounding=rounding, outputs=outputs) -> Tensor | None:  # type: ignore[no-untyped-def]
+                changed = None if rounding is None else rounding(call)
+                outputs[layer_name(call)] = (call.output if changed is None else changed).flatten(2)
+                return changed
+
+            with rounded_again(subject.model, subject.dtype, seed, sums):
+                outputs["logits"] = subject.run(batch.given, keep, use_cache=False)
+            for key, moved in outputs.items():
+                if key in plain:
+                    bounds[key] = max(bounds.get(key, 0.0), _FACTOR * relative_gap(moved, plain[key], batch.real)[0])
+    return bounds
+
+
+def returned_weights(exam: Examination) -> list[Evidence]:
+    """Weights that a backend returns are those that it used."""
+    found = []
+    wanted = bool(getattr(exam.subject.config, "output_attentions", False)) or any(
+        batch.given.get("output_attentions") for batch in exam.batches
+    )
+    for batch, name, audit in audits(exam, examined_batches(exam)[:1]):
+        examined = f"{batch.name}, {name}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif "returned_weights" in audit.findings and audit.returned == audit.layers:
+            reason = "the weights that it returns are not those that it used"
+            found.append(exam.finding(audit.findings["returned_weights"], batch, name, reason))
+        elif not audit.layers:
+            found.append(unknown(examined, NO_INTERFACE))
+        elif "masks" in audit.skipped:
+            found.append(unknown(examined, audit.skipped["masks"]))
+        elif wanted:
+            missing = audit.layers - audit.returned
+            reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
+            found.append(Evidence(examined, "wrong", float(missing), 0.0, name, reason))
+        else:
+            found.append(unknown(examined, "it returns no weights, and none are asked for"))
+    return found or [unknown("the model", NO_PROBES)]
+
+
+def sinks(exam: Examination) -> list[Evidence]:
+    """Sinks take their share of every row."""
+    return _measured(exam, "sinks", "the model has no sinks", "the sinks do not take their share of a row")
+
+
+def softcap(exam: Examination) -> list[Evidence]:
+    """Scores are capped."""
+    if softcap_of(exam.subject.config) is None:
+        return [unknown("the model", "its config names no attn_logit_softcapping")]
+    return _measured(exam, "softcap", "no layer was read", "weights are not those of capped scores")
+
+
+def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:
+    found = [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
+    for batch, backend_name, audit in audits(exam, examined_batches(exam)):
+        examined = f"{batch.name}, {backend_name}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif name in audit.findings:
+            found.append(exam.finding(audit.findings[name], batch, backend_name, reason))
+        else:
+            found.append(unknown(examined, audit.skipped.get(name) or audit.skipped.get("masks") or nothing))
+    return found or [unknown("the model", NO_PROBES)]
+
+
+def score_range(exam: Examination) -> list[Evidence]:
+    """Scores fit into the type that the model runs in."""
+    found = []
+    for batch, name, audit in audits(exam, examined_batches(exam)):
+        examined = f"{batch.name}, {name}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif "score_range" in audit.findings:
+            kind = str(exam.subject.dtype).removeprefix("torch.")
+            measured = audit.findings["score_range"]
+            evidence = exam.finding(measured, batch, name, f"q·k does not fit into {kind}")
+            found.append(evidence)
+        else:
+            found.append(unknown(examined, NO_INTERFACE))
+    return found or [unknown("the model", NO_PROBES)]
+
+

@@ -1,0 +1,300 @@
+"""What a batch says of itself: padding, documents, positions; and batches that are made to probe a model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import UsageError
+from attnscope.findings.doctor import BatchFacts
+from attnscope.studies.doctor.words import SpecialIds
+
+IGNORED = -100  # a label that the loss leaves out
+_DOCUMENT_KEYS = ("document_ids", "documents", "seq_idx", "sequence_ids", "segment_ids", "doc_ids")
+_LENGTH_KEYS = ("cu_seq_lens_q", "cu_seqlens", "cu_seq_lens", "cu_seqlens_q")
+
+
+@dataclass(frozen=True)
+class ExaminedBatch:
+    """A batch, and what is known of its tokens.
+
+    Attributes:
+        name: What reports call it.
+        given: The batch as the model takes it.
+        ids: (B, T).
+        padding: Which tokens are padding, (B, T): what the mask bars, or what is padding by its id or by the collator.
+        documents: Number of the document of every token, (B, T), -1 for padding; None if nothing tells.
+        documents_from: What tells documents apart.
+        attended: What a 2-D attention mask says, (B, T); None without one.
+        allowed: What a 4-D attention mask says, (B, Q, K), True where a key is allowed; None without one.
+        positions: Its position_ids, (B, T); None without them.
+        labels: Its labels, (B, T); None without them.
+        types: Its token_type_ids, (B, T); None without them.
+        prefix: Tokens at the start of each row that see each other, (B,); None if there is no such prefix.
+        notes: What was left out.
+    """
+
+    name: str
+    given: dict[str, Any]
+    ids: Tensor
+    padding: Tensor
+    documents: Tensor | None = None
+    documents_from: str | None = None
+    attended: Tensor | None = None
+    allowed: Tensor | None = None
+    positions: Tensor | None = None
+    labels: Tensor | None = None
+    types: Tensor | None = None
+    prefix: Tensor | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def real(self) -> Tensor:
+        """Tokens that are no padding, (B, T)."""
+        return ~self.padding
+
+    @property
+    def packed(self) -> bool:
+        """A row holds several documents."""
+        documents = self.documents
+        return documents is not None and any(len(set(row[row >= 0].tolist())) > 1 for row in documents)
+
+    def side(self) -> str:
+        """Return the side of the padding: `left`, `right`, `both` or `none`."""
+        left = bool(self.padding[:, 0].any())
+        right = bool(self.padding[:, -1].any())
+        return "both" if left and right else "left" if left else "right" if right else "none"
+
+    def facts(self) -> BatchFacts:
+        """Return it as plain data."""
+        rows, length = self.ids.shape
+        count = None if self.documents is None else len({(b, int(d)) for b, row in enumerate(self.documents)
+                                                         for d in row if d >= 0})  # fmt: skip
+        return BatchFacts(self.name, rows, length, int(self.padding.sum()), self.side(), count, self.documents_from,
+                          sorted(self.given), self.notes)  # fmt: skip
+
+    def expected(self, *, causal: bool, window: int | None) -> Tensor:
+        """Return which keys a query should see, (B, Q, K).
+
+        Args:
+            causal: A token sees none after it, except within a prefix.
+            window: Keys that a query sees, itself and those before it, or keys to each side; None for all.
+        """
+        if self.allowed is not None:
+            return self.allowed
+        length = self.ids.shape[1]
+        place = torch.arange(length, device=self.ids.device)
+        allowed = torch.ones(len(self.ids), length, length, dtype=torch.bool, device=self.ids.device)
+        if causal:
+            allowed &= place[:, None] >= place
+            if self.prefix is not None:
+                inside = place < self.prefix.to(place.device)[:, None]
+                allowed |= inside[:, :, None] & inside[:, None]
+        if window is not None:
+            distance = place[:, None] - place
+            # transformers counts the token itself in causal windows, and not in those to both sides
+            allowed &= distance < window if causal else distance.abs() <= window
+        if self.documents is not None:
+            allowed &= self.documents[:, :, None] == self.documents[:, None]
+        return allowed & self.real[:, None]
+
+
+def read_batch(
+    given: Mapping[str, Any],
+    special: SpecialIds,
+    *,
+    name: str = "batch",
+    documents: Any = None,
+    prefix: Any = None,
+    padding: Tensor | None = None,
+    rows: int | None = None,
+) -> ExaminedBatch:
+    """Read what a batch says.
+
+    Args:
+        given: The batch: input_ids, and whatever else the model takes.
+        special: Ids of special tokens.
+        name: What reports call it.
+        documents: Number of the document of every token, (B, T), if the caller knows it.
+        prefix: Length of the prefix whose tokens see each other: a number, or one for each row.
+        padding: Which tokens are padding, if the caller knows it.
+        rows: Rows to look at; None for all.
+
+    Raises:
+        UsageError: It is no mapping with input_ids of one row for each text.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a {type(given).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
+    tensors = {key: _tensor(value) for key, value in given.items()}
+    ids = tensors.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or not ids.numel():
+        raise UsageError("has no input_ids of (rows, tokens)", where="batch", hint="pass what the model is called with")
+    notes = []
+    if rows is not None and len(ids) > rows:
+        notes.append(f"the first {rows} of {len(ids)} rows are examined")
+        count = len(ids)
+        tensors = {key: value[:rows] if isinstance(value, Tensor) and value.ndim and len(value) == count else value
+                   for key, value in tensors.items()}  # fmt: skip
+        ids = tensors["input_ids"]
+    mask = tensors.get("attention_mask")
+    attended = mask if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape else None
+    allowed = _allowed(mask, ids) if isinstance(mask, Tensor) and mask.ndim in (3, 4) else None
+    if isinstance(mask, Mapping):
+        notes.append("its attention_mask is one mask for each type of layer: which tokens it bars is not checked")
+    positions = _like(tensors.get("position_ids"), ids)
+    numbers, told_by = _documents(tensors, ids, attended, allowed, positions, _like(_tensor(documents), ids), special)
+    if padding is None:
+        padding = _padding(ids, attended, allowed, special)
+    if numbers is not None:
+        numbers = numbers.masked_fill(padding, -1)
+    lengths = None
+    if prefix is not None:
+        lengths = torch.as_tensor(prefix).reshape(-1).expand(len(ids)).to(ids.device)
+    return ExaminedBatch(
+        name, tensors, ids, padding, numbers, told_by, None if attended is None else attended != 0, allowed, positions,
+        _like(tensors.get("labels"), ids), _like(tensors.get("token_type_ids"), ids), lengths, notes,
+    )  # fmt: skip
+
+
+def _tensor(value: Any) -> Any:
+    """Return an array or a list of numbers as a tensor; anything else as it is."""
+    if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes | Mapping):
+        return value
+    if hasattr(value, "__array__") or (isinstance(value, list) and value and not isinstance(value[0], str)):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            return value
+    return value
+
+
+def _like(value: Any, ids: Tensor) -> Tensor | None:
+    """Return a tensor with a number for every token; None if there is none."""
+    if not isinstance(value, Tensor) or value.ndim not in (1, 2) or value.shape[-1] != ids.shape[1]:
+        return None
+    wide = value.expand(ids.shape) if value.ndim == 1 or len(value) in (1, len(ids)) else None
+    return None if wide is None else wide.to(ids.device)
+
+
+def _allowed(mask: Tensor, ids: Tensor) -> Tensor | None:
+    """Return what a mask for pairs of tokens allows, (B, Q, K)."""
+    pairs = mask if mask.ndim == 3 else mask[:, 0]
+    if pairs.shape[-2:] != (ids.shape[1], ids.shape[1]):
+        return None
+    if mask.is_floating_point():
+        # added to the scores: 0 allows; 1 for allowed is written by mistake, and still means it
+        ones = bool((pairs == 1).any()) and not bool((pairs < 0).any())
+        allowed = pairs == 1 if ones else pairs > -1e3
+    else:
+        allowed = pairs != 0
+    return allowed.expand(len(ids), -1, -1).to(ids.device)
+
+
+def _documents(
+    tensors: Mapping[str, Any],
+    ids: Tensor,
+    attended: Tensor | None,
+    allowed: Tensor | None,
+    positions: Tensor | None,
+    stated: Tensor | None,
+    special: SpecialIds,
+) -> tuple[Tensor | None, str | None]:
+    """Return the document of every token, and what tells it."""
+    if stated is not None:
+        return stated, "documents"
+    for key in _DOCUMENT_KEYS:
+        numbers = _like(tensors.get(key), ids)
+        if numbers is not None:
+            return numbers, key
+    for key in _LENGTH_KEYS:
+        ends = tensors.get(key)
+        if isinstance(ends, Tensor) and ends.ndim == 1 and len(ids) == 1 and int(ends[-1]) <= ids.shape[1]:
+            place = torch.arange(ids.shape[1], device=ids.device)
+            return torch.bucketize(place, ends[1:].to(place), right=True)[None], key
+    if attended is not None and not attended.is_floating_point() and int(attended.max()) > 1:
+        return attended.long() - 1, "attention_mask"
+    if positions is not None:
+        starts = positions[:, 1:] <= positions[:, :-1]
+        if attended is not None:
+            # positions of padding are arbitrary
+            starts = starts & (attended[:, 1:] != 0) & (attended[:, :-1] != 0)
+        elif special.pad is not None and special.pad != special.eos:
+            starts = starts & (ids[:, 1:] != special.pad)
+        if starts.any():
+            first = torch.zeros_like(starts[:, :1])
+            return torch.cat((first, starts), 1).long().cumsum(1), "position_ids"
+    if allowed is not None:
+        after = ~torch.stack([allowed[:, i, i - 1] | allowed[:, i - 1, i] for i in range(1, ids.shape[1])], 1)
+        seen = allowed.any(1)
+        after &= seen[:, 1:] & seen[:, :-1]
+        if after.any():
+            return torch.cat((torch.zeros_like(after[:, :1]), after), 1).long().cumsum(1), "the 4-D attention_mask"
+    return None, None
+
+
+def _padding(ids: Tensor, attended: Tensor | None, allowed: Tensor | None, special: SpecialIds) -> Tensor:
+    """Return which tokens are padding: what the mask bars, or runs of the padding token at the ends of a row."""
+    barred = torch.zeros_like(ids, dtype=torch.bool)
+    if attended is not None:
+        barred |= attended == 0
+    by_id = padding_by_id(ids, special)
+    if allowed is not None:
+        away = ~torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
+        alone = ~(allowed & away).any(1) & ~(allowed & away).any(2)
+        barred |= alone & (by_id if special.pad is not None else alone)
+    return barred | (by_id & (special.pad != special.eos or attended is None))
+
+
+def padding_by_id(ids: Tensor, special: SpecialIds) -> Tensor:
+    """Return runs of the padding token at both ends of each row, (B, T).
+
+    If the end token pads as well, the first of a run at the end may be the text's own.
+    """
+    if special.pad is None:
+        return torch.zeros_like(ids, dtype=torch.bool)
+    is_pad = ids == special.pad
+    left = is_pad.long().cumprod(1).bool()
+    right = is_pad.flip(1).long().cumprod(1).flip(1).bool()
+    if special.pad == special.eos:
+        right = right & torch.cat((torch.zeros_like(right[:, :1]), right[:, :-1]), 1)
+        # one token at the start may be the beginning of a text that begins with it
+        left = left & torch.cat((left[:, 1:], torch.zeros_like(left[:, :1])), 1) if special.bos == special.eos else left
+    return left | right
+
+
+def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions: bool) -> ExaminedBatch:
+    """Return texts padded on a side, with an attention mask.
+
+    Args:
+        rows: Ids of each text.
+        side: `left` or `right`.
+        pad: Id of padding.
+        with_positions: Also give position_ids that count the tokens of each text.
+    """
+    length = max(map(len, rows))
+    ids = torch.full((len(rows), length), pad)
+    mask = torch.zeros_like(ids)
+    for n, row in enumerate(rows):
+        place = slice(length - len(row), None) if side == "left" else slice(len(row))
+        ids[n, place], mask[n, place] = torch.tensor(row), 1
+    given = {"input_ids": ids, "attention_mask": mask}
+    positions = None
+    if with_positions:
+        positions = (mask.cumsum(1) - 1).clamp_min(0)
+        given["position_ids"] = positions
+    name = f"{len(rows)} texts padded on the {side}" if len(set(map(len, rows))) > 1 else f"{len(rows)} texts"
+    return ExaminedBatch(name, given, ids, mask == 0, attended=mask != 0, positions=positions)
+
+
+def packed_probe(rows: Sequence[Sequence[int]]) -> ExaminedBatch:
+    """Return texts in one row, with position_ids that restart, as padding-free training gives them."""
+    ids = torch.tensor([[token for row in rows for token in row]])
+    positions = torch.tensor([[place for row in rows for place in range(len(row))]])
+    documents = torch.tensor([[n for n, row in enumerate(rows) for _ in row]])
+    given = {"input_ids": ids, "position_ids": positions}
+    return ExaminedBatch(
+        f"{len(rows)} packed texts", given, ids, torch.zeros_like(ids, dtype=torch.bool), documents, "position_ids",
+        positions=positions,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""Examine a checkpoint in a folder, a GGUF file or the Hugging Face cache."""
+
+from collections.abc import Mapping
+from dataclasses import replace as replace_fields
+from math import prod
+from typing import Any
+
+import torch
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
+from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.source import DEFAULT_MODEL
+from attnscope.checkpoints.tokenizers import find_tokenizer
+from attnscope.engines.torch_setup import choose_device
+from attnscope.engines.transformers.backends import backend_of, load_examined
+from attnscope.engines.transformers.model_class import check_own_code, find_model_class
+from attnscope.findings.doctor import DoctorReport
+from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
+from attnscope.request.run_config import RunConfig
+from attnscope.studies.doctor.run import LONGEST_PROBE, OnProgress, examine
+
+_USUAL = ("eager", "sdpa")
+
+
+def examine_checkpoint(run: RunConfig, values: Mapping[str, Any], progress: OnProgress | None) -> DoctorReport:
+    """Do what `attnscope doctor` does, without printing.
+
+    Args:
+        run: The model, and texts for the probes; none for built-in ones.
+        values: `attn`, `dtype` and `longest_probe`; None for what is not given.
+        progress: See pipeline.inspect.
+
+    Raises:
+        UsageError: The run names a TOML stack.
+        AttnscopeError: The checkpoint cannot be read or loaded, or does not fit into memory.
+    """
+    if run.config is not None:
+        raise UsageError("a TOML stack is not a transformers model", where=arg("config"), hint=f"use {arg('model')}")
+    name = DEFAULT_MODEL if run.model is None else run.model
+    located = locate(name)
+    folder = open_checkpoint(located.path, run.adapter, located.weights)
+    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    ignored = tuple(key for key in folder.config if key not in kept)
+    folder = replace_fields(folder, config=kept)
+    dtype = values.get("dtype") or _dtype_of(kept)
+    numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
+    need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[dtype]}
+    if dtype != "float32":
+        need["a copy in float32"] = numbers * 4
+    require_memory(need, *memory_limit(run.max_memory))
+    kind = find_model_class(folder)
+    trust = check_own_code(folder, kind, trusted=run.trust_config)
+    found = find_tokenizer(folder, run.tokenizer)
+    if progress is not None:
+        progress("loading", 0, 1)
+    model = load_examined(folder, getattr(torch, dtype)).to(choose_device(run.device))
+    attn = values.get("attn") or tuple(dict.fromkeys((*_USUAL, backend_of(model) or "eager")))
+    return examine(
+        model,
+        tokenizer=found.tokenizer,
+        attn=attn,
+        texts=[text.text for text in run.texts],
+        longest_probe=values.get("longest_probe") or LONGEST_PROBE,
+        name=name,
+        notes=[*located.notes, *trust, *ignored_notes(ignored), *folder.notes],
+        progress=progress,
+    )
+
+
+def _dtype_of(config: Mapping[str, Any]) -> str:
+    """Return the type that config.json names; float32 if it names none that models run in."""
+    named = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    return named if named in DTYPE_BYTES else "float32"

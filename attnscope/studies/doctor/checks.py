@@ -1,0 +1,213 @@
+"""Every check, declared once: its name, what holds, why it matters, how to repair it, and what examines it.
+
+The name is its section in docs/doctor.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnscope.findings.doctor import Evidence
+from attnscope.studies.doctor import arithmetic, data, decoding, masks, positions
+from attnscope.studies.doctor.examination import Examination
+
+
+@dataclass(frozen=True)
+class AttentionCheck:
+    """One check.
+
+    Attributes:
+        name: Its name.
+        title: What holds if the verdict is `ok`.
+        why: Why it matters, in one sentence.
+        repair: How to repair it.
+        examine: Gathers the evidence.
+    """
+
+    name: str
+    title: str
+    why: str
+    repair: str
+    examine: Callable[[Examination], list[Evidence]]
+
+
+CHECKS = (
+    AttentionCheck(
+        "window",
+        "the window is as wide as configured",
+        "A window that is one token off moves every number of long texts, and short tests do not notice.",
+        "Allow keys with query − key < sliding_window, the query itself included, on every backend; a 4-D mask of your "
+        "own has to contain the window.",
+        masks.window,
+    ),
+    AttentionCheck(
+        "future",
+        "no token sees a later one",
+        "A model that sees the token it is to predict has a low loss in training, and cannot write.",
+        "Apply a causal mask: pass is_causal=True or the mask to the kernel, and set is_decoder=True where the class "
+        "has it.",
+        masks.future,
+    ),
+    AttentionCheck(
+        "prefix",
+        "tokens of a prefix see each other",
+        "A prefix that is read causally loses what the prefix was for, and no loss curve shows it.",
+        "Allow pairs within the prefix in both directions, and none from the prefix to what follows.",
+        masks.prefix,
+    ),
+    AttentionCheck(
+        "packed_documents",
+        "packed documents do not read each other",
+        "Text of a neighbour changes what is learned, and the loss looks normal or better.",
+        "Pass position_ids that restart, and no attention_mask, with use_cache=False; or a 4-D block mask; or "
+        "cu_seq_lens with flash attention.",
+        masks.packed_documents,
+    ),
+    AttentionCheck(
+        "packed_with_cache",
+        "packed documents do not read each other when a cache is made",
+        "transformers does not look for packed documents while it makes a cache, so evaluation differs from training.",
+        "Call the model with use_cache=False, or set model.config.use_cache = False.",
+        masks.packed_with_cache,
+    ),
+    AttentionCheck(
+        "packed_positions",
+        "positions restart with each packed document",
+        "A document at position 3,000 is not the document that the model is asked to continue later at position 0.",
+        "Give position_ids that start at 0 in each document.",
+        masks.packed_positions,
+    ),
+    AttentionCheck(
+        "padding",
+        "padding changes nothing",
+        "The same prompt has to give the same answer alone and in a batch, padded on either side.",
+        "Pass attention_mask to every layer and backend; bar padding as keys.",
+        masks.padding,
+    ),
+    AttentionCheck(
+        "padding_positions",
+        "padding on the left does not shift positions",
+        "A model with learned positions reads a left-padded text at positions that it never saw it at.",
+        "Pass position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0), as generate() does.",
+        masks.padding_positions,
+    ),
+    AttentionCheck(
+        "padding_mask",
+        "the attention mask bars padding",
+        "Tokens that are attended to although they are padding change every number in the row.",
+        "Let the tokenizer or collator make attention_mask, and pass it on; never torch.ones_like(input_ids).",
+        masks.padding_mask,
+    ),
+    AttentionCheck(
+        "padding_is_eos",
+        "the end of a text is not taken for padding",
+        "A model whose end tokens are masked as padding never learns to stop.",
+        "Use a padding token of its own, or build masks and labels from lengths in place of input_ids != pad.",
+        data.padding_is_eos,
+    ),
+    AttentionCheck(
+        "mask_4d",
+        "a 4-D mask is obeyed",
+        "A backend that ignores or misreads a mask gives plausible outputs of another question.",
+        "Pass a mask of the model's dtype with 0 for allowed and torch.finfo(dtype).min for barred: eager and flex add "
+        "it to the scores, so a boolean one bars nothing.",
+        masks.mask_4d,
+    ),
+    AttentionCheck(
+        "fully_masked",
+        "every token may attend to something",
+        "A row without any key is NaN in one backend and uniform over everything in another.",
+        "Let every token see itself, padding included.",
+        masks.fully_masked,
+    ),
+    AttentionCheck(
+        "cached_decoding",
+        "decoding with a cache equals the whole text",
+        "Text is generated with a cache and measured without one: if they differ, neither predicts the other.",
+        "Give rotary embeddings and masks the position of a token in the whole text, not in the step.",
+        decoding.cached_decoding,
+    ),
+    AttentionCheck(
+        "chunked_prefill",
+        "a prompt in chunks equals the whole prompt",
+        "Servers read long prompts in chunks, and a mask made for one chunk hides or shows the wrong keys.",
+        "Offset the causal mask of a chunk by the number of cached tokens.",
+        decoding.chunked_prefill,
+    ),
+    AttentionCheck(
+        "backend",
+        "every backend equals eager attention in float32",
+        "A faster kernel has to be the same function: a difference beyond rounding is another model.",
+        "Use another attn_implementation, and report the layer and numbers to its authors.",
+        arithmetic.backend,
+    ),
+    AttentionCheck(
+        "returned_weights",
+        "weights that a backend returns are those that it used",
+        "Analyses of weights that the output was not made of are about another model.",
+        "Load the model with attn_implementation='eager' where you read weights.",
+        arithmetic.returned_weights,
+    ),
+    AttentionCheck(
+        "sinks",
+        "sinks take their share of every row",
+        "A model trained with sinks attends to too much without them.",
+        "Use a backend that takes s_aux (eager, or flash attention 3 with sinks).",
+        arithmetic.sinks,
+    ),
+    AttentionCheck(
+        "softcap",
+        "scores are capped",
+        "A model trained with a soft-cap is too sure of its largest scores without it.",
+        "Use a backend that takes softcap (eager, flex_attention, flash_attention_2).",
+        arithmetic.softcap,
+    ),
+    AttentionCheck(
+        "score_range",
+        "scores fit into the type",
+        "A score beyond the largest number of float16 is infinite, and its row NaN.",
+        "Run in bfloat16 or float32, or normalise queries and keys.",
+        arithmetic.score_range,
+    ),
+    AttentionCheck(
+        "max_positions",
+        "no token is beyond the model's positions",
+        "Positions that were never trained give noise, or an index error in the middle of a run.",
+        "Truncate texts, or configure RoPE scaling and train with it.",
+        positions.max_positions,
+    ),
+    AttentionCheck(
+        "rope_scaling",
+        "rotary frequencies are those of the config",
+        "A scaling that is configured and not applied, or frequencies in bfloat16, show only in long texts.",
+        "Check the spelling of rope_parameters (rope_type, factor), and keep inv_freq in float32.",
+        positions.rope_scaling,
+    ),
+    AttentionCheck(
+        "dropout",
+        "evaluation has no dropout",
+        "Dropout in evaluation makes every measurement noisy and every answer worse.",
+        "Call model.eval(), and pass dropout only if self.training.",
+        decoding.dropout,
+    ),
+    AttentionCheck(
+        "type_ids",
+        "token types are those of the tokenizer",
+        "An encoder that is not told where the second text begins was not trained for what it reads.",
+        "Pass token_type_ids as the tokenizer makes them.",
+        data.type_ids,
+    ),
+    AttentionCheck(
+        "special_tokens",
+        "special tokens are there once",
+        "The first token takes much of the attention: a second or a missing one moves every layer.",
+        "Tokenize text that a chat template made with add_special_tokens=False, and other text with True.",
+        data.special_tokens,
+    ),
+    AttentionCheck(
+        "labels",
+        "labels are shifted once",
+        "A model trained on labels that are shifted twice learns to skip a token, with a smooth loss curve.",
+        "Pass labels that equal input_ids: the model shifts them itself.",
+        data.labels,
+    ),
+)

@@ -1,0 +1,286 @@
+"""Checks of what is in a batch: end tokens that are padding, types, special tokens, labels."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.doctor import Evidence
+from attnscope.studies.doctor.batches import IGNORED, ExaminedBatch
+from attnscope.studies.doctor.examination import Examination, finite
+from attnscope.studies.doctor.masks import unknown
+
+_AGREE = 0.9  # share of labels that have to equal the tokens at an offset
+_APART = 0.5  # and of those that may at most equal them at the other
+
+
+def padding_is_eos(exam: Examination) -> list[Evidence]:
+    """The end of a text is not taken for padding."""
+    special = exam.subject.words.special
+    if special.pad is None:
+        return [unknown("the tokenizer", "it has no padding token" if exam.subject.words.known else "there is none")]
+    if special.eos is None:
+        return [unknown("the tokenizer", "the end token is not known")]
+    if special.pad != special.eos:
+        return [Evidence("the tokenizer", "ok", None, None, None, "the padding token is not the end token")]
+    found = [each for batch in exam.batches for each in _ends(exam, batch)]
+    return found or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
+
+
+def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
+    """Look at the end token of every text: it has to be attended to, and trained."""
+    eos, features = exam.subject.words.special.eos, exam.features if batch.name == "collated" else None
+    lost_labels, lost_mask, seen = list[int](), list[int](), 0
+    for row in range(len(batch.ids)):
+        ends = _end_of_row(batch, row, eos, features)
+        if ends is None:
+            continue
+        seen += 1
+        if batch.attended is not None and not bool(batch.attended[row, ends]):
+            lost_mask.append(row)
+        if batch.labels is not None and ends > 0:
+            trained, before = batch.labels[row, ends] != IGNORED, batch.labels[row, ends - 1] != IGNORED
+            if bool(before) and not bool(trained):
+                lost_labels.append(row)
+    if not seen:
+        yield unknown(batch.name, "no row ends with an end token that can be told from padding")
+        return
+    if lost_mask:
+        yield Evidence(batch.name, "wrong", float(len(lost_mask)), 0.0, f"row {lost_mask[0]}",
+                       f"the attention_mask is 0 for the end token of {len(lost_mask)} texts")  # fmt: skip
+    if lost_labels:
+        yield Evidence(batch.name, "wrong", float(len(lost_labels)), 0.0, f"row {lost_labels[0]}",
+                       f"the label of the end token is {IGNORED} in {len(lost_labels)} texts: the model never learns "
+                       "to stop")  # fmt: skip
+    if not lost_mask and not lost_labels:
+        yield Evidence(batch.name, "ok", 0.0, 0.0)
+
+
+def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[list[int]] | None) -> int | None:
+    """Return the position of the end token that ends a row's text; None if there is none, or it cannot be told."""
+    ids = batch.ids[row].tolist()
+    if features is not None:
+        for feature in features:
+            for start in range(len(ids) - len(feature) + 1):
+                if feature[-1] == eos and ids[start : start + len(feature)] == feature:
+                    return start + len(feature) - 1
+        return None
+    if batch.attended is None:
+        return None
+    places = [n for n, attended in enumerate(batch.attended[row].tolist()) if attended]
+    if not places or ids[places[-1]] != eos:
+        return None
+    # with several end tokens at the end, only the first is the text's
+    last = places[-1]
+    while last - 1 in places and ids[last - 1] == eos:
+        last -= 1
+    return last
+
+
+def type_ids(exam: Examination) -> list[Evidence]:
+    """Token types are those of the tokenizer, and the model has them."""
+    rows = getattr(exam.subject.config, "type_vocab_size", None)
+    takes = exam.subject.takes("token_type_ids")
+    if not takes or not isinstance(rows, int) or rows < 1:
+        given = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
+        if not given:
+            return [unknown("the model", "it has no token types")]
+        return [unknown(batch.name, "it has token_type_ids, and the model has no token types") for batch in given]
+    found = []
+    for batch in exam.batches:
+        found.append(_types_of(exam, batch, rows))
+    if exam.subject.words.known:
+        made = exam.subject.words.encode(exam.texts[0], exam.texts[-1])
+        types = made.get("token_type_ids")
+        if types is None:
+            if rows > 1:
+                found.append(unknown("the tokenizer", "it gives no token_type_ids for a pair of texts"))
+        elif max(types, default=0) >= rows:
+            reason = f"the tokenizer gives type {max(types)}, and the model has {rows}"
+            found.append(Evidence("a pair of texts", "wrong", float(max(types)), float(rows - 1), None, reason))
+        elif not found:
+            found.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
+    return found or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
+
+
+def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
+    special = exam.subject.words.special
+    if batch.types is not None and int(batch.types.max()) >= rows:
+        at = [int(n) for n in (batch.types >= rows).nonzero()[0]]
+        reason = f"type {int(batch.types.max())}, and the model has {rows}"
+        return Evidence(batch.name, "wrong", float(batch.types.max()), float(rows - 1), f"row {at[0]} token {at[1]}", reason)
+    if special.sep is None or rows < 2:
+        return unknown(batch.name, "no token separates the texts of a pair, as far as is known")
+    pairs = 0
+    for row in range(len(batch.ids)):
+        places = [int(n) for n in ((batch.ids[row] == special.sep) & batch.real[row]).nonzero()[:, 0]]
+        last = int(batch.real[row].nonzero()[-1]) if batch.real[row].any() else -1
+        if len(places) != 2 or places[1] != last or special.cls is None or places[0] + 1 >= places[1]:
+            continue
+        pairs += 1
+        second = slice(places[0] + 1, places[1])
+        types = torch.zeros_like(batch.ids[row]) if batch.types is None else batch.types[row]
+        if not bool((types[second] == 1).all()) or bool(types[: places[0]][batch.real[row, : places[0]]].any()):
+            what = "the batch has no token_type_ids" if batch.types is None else (
+                f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}")  # fmt: skip
+            return Evidence(batch.name, "wrong", float((types[second] != 1).sum()), 0.0,
+                            f"row {row} token {places[0] + 1}", what)  # fmt: skip
+    return Evidence(batch.name, "ok", 0.0, 0.0) if pairs else unknown(batch.name, "no row is a pair of texts")
+
+
+def special_tokens(exam: Examination) -> list[Evidence]:
+    """Special tokens are there once."""
+    words = exam.subject.words
+    special = words.special
+    begin = special.cls if special.cls is not None else special.bos
+    found = list(_doubled_by_tokenizer(exam, begin))
+    adds = None
+    if words.known:
+        with_special = words.encode(exam.texts[0])["input_ids"]
+        plain = words.encode(exam.texts[0], special=False)["input_ids"]
+        adds = begin is not None and with_special[:1] == [begin] and plain[:1] != [begin]
+    for batch in exam.batches:
+        found.append(_specials_of(exam, batch, begin, adds=bool(adds)))
+    return found or [unknown("no batch", "no batch or tokenizer is given")]
+
+
+def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Iterator[Evidence]:
+    """Look at what the tokenizer itself makes of the texts."""
+    if not exam.subject.words.known:
+        return
+    for n, text in enumerate(exam.texts):
+        ids = exam.subject.words.encode(text)["input_ids"]
+        if begin is not None and ids[:2] == [begin, begin]:
+            name = exam.spell(begin)
+            yield Evidence("the texts", "wrong", 2.0, 1.0, f"text {n}", f"it begins with two {name}: the text has one, "
+                           "and the tokenizer adds another")  # fmt: skip
+            return
+    yield Evidence("the texts", "ok", 1.0, 1.0) if begin is not None else unknown(
+        "the texts", "the tokenizer has no begin token")  # fmt: skip
+
+
+def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, adds: bool) -> Evidence:
+    special, missing, starts = exam.subject.words.special, [], 0
+    for row in range(len(batch.ids)):
+        places = batch.real[row].nonzero()[:, 0].tolist()
+        ids = batch.ids[row].tolist()
+        firsts = [place for n, place in enumerate(places)
+                  if n == 0 or (batch.documents is not None
+                                and batch.documents[row, place] != batch.documents[row, places[n - 1]])]  # fmt: skip
+        for n, (here, after) in enumerate(zip(places, places[1:], strict=False)):
+            doubled = ids[here] == ids[after]
+            if doubled and begin is not None and ids[here] == begin and begin not in (special.pad, special.eos):
+                where = f"row {row} token {after} {exam.spell(begin)!r}"
+                return Evidence(batch.name, "wrong", 2.0, 1.0, where, f"two {exam.spell(begin)} follow each other")
+            end = special.sep if special.sep is not None and special.cls is not None else special.eos
+            if doubled and end is not None and ids[here] == end and end != special.pad and n + 2 == len(places):
+                where = f"row {row} token {after} {exam.spell(end)!r}"
+                return Evidence(batch.name, "wrong", 2.0, 1.0, where, f"the row ends with two {exam.spell(end)}")
+        starts += sum(begin is not None and ids[place] == begin for place in places)
+        missing += [(row, place) for place in firsts if begin is not None and ids[place] != begin]
+    if begin is None:
+        return unknown(batch.name, "the begin token is not known")
+    if missing and adds and not starts:
+        if not batch.padding.any() and not batch.packed and len(batch.ids) > 1:
+            return unknown(batch.name, "no row begins with the begin token; they may be pieces of longer texts")
+        row, token = missing[0]
+        reason = f"no text begins with {exam.spell(begin)}, which the tokenizer adds"
+        return Evidence(batch.name, "wrong", 0.0, 1.0, f"row {row} token {token}", reason)
+    if not starts and not adds:
+        return unknown(batch.name, "whether texts begin with a special token is not known; pass the tokenizer")
+    return Evidence(batch.name, "ok", 1.0, 1.0)
+
+
+def labels(exam: Examination) -> list[Evidence]:
+    """Labels are shifted once."""
+    batches = [batch for batch in exam.batches if batch.labels is not None]
+    if not batches:
+        return [unknown("no batch", "no batch has labels")]
+    if exam.two_halves:
+        return [_teacher(batch) for batch in batches]
+    if exam.subject.kind != "causal":
+        return [unknown(batch.name, "labels of a model that is not causal are not shifted") for batch in batches]
+    return [_shift(exam, batch) for batch in batches]
+
+
+def _teacher(batch: ExaminedBatch) -> Evidence:
+    """The decoder reads labels shifted by one: without the shift it reads what it is to predict."""
+    ids, labels = batch.given.get("decoder_input_ids"), batch.given.get("labels")
+    if not isinstance(ids, Tensor) or not isinstance(labels, Tensor) or ids.shape != labels.shape:
+        return unknown(batch.name, "the model makes decoder_input_ids of the labels itself")
+    kept = labels != IGNORED
+    equal = float((ids == labels)[kept].float().mean()) if kept.any() else 0.0
+    shifted = kept[:, 1:]
+    right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean()) if shifted.any() else 0.0
+    if equal >= _AGREE and right < _APART:
+        return Evidence(batch.name, "wrong", equal, _APART, None, "decoder_input_ids are the labels: the decoder reads "
+                        "what it is to predict")  # fmt: skip
+    if right >= _AGREE:
+        return Evidence(batch.name, "ok", equal, _APART)
+    return unknown(batch.name, "decoder_input_ids are neither the labels nor the labels shifted by one")
+
+
+def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
+    """Tell how far labels are shifted in the batch, and how far the model shifts them itself."""
+    assert batch.labels is not None
+    of_batch = _offset(batch)
+    if of_batch is None:
+        return unknown(batch.name, "labels are neither the tokens nor the tokens shifted by one")
+    of_model = _model_shift(exam, batch)
+    if of_model is None:
+        name = type(exam.subject.model).__name__
+        assumed = exam.subject.core is not None and name.endswith(("ForCausalLM", "LMHeadModel"))
+        if not assumed:
+            return unknown(batch.name, f"how far {name} shifts labels in its loss is not known")
+        of_model = 1
+    total = of_batch + of_model
+    if total == 1:
+        return Evidence(batch.name, "ok", 1.0, 1.0)
+    reason = (f"labels are shifted by {of_batch} in the batch and by {of_model} in the model's loss: a token is trained "
+              f"to predict {'itself' if total == 0 else f'the token {total} after it'}")  # fmt: skip
+    return Evidence(batch.name, "wrong", float(total), 1.0, None, reason)
+
+
+def _offset(batch: ExaminedBatch) -> int | None:
+    """Return the offset at which labels are tokens; None if it is none of 0 and 1, or both."""
+    labels = batch.labels
+    assert labels is not None
+    shares = []
+    for offset in (0, 1, 2):
+        ahead = labels[:, : labels.shape[1] - offset]
+        kept = ahead != IGNORED
+        tokens = batch.ids[:, offset:]
+        shares.append(float((ahead == tokens)[kept].float().mean()) if kept.any() else 0.0)
+    best = max(range(3), key=shares.__getitem__)
+    others = [share for n, share in enumerate(shares) if n != best]
+    return best if shares[best] >= _AGREE and max(others) < max(_APART, shares[best] - 0.2) else None
+
+
+def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
+    """Return by how much the model shifts labels: the offset at which its loss is the cross-entropy of its logits."""
+    labels = batch.labels
+    assert labels is not None
+    if exam.subject.call is not None or exam.subject.core is None or not exam.subject.takes("labels"):
+        return None
+    try:
+        with exam.subject.under(exam.backends[0]):
+            made = exam.subject.with_labels(batch.given, labels)
+    except AttnscopeError:
+        return None
+    loss, logits = getattr(made, "loss", None), getattr(made, "logits", None)
+    if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != labels.shape:
+        return None
+    gaps = []
+    for offset in (0, 1, 2):
+        length = labels.shape[1] - offset
+        if length < 1 or not bool((labels[:, offset:] != IGNORED).any()):
+            gaps.append(float("inf"))
+            continue
+        ours = nn.functional.cross_entropy(
+            logits[:, :length].float().flatten(0, 1), labels[:, offset:].to(logits.device).flatten(),
+            ignore_index=IGNORED)  # fmt: skip
+        gaps.append(abs(float(ours) - float(loss)) / max(1.0, abs(float(loss))))
+    best = min(range(3), key=gaps.__getitem__)
+    near = sorted(gaps)
+    return best if finite(near[0]) is not None and near[0] < 5e-3 and near[1] > 4 * near[0] + 1e-4 else None

@@ -1,0 +1,134 @@
+"""Checks of several passes: decoding with a cache, prefill in chunks, and dropout."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.engines.transformers.backends import BackendCall
+from attnscope.findings.doctor import Evidence
+from attnscope.studies.doctor.batches import ExaminedBatch
+from attnscope.studies.doctor.examination import Examination, finite, relative_gap
+from attnscope.studies.doctor.masks import NO_PROBES, examined_batches, unknown
+from attnscope.studies.doctor.subject import first_tensor
+
+_DECODED = 4  # tokens that are decoded one by one
+
+
+def cached_decoding(exam: Examination) -> list[Evidence]:
+    """Decoding token by token with a cache gives the outputs of the whole text."""
+    return _in_steps(exam, "decoded with a cache", lambda n: [n - _DECODED, *[1] * _DECODED])
+
+
+def chunked_prefill(exam: Examination) -> list[Evidence]:
+    """A prompt in chunks gives the outputs of the whole prompt."""
+    return _in_steps(exam, "in 3 chunks", lambda n: [n - 2 * (n // 3), n // 3, n // 3])
+
+
+def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
+    subject = exam.subject
+    if subject.kind == "bidirectional":
+        return [unknown("the model", "a bidirectional model does not decode")]
+    if subject.core is None or not (subject.takes("past_key_values") and subject.takes("use_cache")):
+        return [unknown("the model", "it takes no past_key_values and use_cache")]
+    if not exam.rows:
+        return [unknown("the model", NO_PROBES)]
+    found = []
+    batches = [exam.alone(max(exam.rows, key=len))] if not exam.two_halves else []
+    if "long" in exam._probes and not exam.two_halves:
+        batches.append(exam._probes["long"])
+    if len(exam.rows) > 1 or exam.two_halves:
+        with_positions = subject.takes("position_ids") and not exam.two_halves
+        batches.append(exam.probe("left", with_positions=with_positions))
+    if subject.learned_positions and not subject.takes("position_ids"):
+        batches = batches[:1]
+    for batch in batches:
+        for backend in exam.backends:
+            found.append(_stepwise(exam, batch, backend, what, sizes))
+    return found
+
+
+def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, sizes: Any) -> Evidence:
+    side = "decoder_input_ids" if exam.two_halves else "input_ids"
+    ids = batch.given[side]
+    length = ids.shape[1]
+    examined = f"{batch.name} {what}, {backend}"
+    if length < _DECODED + 2:
+        return unknown(examined, f"the text has only {length} tokens")
+    outputs, past, done = list[Tensor](), None, 0
+    try:
+        whole = exam.output(batch, backend)
+        for size in sizes(length):
+            if size < 1:
+                continue
+            given: dict[str, Any] = {**batch.given, side: ids[:, done : done + size]}
+            if not exam.two_halves:
+                if batch.attended is not None:
+                    given["attention_mask"] = batch.given["attention_mask"][:, : done + size]
+                if "position_ids" in batch.given:
+                    given["position_ids"] = batch.given["position_ids"][:, done : done + size]
+            if past is not None:
+                given["past_key_values"] = past
+            with exam.subject.under(backend):
+                made = exam.subject.raw(given, use_cache=True)
+            past = getattr(made, "past_key_values", None)
+            output = first_tensor(made)
+            if past is None or output is None:
+                return unknown(examined, "it returns no past_key_values")
+            outputs.append(output)
+            done += size
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    cached = torch.cat(outputs, 1)
+    real = batch.real if not exam.two_halves else None
+    reason = f"outputs {what} differ from those of the whole text"
+    base = batch if not exam.two_halves else batch
+    where_batch = exam.decoder_of(batch) if exam.two_halves else batch
+    return exam.compare(examined, cached, whole, base, backend, where=exam.at(where_batch or batch, backend),
+                        rows=real, reason=reason)  # fmt: skip
+
+
+def dropout(exam: Examination) -> list[Evidence]:
+    """The model gives the same outputs twice in evaluation."""
+    batches = examined_batches(exam)[:1]
+    if not batches:
+        return [unknown("the model", NO_PROBES)]
+    found = []
+    active = [name for name, module in exam.subject.model.named_modules()
+              if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.training and module.p > 0]  # fmt: skip
+    if active:
+        reason = f"{len(active)} dropout modules stay in training mode after eval()"
+        found.append(Evidence("modules after eval()", "wrong", float(len(active)), 0.0, active[0], reason))
+    for batch in batches:
+        for backend in exam.backends:
+            found.append(_twice(exam, batch, backend))
+    return found
+
+
+def _twice(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    """Run a batch three times in evaluation mode, and read the dropout that attention is given."""
+    examined = f"{batch.name} run three times, {backend}"
+    given: dict[str, float] = {}
+
+    def on_call(call: BackendCall) -> None:
+        share = call.named.get("dropout")
+        if isinstance(share, float) and share > 0:
+            given.setdefault(f"L{call.layer}", share)
+
+    try:
+        with exam.subject.under(backend):
+            outputs = [exam.subject.run(batch.given, on_call, use_cache=False) for _ in range(3)]
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    if given:
+        layer, share = next(iter(given.items()))
+        return Evidence(examined, "wrong", share, 0.0, f"{backend} {layer}", "attention drops weights in evaluation")
+    rows = batch.real if outputs[0].shape[:2] == batch.ids.shape else None
+    gaps = [relative_gap(output, outputs[0], rows) for output in outputs[1:]]
+    value, at = max(gaps)
+    # kernels on a GPU may add in another order; dropout changes far more than that
+    limit = 0.0 if exam.subject.device.type == "cpu" else exam.limit(batch, backend)
+    if value <= limit:
+        return Evidence(examined, "ok", value, limit)
+    return Evidence(examined, "wrong", finite(value), limit, exam.at(batch, backend)(*at), "outputs differ from run to run")

@@ -1,0 +1,257 @@
+"""One examination: the model, the probes, the batches, and what is run of them; each pass at most once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.doctor import Evidence, Soundness
+from attnscope.studies.check.rounding import FLOOR
+from attnscope.studies.doctor.audit import Audit, Finding, Place
+from attnscope.studies.doctor.batches import ExaminedBatch, probe
+from attnscope.studies.doctor.subject import Subject
+from attnscope.studies.doctor.words import ordinary_ids
+
+_RUNS, _FACTOR = 3, 2.0  # as in studies.check.rounding
+
+
+@dataclass
+class Examination:
+    """What checks share.
+
+    Attributes:
+        subject: The model.
+        backends: Implementations of attention that run here.
+        refused: Why others do not, by name.
+        rows: Ids of the texts of the probes; none if the vocabulary is not known.
+        pad: Id that pads probes.
+        batches: The batches of the user, and what the collator made.
+        texts: Texts of the probes, as reports name them.
+        features: Ids of the texts that the collator was given; None without a collator.
+        longest_probe: Tokens of the longest probe.
+    """
+
+    subject: Subject
+    backends: list[str]
+    refused: dict[str, str]
+    rows: list[list[int]]
+    pad: int
+    batches: list[ExaminedBatch]
+    texts: list[str]
+    features: list[list[int]] | None = None
+    longest_probe: int = 512
+    collator_error: str | None = None
+    _audits: dict[tuple[int, str], Audit | str] = field(default_factory=dict)
+    _outputs: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    _limits: dict[tuple[int, str], float] = field(default_factory=dict)
+    _probes: dict[str, ExaminedBatch] = field(default_factory=dict)
+    _reference: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def two_halves(self) -> bool:
+        """The model has an encoder and a decoder."""
+        return self.subject.kind == "encoder-decoder"
+
+    def probe(self, side: str, *, with_positions: bool) -> ExaminedBatch:
+        """Return the texts as one padded batch."""
+        name = f"{side} {with_positions}"
+        if name not in self._probes:
+            made = probe(self.rows, side, self.pad, with_positions=with_positions)
+            offset = self.subject.position_offset
+            if with_positions and offset:
+                positions = made.given["position_ids"] + offset
+                made.given["position_ids"] = positions.masked_fill(made.padding, max(offset - 1, 0))
+            self._probes[name] = self.with_decoder(made)
+        return self._probes[name]
+
+    def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
+        """Give a batch a decoder's input if the model needs one and the batch has none."""
+        if self.two_halves and "decoder_input_ids" not in batch.given and "labels" not in batch.given:
+            count = min(6, min(map(len, self.rows)))
+            ids = torch.tensor([row[:count] for row in self.rows])
+            batch.given["decoder_input_ids"] = ids[torch.arange(len(batch.ids)) % len(ids)]
+        return batch
+
+    def decoder_of(self, batch: ExaminedBatch) -> ExaminedBatch | None:
+        """Return what the decoder reads of a batch, as a batch."""
+        ids = batch.given.get("decoder_input_ids")
+        if not self.two_halves or not isinstance(ids, Tensor):
+            return None
+        mask = batch.given.get("decoder_attention_mask")
+        attended = None if mask is None else mask != 0
+        padding = torch.zeros_like(ids, dtype=torch.bool) if attended is None else ~attended
+        return ExaminedBatch(f"decoder of {batch.name}", {}, ids, padding, attended=attended)
+
+    def alone(self, ids: Sequence[int] | Tensor, **more: Any) -> ExaminedBatch:
+        """Return one text by itself."""
+        row = torch.as_tensor(ids).reshape(1, -1)
+        given = {"input_ids": row, "attention_mask": torch.ones_like(row), **more}
+        none = torch.zeros_like(row, dtype=torch.bool)
+        return ExaminedBatch("a text alone", given, row, none, attended=~none)
+
+    def audit(self, batch: ExaminedBatch, backend: str) -> Audit:
+        """Read how a backend attends in a batch.
+
+        Raises:
+            AttnscopeError: The model does not take the batch under this backend.
+        """
+        key = id(batch), backend
+        if key not in self._audits:
+            audit = Audit(self.subject, batch, backend, self.decoder_of(batch))
+            try:
+                self._outputs[key] = audit.run()
+                self._audits[key] = audit
+            except AttnscopeError as e:
+                self._audits[key] = e.line()
+        found = self._audits[key]
+        if isinstance(found, str):
+            raise AttnscopeError(found)
+        return found
+
+    def output(self, batch: ExaminedBatch, backend: str) -> Tensor:
+        """Return the logits of a batch."""
+        key = id(batch), backend
+        if key not in self._outputs:
+            self._outputs[key] = self.run(batch.given, backend)
+            self._probes.setdefault(f"{id(batch)}", batch)  # kept, so that its id stays its own
+        return self._outputs[key]
+
+    def run(self, given: Mapping[str, Any], backend: str, **more: Any) -> Tensor:
+        """Run a batch as training does, without a cache; returns the logits."""
+        with self.subject.under(backend):
+            return self.subject.run(given, **{"use_cache": False, **more})
+
+    def limit(self, batch: ExaminedBatch, backend: str) -> float:
+        """Return by how much rounding moves the logits of a batch, as a share of the largest: see check.rounding."""
+        key = id(batch), backend
+        if key not in self._limits:
+            plain, low = self.output(batch, backend), self.subject.dtype != torch.float32
+            sums: list[Tensor | None] = []
+            worst = 0.0
+            for seed in range(_RUNS):
+                on_call = _rounded_attention(seed) if low else None
+                with self.subject.under(backend), self.subject.rounded(seed, sums):
+                    moved = self.subject.run(batch.given, on_call, use_cache=False)
+                gap = relative_gap(moved, plain, batch.real if moved.shape[:2] == batch.ids.shape else None)[0]
+                worst = max(worst, gap)
+            self._limits[key] = max(FLOOR, _FACTOR * worst)
+        return self._limits[key]
+
+    def compare(
+        self, examined: str, ours: Tensor, theirs: Tensor, base: ExaminedBatch, backend: str, *,
+        where: Callable[[int, int], str], rows: Tensor | None = None, reason: str | None = None,
+    ) -> Evidence:  # fmt: skip
+        """Compare logits of two ways to the same numbers, within what rounding explains.
+
+        Args:
+            examined: What was run.
+            ours: (B, T, D).
+            theirs: The same tokens run otherwise.
+            base: The batch on which rounding is measured.
+            backend: The implementation of attention.
+            where: Names a row and token.
+            rows: Which tokens are compared, (B, T); None for all.
+            reason: What a difference means.
+        """
+        value, at = relative_gap(ours, theirs, rows)
+        limit = FLOOR
+        if not value <= limit or self.subject.dtype != torch.float32:
+            limit = max(limit, self.limit(base, backend))
+        verdict: Soundness = "ok" if value <= limit else "wrong"
+        place = where(*at) if value > 0 else None
+        return Evidence(examined, verdict, finite(value), limit, place, reason if verdict == "wrong" else None)
+
+    def spell(self, number: int) -> str:
+        """Return how a token is written."""
+        return self.subject.words.spell(number) if self.subject.words.known else f"#{number}"
+
+    def place(self, place: Place, batch: ExaminedBatch) -> str:
+        """Name a place: backend, layer and head, row, tokens."""
+        named = [place.backend] if place.backend else []
+        if place.layer is not None:
+            named.append(place.layer + ("" if place.head is None else f"H{place.head}"))
+        ids = batch.ids
+        if place.layer is not None and place.layer.startswith("decoder") and (d := self.decoder_of(batch)) is not None:
+            ids = d.ids
+        if place.row is not None and place.row < len(ids):
+            if len(ids) > 1:
+                named.append(f"row {place.row}")
+            if place.token is not None and place.token < ids.shape[1]:
+                named.append(f"token {place.token} {self.spell(int(ids[place.row, place.token]))!r}")
+            if place.key is not None and place.key < ids.shape[1]:
+                named.append(f"key {place.key} {self.spell(int(ids[place.row, place.key]))!r}")
+        return " ".join(named)
+
+    def at(self, batch: ExaminedBatch, backend: str) -> Callable[[int, int], str]:
+        """Return a function that names a row and token of a batch."""
+        return lambda row, token: self.place(Place(backend, None, None, row, token), batch)
+
+    def finding(self, found: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
+        """Turn a measurement of an audit into evidence."""
+        verdict: Soundness = "ok" if found.value <= found.limit and not found.cells else "wrong"
+        note = found.note or reason
+        if found.cells and not found.note:
+            pairs = "pair" if found.cells == 1 else "pairs"
+            note = f"{found.cells} {pairs} of a query and a key" + (f": {reason}" if reason else "")
+        examined = f"{batch.name}, {backend}"
+        place = self.place(found.place, batch) if found.value > 0 or found.cells else None
+        return Evidence(examined, verdict, finite(found.value), found.limit, place, note if verdict == "wrong" else None)
+
+    def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
+        """Replace some tokens by random ordinary ones, each by another."""
+        self.subject.seeds.add(seed)
+        size = self.subject.vocab_size or int(ids.max()) + 1
+        pool = torch.tensor(ordinary_ids(size, self.subject.words.special) or range(size))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = pool[torch.randint(len(pool), ids.shape, generator=generator)].to(ids.device)
+        again = pool[(torch.searchsorted(pool, drawn.cpu()) + 1) % len(pool)].to(ids.device)
+        drawn = torch.where(drawn == ids, again, drawn)
+        return torch.where(where, drawn.to(ids.dtype), ids)
+
+
+def relative_gap(ours: Tensor, theirs: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:
+    """Return the largest difference as a share of the largest magnitude (if above 1), and its row and token.
+
+    Where one of two numbers is not finite and the other is, the difference is infinite.
+    """
+    ours, theirs = ours.float(), theirs.float().to(ours.device)
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    finite_both = ours.isfinite() & theirs.isfinite()
+    gap = (ours - theirs).abs().masked_fill(~finite_both, torch.inf).masked_fill(same, 0.0).amax(-1)  # (B, T)
+    kept = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
+    if not kept.any():
+        return 0.0, (0, 0)
+    gap = gap.masked_fill(~kept, 0.0)
+    sizes = theirs.abs().masked_fill(~theirs.isfinite(), 0.0).amax(-1).masked_fill(~kept, 0.0)
+    at = int(gap.argmax())
+    return float(gap.max()) / max(1.0, float(sizes.max())), (at // gap.shape[1], at % gap.shape[1])
+
+
+def finite(value: float) -> float | None:
+    """Return a number for JSON; None if it is not finite."""
+    return value if abs(value) < float("inf") else None
+
+
+def _rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
+    """Round scores, weights and output of a backend once more, as its own type does."""
+    step = [0]
+
+    def on_call(call: Any) -> Tensor | None:
+        step[0] += 1
+        generator = torch.Generator().manual_seed(1000 * seed + step[0])
+        unit = float(torch.finfo(call.q.dtype).eps) / 2
+
+        def noise(shape: Any) -> Tensor:
+            return (1 + unit * (torch.rand(shape, generator=generator) * 2 - 1)).to(call.q.device)
+
+        q = (call.q.float() * noise(call.q.shape) * noise((*call.q.shape[:3], 1))).to(call.q.dtype)
+        named = {"dropout": 0.0} if "dropout" in call.named else {}
+        moved = call.again(q, (call.v.float() * noise(call.v.shape)).to(call.v.dtype), **named)
+        return (moved.float() * noise(moved.shape)).to(call.output.dtype).transpose(1, 2)
+
+    return on_call
+
+

@@ -1,0 +1,617 @@
+"""Checks of which tokens a token sees: the future, neighbours in a pack, padding, windows, prefixes, 4-D masks."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.doctor import Evidence
+from attnscope.studies.doctor.audit import Audit
+from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
+from attnscope.studies.doctor.examination import Examination, finite, relative_gap
+
+NO_PROBES = "the vocabulary is not known; pass a batch or a tokenizer"
+NO_INTERFACE = "its attention does not run through the interface of transformers, so masks cannot be read"
+
+
+def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
+    """Return evidence that nothing can be told."""
+    return Evidence(examined, "unknown", value, limit, None, reason)
+
+
+def audits(exam: Examination, batches: list[ExaminedBatch]) -> Iterator[tuple[ExaminedBatch, str, Audit | str]]:
+    """Audit batches under every backend: a failed one gives its reason."""
+    for batch in batches:
+        for backend in exam.backends:
+            try:
+                yield batch, backend, exam.audit(batch, backend)
+            except AttnscopeError as e:
+                yield batch, backend, e.message
+
+
+def examined_batches(exam: Examination) -> list[ExaminedBatch]:
+    """Return a probe, if there is one, and the user's batches."""
+    return ([exam.probe("right", with_positions=False)] if exam.rows else []) + exam.batches
+
+
+def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> Iterator[Evidence]:
+    """Yield what the masks of backends say of one check."""
+    for batch, backend, audit in audits(exam, batches):
+        examined = f"{batch.name}, {backend}"
+        if isinstance(audit, str):
+            yield unknown(examined, audit)
+        elif name in audit.leaks:
+            yield exam.finding(audit.leaks[name], batch, backend, reason)
+        elif name in audit.hidden:
+            yield exam.finding(audit.hidden[name], batch, backend, "keys that it should see are hidden")
+        elif f"read {name}" in audit.findings:
+            yield Evidence(examined, "ok", 0.0, 0.0)
+        elif not audit.layers:
+            yield unknown(examined, NO_INTERFACE)
+        elif "masks" in audit.skipped:
+            yield unknown(examined, audit.skipped["masks"])
+
+
+def future(exam: Examination) -> list[Evidence]:
+    """A token does not see those after it."""
+    kind = exam.subject.kind
+    if kind is None:
+        return [unknown("the model", "nothing says whether it is causal; pass kind='causal'")]
+    if kind == "bidirectional":
+        return [unknown("the model", "it is bidirectional: every token may see every other")]
+    found: list[Evidence] = []
+    if exam.two_halves:
+        found += _future_of_decoder(exam)
+    else:
+        for batch in examined_batches(exam):
+            for backend in exam.backends:
+                found.append(_later_replaced(exam, batch, backend))
+    batches = [batch for batch in examined_batches(exam) if batch.allowed is None]
+    return found + list(read_masks(exam, "future", batches, "an earlier token sees a later one"))
+
+
+def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    examined = f"{batch.name} with its second half replaced, {backend}"
+    length = batch.ids.shape[1]
+    cut = length // 2
+    if batch.prefix is not None:
+        cut = max(cut, int(batch.prefix.max()))
+    if batch.allowed is not None:
+        later = batch.allowed.triu(1).any(0).any(0).nonzero()
+        cut = max(cut, int(later.max()) + 1) if len(later) else cut
+    if cut >= length:
+        return unknown(examined, "the prefix is the whole row")
+    later_tokens = torch.arange(length, device=batch.ids.device)[None].expand(batch.ids.shape) >= cut
+    changed = exam.other_tokens(batch.ids, later_tokens & batch.real)
+    try:
+        plain = exam.output(batch, backend)
+        moved = exam.run({**batch.given, "input_ids": changed}, backend)
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    rows = ~later_tokens & batch.real
+    if plain.shape[:2] != batch.ids.shape or not rows.any():
+        return unknown(examined, "it has no output for each token")
+    reason = "outputs of earlier tokens change when later ones are replaced"
+    return exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows, reason=reason)
+
+
+def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
+    for batch in examined_batches(exam):
+        decoder = exam.decoder_of(batch)
+        if decoder is None or decoder.ids.shape[1] < 2:
+            continue
+        cut = decoder.ids.shape[1] // 2
+        later = torch.arange(decoder.ids.shape[1], device=decoder.ids.device)[None].expand(decoder.ids.shape) >= cut
+        changed = exam.other_tokens(decoder.ids, later)
+        for backend in exam.backends:
+            examined = f"{decoder.name} with its second half replaced, {backend}"
+            try:
+                plain = exam.output(batch, backend)
+                moved = exam.run({**batch.given, "decoder_input_ids": changed}, backend)
+            except AttnscopeError as e:
+                yield unknown(examined, e.message)
+                continue
+            reason = "outputs of earlier tokens change when later ones are replaced"
+            yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(decoder, backend),
+                               rows=~later & decoder.real, reason=reason)  # fmt: skip
+
+
+def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
+    """Return batches in which documents are packed, or why there are none."""
+    packed = [batch for batch in exam.batches if batch.packed]
+    if packed:
+        return packed, None
+    if exam.subject.kind != "causal" or exam.subject.core is None or not exam.subject.takes("position_ids"):
+        return [], "no batch is packed"
+    if len(exam.rows) < 2:
+        return [], NO_PROBES
+    if "packed" not in exam._probes:
+        most = exam.subject.longest or 10**9
+        rows = [row[: max(2, most // 3)] for row in exam.rows[:3]]
+        exam._probes["packed"] = packed_probe(rows)
+    return [exam._probes["packed"]], None
+
+
+def packed_documents(exam: Examination) -> list[Evidence]:
+    """Documents of a pack do not read each other."""
+    found = list(_unmarked(exam))
+    batches, why = packs(exam)
+    if why is not None:
+        return [*found, unknown("the model", why)] if not found else found
+    for batch in batches:
+        for backend in exam.backends:
+            found += [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
+    return found + list(read_masks(exam, "packed_documents", batches, "weight on other documents"))
+
+
+def _unmarked(exam: Examination) -> Iterator[Evidence]:
+    """Tell of batches that look packed, and say nothing of documents."""
+    special = exam.subject.words.special
+    for batch in exam.batches:
+        if batch.documents is not None or special.bos is None or special.bos in (special.eos, special.pad):
+            continue
+        begins = int(((batch.ids == special.bos) & batch.real).sum(1).max())
+        if begins > 2:
+            reason = (f"a row has {begins} begin tokens, but no position_ids, cu_seq_lens, seq_idx or mask that tells "
+                      "documents apart; pass documents=")  # fmt: skip
+            yield unknown(batch.name, reason)
+
+
+def _neighbour_replaced(
+    exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object
+) -> Evidence:
+    """Replace every other document, and compare the outputs of those between."""
+    documents = batch.documents
+    assert documents is not None
+    examined = f"{batch.name} with {'every second' if turn else 'the other'} document replaced, {backend}"
+    order = _document_order(documents)
+    replaced = (order % 2 == turn) & batch.real
+    changed = exam.other_tokens(batch.ids, replaced, seed=turn)
+    try:
+        plain = exam.run(batch.given, backend, **more) if more else exam.output(batch, backend)
+        moved = exam.run({**batch.given, "input_ids": changed}, backend, **more)
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    rows = batch.real & ~replaced
+    if not rows.any() or not replaced.any():
+        return unknown(examined, "no row has two documents")
+    if plain.shape[:2] != batch.ids.shape:
+        return unknown(examined, "it has no output for each token")
+    reason = "outputs of a document change when its neighbours are replaced"
+    return exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows, reason=reason)
+
+
+def _document_order(documents: Tensor) -> Tensor:
+    """Number documents within each row, from 0; -1 for padding."""
+    order = torch.full_like(documents, -1)
+    for row, numbers in enumerate(documents.tolist()):
+        known = {number: n for n, number in enumerate(dict.fromkeys(n for n in numbers if n >= 0))}
+        order[row] = torch.tensor([known.get(number, -1) for number in numbers])
+    return order
+
+
+def packed_with_cache(exam: Examination) -> list[Evidence]:
+    """Documents of a pack do not read each other with a cache either, which evaluation makes by default."""
+    batches, why = packs(exam)
+    if why is not None:
+        return [unknown("the model", why)]
+    subject = exam.subject
+    if not subject.takes("use_cache") or not getattr(subject.config, "use_cache", False):
+        return [unknown("the model", "it makes no cache by itself")]
+    found = []
+    for batch in batches:
+        if "use_cache" in batch.given:
+            continue
+        backend = exam.backends[0]
+        turns = [_neighbour_replaced(exam, batch, backend, turn, use_cache=True) for turn in (0, 1)]
+        evidence = max(turns, key=lambda each: (each.verdict == "wrong", each.value or 0.0))
+        if evidence.verdict == "wrong":
+            reason = ("with use_cache=True, the default of the model, documents read each other; with use_cache=False, "
+                      "as transformers.Trainer sets it, see packed_documents: how you call it is not known")  # fmt: skip
+            evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
+        found.append(evidence)
+    return found or [unknown("the batch", "it says use_cache")]
+
+
+def packed_positions(exam: Examination) -> list[Evidence]:
+    """Positions restart with each document of a pack."""
+    batches, why = packs(exam)
+    if why is not None:
+        return [unknown("the model", why)]
+    found = []
+    for batch in batches:
+        if batch.positions is not None:
+            found.append(_restarts(exam, batch))
+        if batch.positions is None or batch not in exam.batches:
+            found += [_packed_alone(exam, batch, backend) for backend in exam.backends]
+    return found
+
+
+def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
+    """Find the first document whose positions do not start where those of the first do, or do not count by one."""
+    documents, positions = batch.documents, batch.positions
+    assert documents is not None and positions is not None
+    begins = []
+    for row in range(len(documents)):
+        for number in dict.fromkeys(n for n in documents[row].tolist() if n >= 0):
+            place = (documents[row] == number).nonzero()[:, 0]
+            begins.append((row, int(place[0]), int(positions[row, place[0]]), positions[row, place].diff()))
+    first = min(start for *_, start, _ in begins)
+    for row, token, start, steps in begins:
+        if start != first or bool((steps != 1).any()):
+            reason = f"a document starts at position {start}, and the first at {first}" if start != first else (
+                "positions within a document do not count by one")  # fmt: skip
+            value = float(start - first) if start != first else float((steps - 1).abs().max())
+            where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
+            return Evidence(batch.name, "wrong", value, 0.0, where, reason)
+    return Evidence(batch.name, "ok", 0.0, 0.0)
+
+
+def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    """Compare documents of a pack with the same documents alone."""
+    examined = f"documents of {batch.name} alone, {backend}"
+    documents = batch.documents
+    assert documents is not None
+    turns = [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
+    if any(each.verdict != "ok" for each in turns):
+        return unknown(examined, "documents read each other, so positions cannot be told apart from that")
+    worst: Evidence | None = None
+    try:
+        packed = exam.output(batch, backend)
+        for row in range(len(documents)):
+            for number in dict.fromkeys(n for n in documents[row].tolist() if n >= 0):
+                place = (documents[row] == number).nonzero()[:, 0]
+                text = exam.alone(batch.ids[row, place])
+                by_itself = exam.output(text, backend)
+                evidence = exam.compare(
+                    examined, packed[row : row + 1, place], by_itself, text, backend,
+                    where=lambda _, token, row=row, place=place: exam.at(batch, backend)(row, int(place[token])),
+                    reason="outputs differ from those of the document alone",
+                )  # fmt: skip
+                if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
+                    worst.verdict == "wrong", _share(worst)):  # fmt: skip
+                    worst = evidence
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    return worst or unknown(examined, "there is no document")
+
+
+def _share(evidence: Evidence) -> float:
+    return float("inf") if evidence.value is None else evidence.value / max(evidence.limit or 0.0, 1e-300)
+
+
+def padding(exam: Examination) -> list[Evidence]:
+    """A text has the same outputs padded on the left, on the right, and not at all."""
+    found: list[Evidence] = []
+    if not exam.rows and not exam.batches:
+        return [unknown("the model", NO_PROBES)]
+    if exam.rows and not exam.subject.takes("attention_mask") and exam.subject.call is None:
+        found.append(unknown("the probes", "the model takes no attention_mask"))
+    elif exam.rows:
+        for side in ("right", "left"):
+            positions = side == "left" and exam.subject.takes("position_ids")
+            if side == "left" and exam.subject.learned_positions and not positions:
+                found.append(unknown("texts padded on the left", "its positions are learned, and it takes no position_ids"))
+                continue
+            batch = exam.probe(side, with_positions=positions)
+            found += [_like_alone(exam, batch, backend) for backend in exam.backends]
+            found += read_masks(exam, "padding", [batch], "weight on padding")
+    for batch in exam.batches:
+        if batch.padding.any() and not batch.packed and batch.allowed is None:
+            found += [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
+            found += read_masks(exam, "padding", [batch], "weight on padding")
+    return found or [unknown("the batch", "nothing is padded")]
+
+
+def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    """Compare each text of a padded batch with the text alone."""
+    examined = f"{batch.name} against each alone, {backend}"
+    worst: Evidence | None = None
+    try:
+        padded = exam.output(batch, backend)
+        decoder = batch.given.get("decoder_input_ids")
+        for row in range(len(batch.ids)):
+            text = _text_alone(exam, batch, row)
+            by_itself = exam.output(text, backend)
+            if decoder is not None:
+                ours, places = padded[row : row + 1], torch.arange(padded.shape[1])
+            else:
+                places = batch.real[row].nonzero()[:, 0]
+                ours = padded[row : row + 1, places.to(padded.device)]
+            evidence = exam.compare(
+                examined, ours, by_itself, text, backend,
+                where=lambda _, token, row=row, places=places: exam.at(batch, backend)(row, int(places[token])),
+                reason="outputs change with padding",
+            )  # fmt: skip
+            if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
+                worst.verdict == "wrong", _share(worst)):  # fmt: skip
+                worst = evidence
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    return worst or unknown(examined, "there is no text")
+
+
+def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
+    """Return a row of a batch without its padding."""
+    key = f"row {row} of {id(batch)}"
+    if key not in exam._probes:
+        places = batch.real[row]
+        more = {}
+        if batch.types is not None:
+            more["token_type_ids"] = batch.types[row, places][None]
+        for name in ("decoder_input_ids", "decoder_attention_mask"):
+            if isinstance(batch.given.get(name), Tensor):
+                more[name] = batch.given[name][row : row + 1]
+        exam._probes[key] = exam.alone(batch.ids[row, places], **more)
+    return exam._probes[key]
+
+
+def _repaired(batch: ExaminedBatch, exam: Examination, *, mask: bool, positions: bool) -> ExaminedBatch:
+    """Return a batch with the right mask, or the right positions, in place of its own."""
+    given = dict(batch.given)
+    if mask:
+        given["attention_mask"] = batch.real.long()
+    if positions and exam.subject.takes("position_ids"):
+        counted = (batch.real.long().cumsum(1) - 1).clamp_min(0) + exam.subject.position_offset
+        given["position_ids"] = counted
+    return ExaminedBatch(batch.name, given, batch.ids, batch.padding, types=batch.types)
+
+
+def mask_covers(batch: ExaminedBatch) -> bool:
+    """Tell whether the mask of a batch bars all of its padding."""
+    return batch.attended is not None and not bool((batch.attended & batch.padding).any())
+
+
+def _batch_like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    """Compare rows of the user's batch with each alone, with its mask and positions set right if they are not."""
+    needs = batch.side() in ("left", "both") and exam.subject.learned_positions and batch.positions is None
+    if mask_covers(batch) and not needs:
+        return _like_alone(exam, batch, backend)
+    fixed = _repaired(batch, exam, mask=True, positions=needs)
+    return _like_alone(exam, fixed, backend)
+
+
+def padding_mask(exam: Examination) -> list[Evidence]:
+    """The attention mask bars all padding."""
+    found = []
+    for batch in exam.batches:
+        if not batch.padding.any():
+            found.append(unknown(batch.name, "nothing is padded, as far as can be told" + _no_pad(exam)))
+            continue
+        if batch.allowed is not None:
+            found += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
+            continue
+        bare = batch.padding if batch.attended is None else batch.padding & batch.attended
+        if not bare.any():
+            found.append(Evidence(batch.name, "ok", 0.0, 0.0))
+            continue
+        effect = _effect_of_mask(exam, batch)
+        row, token = (int(n) for n in bare.nonzero()[0])
+        where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
+        if batch.attended is None and effect is not None and effect.verdict == "ok":
+            note = "there is no attention_mask; outputs of the texts are the same with one"
+            found.append(Evidence(batch.name, "ok", effect.value, effect.limit, None, note))
+            continue
+        what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
+        note = f"{what} for {int(bare.sum())} padding tokens"
+        if effect is not None and effect.value is not None:
+            changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
+            note += f"; outputs of the texts {changes} with the right mask"
+        found.append(Evidence(batch.name, "wrong", float(bare.sum()), 0.0, where, note))
+    return found or [unknown("no batch", "no batch or collator is given")]
+
+
+def _no_pad(exam: Examination) -> str:
+    return "" if exam.subject.words.special.pad is not None else ": the padding token is not known"
+
+
+def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
+    """Measure what the right attention mask changes for tokens that are no padding."""
+    backend = exam.backends[0]
+    fixed = _repaired(batch, exam, mask=True, positions=False)
+    try:
+        plain, right = exam.output(batch, backend), exam.output(fixed, backend)
+    except AttnscopeError:
+        return None
+    rows = batch.real if plain.shape[:2] == batch.ids.shape else None
+    return exam.compare("", plain, right, fixed, backend, where=exam.at(batch, backend), rows=rows)
+
+
+def padding_positions(exam: Examination) -> list[Evidence]:
+    """Padding on the left does not shift positions."""
+    found = []
+    for batch in exam.batches:
+        if batch.side() not in ("left", "both") or batch.packed or batch.allowed is not None:
+            continue
+        backend = exam.backends[0]
+        masked = batch if mask_covers(batch) else _repaired(batch, exam, mask=True, positions=False)
+        evidence = _like_alone(exam, masked, backend)
+        if evidence.verdict == "wrong":
+            right = _like_alone(exam, _repaired(batch, exam, mask=True, positions=True), backend)
+            if right.verdict != "ok":
+                evidence = unknown(evidence.examined, "outputs change with padding even with the right positions")
+            else:
+                what = "its position_ids count padding" if batch.positions is not None else "it has no position_ids"
+                evidence = Evidence(batch.name, "wrong", evidence.value, evidence.limit, evidence.where,
+                                    f"the batch is padded on the left, and {what}")  # fmt: skip
+        found.append(evidence)
+    if found or not exam.rows:
+        return found or [unknown("no batch", "no batch is padded on the left")]
+    batch = exam.probe("left", with_positions=False)
+    for backend in exam.backends:
+        evidence = _like_alone(exam, batch, backend)
+        if evidence.verdict == "wrong":
+            reason = "without position_ids, padding on the left changes outputs; no batch here is padded on the left"
+            evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
+        found.append(evidence)
+    return found
+
+
+def prefix(exam: Examination) -> list[Evidence]:
+    """Tokens of a prefix see each other, and none after it."""
+    if exam.two_halves:
+        return _encoder_sees_all(exam)
+    batches = [batch for batch in exam.batches if batch.prefix is not None]
+    given = [batch for batch in exam.batches if batch.prefix is None and _has_prefix(exam, batch)]
+    found = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
+    found += read_masks(exam, "prefix", batches, "")
+    for batch in batches:
+        found += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
+    return found or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
+
+
+def _has_prefix(exam: Examination, batch: ExaminedBatch) -> bool:
+    return exam.subject.kind == "causal" and batch.allowed is not None and bool(batch.allowed.triu(1).any())
+
+
+def _encoder_sees_all(exam: Examination) -> list[Evidence]:
+    """Replace the last token that the encoder reads: outputs of the decoder change from the first on."""
+    found = []
+    for batch, backend, audit in audits(exam, examined_batches(exam)):
+        examined = f"{batch.name}, {backend}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif "backend" in audit.hidden:
+            found.append(exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder"))
+        elif audit.layers and "masks" not in audit.skipped:
+            found.append(Evidence(examined, "ok", 0.0, 0.0))
+        else:
+            found.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
+    return found
+
+
+def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+    """Replace the last token of each prefix: the outputs of the first ones have to change."""
+    examined = f"{batch.name} with the last token of its prefix replaced, {backend}"
+    assert batch.prefix is not None
+    place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    last = place == (batch.prefix.to(place.device)[:, None] - 1)
+    if int(batch.prefix.min()) < 2:
+        return unknown(examined, "a prefix is one token")
+    try:
+        plain = exam.output(batch, backend)
+        moved = exam.run({**batch.given, "input_ids": exam.other_tokens(batch.ids, last)}, backend)
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    before = (place < (batch.prefix.to(place.device)[:, None] - 1)) & batch.real
+    value = relative_gap(moved, plain, before)[0]
+    if value > 0:
+        return Evidence(examined, "ok", finite(value), None, None, "outputs of earlier tokens change, as they should")
+    return Evidence(examined, "wrong", 0.0, None, backend, "tokens of the prefix do not see those after them")
+
+
+def window(exam: Examination) -> list[Evidence]:
+    """The window is as wide as configured, on each backend."""
+    config = exam.subject.config
+    batches = examined_batches(exam)
+    width = getattr(config, "sliding_window", None)
+    long = exam._probes.get("long")
+    if long is None and exam.rows and isinstance(width, int) and width + 2 <= exam.longest_probe:
+        if exam.subject.longest is None or width + 2 <= exam.subject.longest:
+            tokens = [token for row in exam.rows for token in row]
+            count = max(width + 4, 12)
+            count = min(count, exam.subject.longest or count)
+            long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
+    if long is not None:
+        batches = [long, *exam.batches]
+    found = []
+    for batch, backend, audit in audits(exam, batches):
+        examined = f"{batch.name} of {batch.ids.shape[1]} tokens, {backend}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+        elif "window" in audit.leaks:
+            found.append(_width(exam, audit, batch, "window", wide=True))
+        elif "window" in audit.hidden:
+            found.append(_width(exam, audit, batch, "window", wide=False))
+        elif not audit.layers:
+            found.append(unknown(examined, NO_INTERFACE))
+        elif "masks" in audit.skipped:
+            found.append(unknown(examined, audit.skipped["masks"]))
+        elif not audit.widest:
+            found.append(unknown(examined, "no layer has a window, as far as its config says"))
+        elif "window" in audit.skipped:
+            hint = "" if exam.longest_probe >= max(audit.widest) + 2 else "; raise longest_probe"
+            found.append(unknown(examined, audit.skipped["window"] + hint))
+        else:
+            configured, seen = max(audit.widest.items())
+            found.append(Evidence(examined, "ok", float(seen), float(configured)))
+    return found or [unknown("the model", NO_PROBES)]
+
+
+def _width(exam: Examination, audit: Audit, batch: ExaminedBatch, name: str, *, wide: bool) -> Evidence:
+    measured = (audit.leaks if wide else audit.hidden)[name]
+    configured = max(audit.widest, default=0)
+    seen = audit.widest.get(configured, 0)
+    what = f"a query sees {seen} keys" if wide else f"{measured.cells} keys within the window are hidden"
+    reason = f"{what}, and the window is {configured}"
+    return Evidence(f"{batch.name} of {batch.ids.shape[1]} tokens, {audit.backend}", "wrong", float(seen),
+                    float(configured), exam.place(measured.place, batch), reason)  # fmt: skip
+
+
+def mask_4d(exam: Examination) -> list[Evidence]:
+    """A 4-D mask is obeyed."""
+    given = [batch for batch in exam.batches if batch.allowed is not None]
+    found = []
+    for batch in given:
+        for backend in exam.backends:
+            try:
+                exam.audit(batch, backend)
+            except AttnscopeError as e:
+                found.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
+                                      f"it does not run with the 4-D mask of the batch: {e.message}"))  # fmt: skip
+    found += [each for each in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
+              if not any(each.examined == other.examined for other in found)]  # fmt: skip
+    if found or not exam.rows or exam.subject.core is None or exam.two_halves:
+        return found or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
+    batch = _two_blocks(exam)
+    for _, backend, audit in audits(exam, [batch]):
+        if isinstance(audit, str):
+            found.append(unknown(f"{batch.name}, {backend}", f"it takes no 4-D mask: {audit}"))
+    return found + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
+
+
+def _two_blocks(exam: Examination) -> ExaminedBatch:
+    """Return two texts in a row, kept apart by a mask that is added to the scores."""
+    if "4d" not in exam._probes:
+        rows = [row[:6] for row in exam.rows[:2]]
+        ids = torch.tensor([[token for row in rows for token in row]])
+        numbers = torch.tensor([n for n, row in enumerate(rows) for _ in row])
+        allowed = numbers[:, None] == numbers
+        if exam.subject.kind != "bidirectional":
+            allowed = allowed.tril()
+        mask = torch.zeros(allowed.shape, dtype=exam.subject.dtype)
+        mask = mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
+        none = torch.zeros_like(ids, dtype=torch.bool)
+        given = {"input_ids": ids, "attention_mask": mask}
+        exam._probes["4d"] = ExaminedBatch("2 texts under a 4-D mask", given, ids, none, allowed=allowed[None])
+    return exam._probes["4d"]
+
+
+def fully_masked(exam: Examination) -> list[Evidence]:
+    """Every token may attend to something, and rows that may not are no NaN."""
+    batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
+    found = []
+    for batch, backend, audit in audits(exam, batches):
+        examined = f"{batch.name}, {backend}"
+        if isinstance(audit, str):
+            found.append(unknown(examined, audit))
+            continue
+        output = exam.output(batch, backend)
+        if output.shape[:2] == batch.ids.shape:
+            bad = ~output.isfinite().all(-1)
+            if bad.any():
+                row, token = (int(n) for n in bad.nonzero()[0])
+                what = "padding" if batch.padding[row, token] else "tokens of a text"
+                found.append(Evidence(examined, "wrong", float(bad.sum()), 0.0, exam.at(batch, backend)(row, token),
+                                      f"outputs of {what} are not finite"))  # fmt: skip
+                continue
+        if "fully_masked" in audit.leaks:
+            found.append(exam.finding(audit.leaks["fully_masked"], batch, backend))
+        elif audit.layers:
+            found.append(Evidence(examined, "ok", 0.0, 0.0))
+        else:
+            found.append(unknown(examined, NO_INTERFACE))
+    return found or [unknown("the model", NO_PROBES)]
+
+

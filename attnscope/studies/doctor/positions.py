@@ -1,0 +1,194 @@
+"""Checks of positions: beyond what a model has, and rotary frequencies as the config says."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import Rope, RopeScaling
+from attnscope.findings.doctor import Evidence
+from attnscope.model.positions import rotary_frequencies
+from attnscope.studies.doctor.examination import Examination
+from attnscope.studies.doctor.masks import unknown
+
+_ANGLE = 0.25  # largest error of an angle, in radians: cos 0.25 is 0.97
+_FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloat16 is 0.002, and judged by angles
+
+
+def max_positions(exam: Examination) -> list[Evidence]:
+    """No token is beyond the positions that the model has."""
+    most = exam.subject.longest
+    if most is None:
+        return [unknown("the model", "its config names no max_position_embeddings")]
+    found = []
+    for batch in exam.batches:
+        if batch.positions is not None:
+            last = int(batch.positions.masked_fill(batch.padding, 0).max()) + 1 - exam.subject.position_offset
+        elif batch.packed and batch.documents_from != "the 4-D attention_mask":
+            last = batch.ids.shape[1]
+        else:
+            last = int((batch.real.long().sum(1)).max()) if batch.side() == "none" else batch.ids.shape[1]
+        where = None
+        reason = f"position {last - 1} of a model with {most} positions" if last > most else None
+        found.append(Evidence(batch.name, "wrong" if last > most else "ok", float(last), float(most), where, reason))
+    if exam.rows and exam.subject.words.known:
+        lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
+        longest = max(lengths)
+        at = f"text {lengths.index(longest)}"
+        if longest > most:
+            reason = f"a text of {longest} tokens; the model has {most} positions"
+            found.append(Evidence("the texts", "wrong", float(longest), float(most), at, reason))
+        else:
+            found.append(Evidence("the texts", "ok", float(longest), float(most)))
+    return found or [unknown("no batch", "no batch or text is given")]
+
+
+def rope_scaling(exam: Examination) -> list[Evidence]:
+    """Rotary frequencies, with their scaling, are those of the config."""
+    config = exam.subject.config
+    modules = [(name, module) for name, module in exam.subject.model.named_modules()
+               if any(isinstance(value, Tensor) and key.endswith("inv_freq") and not key.startswith("original")
+                      and "original" not in key for key, value in module.named_buffers(recurse=False))]  # fmt: skip
+    if config is None or not modules:
+        return [unknown("the model", "it has no rotary frequencies (inv_freq)")]
+    found = []
+    for name, module in modules:
+        for key, held in module.named_buffers(recurse=False):
+            if key.endswith("inv_freq") and "original" not in key:
+                found.append(_frequencies(exam, f"{name}.{key}".strip("."), module, key, held))
+    return found
+
+
+def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:
+    config = exam.subject.config
+    kind = key.removesuffix("inv_freq").rstrip("_") or None  # of a type of layers, as in Gemma 3
+    table = _table(config, kind)
+    if table is None:
+        return unknown(name, "the config has no rope_parameters or rope_theta")
+    stated = str(table.get("rope_type", table.get("type", "default")))
+    try:
+        rope = _rope(config, table, stated)
+    except (AttnscopeError, KeyError, TypeError, ValueError) as e:
+        return unknown(name, f"rope_type {stated!r} is not known ({type(e).__name__})")
+    width = 2 * len(held)
+    length = _length(exam)
+    try:
+        frequencies, factor = rotary_frequencies(rope, width, length, torch.device("cpu"))
+        used, used_factor = _used(exam, module, kind, held, length)
+    except (AttnscopeError, KeyError, TypeError, ValueError, ZeroDivisionError) as e:
+        return unknown(name, f"the frequencies cannot be computed ({type(e).__name__})")
+    if len(used) != len(frequencies):
+        return unknown(name, f"it has {len(used)} frequencies where the config says {len(frequencies)}")
+    off = (used.double() - frequencies.double()).abs()
+    relative = off / frequencies.double().abs().clamp_min(1e-30)
+    exact = held.dtype == torch.float32
+    angle = off * length
+    at = int((relative if exact else angle).argmax())
+    value = float((relative if exact else angle)[at])
+    limit = _FREQUENCY if exact else _ANGLE
+    apart = abs(used_factor - factor)
+    scaled = "" if rope.scaling is None else f" with {stated} scaling"
+    if value > limit:
+        unit = "relative error of a frequency" if exact else f"radians at position {length}"
+        lost = ": they are the frequencies without scaling" if _plain(rope, width, used) else ""
+        if not exact:
+            lost = f": they are held in {str(held.dtype).removeprefix('torch.')}"
+        return Evidence(name, "wrong", value, limit, f"frequency {at}",
+                        f"frequencies are not those of the config{scaled} ({unit}){lost}")  # fmt: skip
+    if apart > 1e-3:
+        return Evidence(name, "wrong", apart, 1e-3, None, f"cos and sin are multiplied by {used_factor:.3f} in place of "
+                        f"{factor:.3f}{scaled}")  # fmt: skip
+    return Evidence(name, "ok", value, limit, None, f"frequencies{scaled}")
+
+
+def _plain(rope: Rope, width: int, used: Tensor) -> bool:
+    """Tell whether frequencies are those without scaling, where the config scales them."""
+    if rope.scaling is None:
+        return False
+    plain, _ = rotary_frequencies(Rope(rope.theta, rope.fraction), width, 1, torch.device("cpu"))
+    return bool(((used - plain).abs() <= 4e-3 * plain).all())
+
+
+def _length(exam: Examination) -> int:
+    """Return the length that LongRoPE goes by, and at which angles are compared: of the longest row."""
+    lengths = [batch.ids.shape[1] for batch in exam.batches] + [len(row) for row in exam.rows]
+    return max(lengths, default=64)
+
+
+def _table(config: Any, kind: str | None) -> dict[str, Any] | None:
+    """Return the rotary parameters of a config, of all layers or of a type."""
+    table = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(table, dict) and kind is not None and isinstance(table.get(kind), dict):
+        table = table[kind]
+    if isinstance(table, dict) and not any(isinstance(value, dict) for value in table.values()):
+        return {"rope_theta": getattr(config, "rope_theta", None), **table}
+    theta = getattr(config, "rope_theta", None)
+    return {"rope_theta": theta} if theta is not None and not isinstance(table, dict) else None
+
+
+def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
+    """Return rotary parameters as our own computation takes them."""
+    fraction = table.get("partial_rotary_factor") or 1.0
+    theta = float(table["rope_theta"])
+    if kind == "default":
+        return Rope(theta, float(fraction))
+    longest = int(getattr(config, "max_position_embeddings", 0) or 0)
+    original = table.get("original_max_position_embeddings") or getattr(
+        config, "original_max_position_embeddings", None)  # fmt: skip
+    if kind == "linear":
+        return Rope(theta, float(fraction), RopeScaling("linear", float(table["factor"])))
+    if kind == "llama3":
+        scaling = RopeScaling("llama3", float(table["factor"]), int(original), float(table["low_freq_factor"]),
+                              float(table["high_freq_factor"]))  # fmt: skip
+        return Rope(theta, float(fraction), scaling)
+    if kind == "yarn":
+        factor = float(table["factor"])
+        attention = table.get("attention_factor")
+        mscale, every = table.get("mscale"), table.get("mscale_all_dim")
+        if attention is None and mscale and every:
+            attention = _temperature(factor, mscale) / _temperature(factor, every)
+        scaling = RopeScaling(
+            "yarn", factor, int(original or longest), beta_fast=float(table.get("beta_fast") or 32),
+            beta_slow=float(table.get("beta_slow") or 1),
+            attention_factor=attention, truncate=bool(table.get("truncate", True)),
+        )  # fmt: skip
+        return Rope(theta, float(fraction), scaling)
+    if kind == "longrope":
+        original = int(original or longest)
+        factor = float(table.get("factor") or longest / original)
+        scaling = RopeScaling(
+            "longrope", factor, original, attention_factor=table.get("attention_factor"),
+            short_factors=tuple(table["short_factor"]), long_factors=tuple(table["long_factor"]),
+        )  # fmt: skip
+        return Rope(theta, float(fraction), scaling)
+    raise KeyError(kind)
+
+
+def _temperature(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, length: int) -> tuple[Tensor, float]:
+    """Return the frequencies that a module turns by, and what it multiplies cos and sin by.
+
+    They are read from what its `forward` returns for positions 0 and 1, where it returns cos and sin; otherwise from
+    the buffer.
+    """
+    positions = torch.tensor([[0, 1, length - 1]], device=held.device)
+    like = torch.zeros(1, 3, 1, device=held.device)  # float32: the type that cos and sin are returned in
+    try:
+        cos, sin = module(like, positions) if kind is None else module(like, positions, kind)
+    except Exception:  # a module of anyone has another signature
+        return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
+    width = len(held)
+    cos, sin = cos[0, :, :width].double().cpu(), sin[0, :, :width].double().cpu()
+    factor = float(cos[0].abs().max())
+    turns = torch.atan2(sin[1], cos[1])
+    if float((turns - held.double().cpu()).abs().max()) > 1e-2 or not factor:
+        # a frequency above π would come back as another angle: none is above 1
+        return turns.float(), factor
+    return held.detach().float().cpu(), factor
+
+

@@ -1,0 +1,274 @@
+"""Examine a model, its backends, a collator and a batch: what `attnscope doctor` does, without printing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.version import __version__
+from attnscope.engines.transformers.backends import FLEX, with_settings_kept
+from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
+from attnscope.request.arguments import CHECKED_TEXTS
+from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
+from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
+from attnscope.studies.doctor.examination import Examination
+from attnscope.studies.doctor.subject import Call, Subject, make_subject
+from attnscope.studies.doctor.words import ordinary_ids
+
+TEXTS = (
+    "The bank by the river was eroded, and the old bridge leaned over the water.",
+    "if x >= 20.5: y = 7",
+    "Nobody at the market knew why the clock had stopped.",
+    *CHECKED_TEXTS[2:3],
+)
+LONGEST_PROBE = 512
+_LENGTHS = (17, 11, 6)  # tokens of the texts of a probe
+_TOKENS = 8192  # of a batch that are examined; further rows are left out
+_WORST = {"wrong": 2, "ok": 1, "unknown": 0}
+OnProgress = Callable[[str, int, int], None]
+
+
+def examine(
+    model: Any,
+    batch: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    collator: Any = None,
+    *,
+    attn: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    call: Call | None = None,
+    kind: str | None = None,
+    documents: Any = None,
+    prefix: Any = None,
+    longest_probe: int = LONGEST_PROBE,
+    name: str | None = None,
+    notes: Sequence[str] = (),
+    progress: OnProgress | None = None,
+) -> DoctorReport:
+    """Examine a model in memory, which is afterwards as it was.
+
+    Args:
+        model: A model of transformers, or any module.
+        batch: What it is trained or served with.
+        tokenizer: Its tokenizer; None for random tokens.
+        collator: Makes a batch of a list of features.
+        attn: Implementations of attention; none for the model's own.
+        texts: Texts of the probes; none for built-in ones.
+        call: Calls the model with a batch, and returns logits; None for `model(**batch)`.
+        kind: `causal`, `bidirectional` or `encoder-decoder`; None for what the model says.
+        documents: Number of the document of every token of the batch, (B, T).
+        prefix: Length of the prefix whose tokens see each other.
+        longest_probe: Most tokens of a probe.
+        name: What the model is called.
+        notes: Further information.
+        progress: See pipeline.inspect.
+
+    Raises:
+        UsageError: The model, batch, tokenizer or collator is none.
+    """
+    subject = make_subject(model, tokenizer, call, kind)
+    if subject.device.type == "meta":
+        raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
+    if call is None and subject.core is None and batch is None and collator is None:
+        hint = "pass batch=, and call= if it is not called as model(**batch)"
+        raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
+    with with_settings_kept(subject.model):
+        rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
+        known = list(texts or TEXTS)
+        exam = Examination(subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe)
+        backends = _choose_backends(exam, attn)
+        if batch is not None:
+            count = max(1, _TOKENS // max(1, _length(batch)))
+            exam.batches.append(exam.with_decoder(read_batch(
+                batch, subject.words.special, documents=documents, prefix=prefix, rows=count)))  # fmt: skip
+        if collator is not None:
+            _collate(exam, collator)
+        checks = []
+        for number, check in enumerate(CHECKS):
+            if progress is not None:
+                progress("checking", number, len(CHECKS))
+            checks.append(_judge(check, exam))
+        if progress is not None:
+            progress("checking", len(CHECKS), len(CHECKS))
+    facts = [each.facts() for each in exam.batches]
+    said = [*notes, *([exam.collator_error] if exam.collator_error else [])]
+    if drawn:
+        said.append("there is no tokenizer: the probes are random tokens")
+    versions = {"torch": str(torch.__version__)}
+    try:
+        versions["transformers"] = version("transformers")
+    except PackageNotFoundError:
+        pass
+    return DoctorReport(
+        attnscope=__version__,
+        versions=versions,
+        model=name or str(getattr(subject.config, "name_or_path", "") or type(model).__name__),
+        model_class=type(model).__name__,
+        kind=subject.kind or "unknown",
+        dtype=str(subject.dtype).removeprefix("torch."),
+        device=str(subject.device),
+        backends=backends,
+        texts=[] if drawn else known,
+        seeds=sorted(subject.seeds),
+        passes=subject.passes,
+        batches=facts,
+        checks=checks,
+        notes=said,
+        passed=all(check.verdict != "wrong" for check in checks),
+    )
+
+
+def _length(batch: Any) -> int:
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    shape = getattr(ids, "shape", ())
+    return int(shape[-1]) if len(shape) else 1
+
+
+def _pad(subject: Subject) -> int:
+    pad = subject.words.special.pad
+    return pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
+
+
+def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[list[int]], bool]:
+    """Return ids of the probes, and whether they were drawn at random."""
+    size = subject.vocab_size
+    if subject.core is None:
+        return [], False
+    if subject.words.known:
+        encoded = [subject.words.encode(text)["input_ids"] for text in texts]
+        encoded = [ids for ids in encoded if ids and (size is None or max(ids) < size)]
+        encoded.sort(key=len, reverse=True)
+        rows = [ids[:most] for ids, most in zip(encoded, _LENGTHS, strict=False)]
+        if len(rows) > 1 and min(map(len, rows)) >= 2:
+            return _within(subject, rows, longest), False
+    if size is None:
+        return [], False
+    generator = torch.Generator().manual_seed(0)
+    subject.seeds.add(0)
+    pool = torch.tensor(ordinary_ids(size, subject.words.special))
+    if not len(pool):
+        return [], False
+    drawn = [pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _LENGTHS]
+    return _within(subject, drawn, longest), not subject.words.known
+
+
+def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[int]]:
+    most = min(longest, subject.longest or longest)
+    kept = [row[: max(2, most - 2 * n)] for n, row in enumerate(rows)]
+    # rows of one length need no padding, and would test nothing
+    return [row[: len(row) - n] if n and len(row) == len(kept[0]) else row for n, row in enumerate(kept)]
+
+
+def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
+    """Find which implementations run here, and say why others do not."""
+    subject = exam.subject
+    listed = []
+    for name in dict.fromkeys(attn or (subject.backend,)):
+        note = None
+        if name == FLEX and subject.device.type == "cpu":
+            note = "on a CPU without being compiled: the same function and masks, not the kernel"
+        try:
+            with subject.under(name):
+                if exam.rows:
+                    subject.run(exam.with_decoder(exam.alone(exam.rows[-1])).given, use_cache=False)
+        except AttnscopeError as e:
+            exam.refused[name] = e.line()
+            listed.append(Backend(name, False, e.line()))
+            continue
+        exam.backends.append(name)
+        listed.append(Backend(name, True, note))
+    if not exam.backends:
+        exam.backends.append(subject.backend)
+        if subject.backend not in exam.refused:
+            listed.append(Backend(subject.backend, True, "the model's own, as no other runs"))
+    return listed
+
+
+def _collate(exam: Examination, collator: Any) -> None:
+    """Let the collator make a batch of the texts, each with the end token that training data has."""
+    words = exam.subject.words
+    eos = words.special.eos
+    if not exam.rows:
+        exam.collator_error = "the collator was not called: there are no texts without a tokenizer"
+        return
+    features = [words.encode(text)["input_ids"] for text in exam.texts] if words.known else exam.rows
+    if exam.subject.longest is not None:
+        features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
+    if exam.subject.kind == "causal" and eos is not None:
+        features = [row if row[-1] == eos else [*row, eos] for row in features]
+    errors = []
+    for with_labels in (False, True):
+        made = [{"input_ids": list(row), "attention_mask": [1] * len(row), **({"labels": list(row)} if with_labels else {})}
+                for row in features]  # fmt: skip
+        try:
+            batch = collator(made)
+        except Exception as e:  # a collator of anyone may raise anything
+            errors.append(f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')[:200]}")
+            continue
+        if not with_labels and isinstance(batch, Mapping) and "labels" not in batch and exam.subject.kind == "causal":
+            continue
+        break
+    else:
+        if errors and "batch" not in locals():
+            exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
+            return
+    exam.features = features
+    documents, padding = _truth(batch, features)
+    name = "collated"
+    read = read_batch(batch, words.special, name=name, documents=documents, padding=padding)
+    if documents is not None:
+        read = ExaminedBatch(**{**{field: getattr(read, field) for field in read.__dataclass_fields__},
+                                "documents_from": "the collator's input"})  # fmt: skip
+    exam.batches.append(exam.with_decoder(read))
+
+
+def _truth(batch: Any, features: Sequence[Sequence[int]]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Find each text in a batch: which document and what padding each token is; None if a text is not found."""
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if ids is None:
+        return None, None
+    ids = torch.as_tensor(ids)
+    if ids.ndim != 2:
+        return None, None
+    documents = torch.full_like(ids, -1)
+    for number, feature in enumerate(features):
+        wanted = torch.tensor(list(feature))
+        best, at = 0.0, (0, 0)
+        for row in range(len(ids)):
+            for start in range(ids.shape[1] - len(wanted) + 1):
+                if bool((documents[row, start : start + len(wanted)] >= 0).any()):
+                    continue
+                # a masked language model's collator replaces some tokens
+                share = float((ids[row, start : start + len(wanted)] == wanted).float().mean())
+                if share > best:
+                    best, at = share, (row, start)
+        if best < 0.6:
+            return None, None
+        documents[at[0], at[1] : at[1] + len(wanted)] = number
+    return documents, documents < 0
+
+
+def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
+    """Return a check with its evidence, the worst of which decides."""
+    evidence = check.examine(exam)
+    if not evidence:
+        evidence = [Evidence("the model", "unknown", reason="nothing was examined")]
+    deciding = max(evidence, key=lambda each: (_WORST[each.verdict], _share(each)))
+    verdict: Soundness = deciding.verdict
+    return DoctorCheck(
+        check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason, check.why,
+        check.repair, evidence,
+    )  # fmt: skip
+
+
+def _share(evidence: Evidence) -> float:
+    """Return value as a share of the limit; a value that is not finite is the largest."""
+    if evidence.value is None:
+        return float("inf") if evidence.verdict == "wrong" else -1.0
+    if not evidence.limit:
+        return abs(evidence.value)
+    return abs(evidence.value) / evidence.limit
+
+

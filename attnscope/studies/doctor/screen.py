@@ -1,0 +1,106 @@
+"""A DoctorReport: what was examined, a line for every check, and what is wrong with its repair."""
+
+from collections.abc import Iterator
+
+from attnscope.findings.doctor import BatchFacts, DoctorCheck, DoctorReport, Evidence
+from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
+
+_VERDICTS = {"ok": ours("ok", "good"), "wrong": ours("WRONG", "bad"), "unknown": ours("cannot tell", "dim")}
+_LOOKS: dict[str, Look] = {"ok": "good", "wrong": "bad", "unknown": "dim"}
+
+
+def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Turn an examination into parts: checks that could be done in a table, then what is wrong, then the others."""
+    yield Facts(list(_header(report)))
+    yield GAP
+    yield _table([check for check in report.checks if check.verdict != "unknown" or check.value is not None])
+    for check in report.checks:
+        if check.verdict == "wrong":
+            yield GAP
+            yield from _wrong(check)
+    untold = [check for check in report.checks if check.verdict == "unknown"]
+    if untold:
+        yield GAP
+        yield paragraph(ours("cannot tell"), remark=True)
+        yield Facts([(check.name, note(check.reason or "")) for check in untold], indent=1)
+    if settings.verbose:
+        yield from _all_evidence(report)
+    yield GAP
+    more = " (--verbose: every measurement)" if settings.options and not settings.verbose else ""
+    yield paragraph((_verdict(report), Span(more)), remark=True)
+
+
+def _header(report: DoctorReport) -> Iterator[tuple[str, Spans]]:
+    kind = f" · {report.kind}" if report.kind != "unknown" else ""
+    yield "model", (*untrusted(report.model), Span(" ("), *untrusted(report.model_class), Span(f"){kind}"))
+    yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
+    for backend in report.backends:
+        told = f": {backend.note}" if backend.note else ""
+        yield "backend", (*untrusted(backend.name), *note(told, "" if backend.ran else "warning"))
+    for batch in report.batches:
+        yield batch.name, note(_describe(batch))
+    for remark in report.notes:
+        yield "note", note(remark)
+
+
+def _describe(batch: BatchFacts) -> str:
+    rows = f"{batch.rows} row{'s' * (batch.rows != 1)} of {batch.length} tokens"
+    padding = f"{batch.padding} padding tokens ({batch.padded})" if batch.padding else "no padding"
+    documents = f"{batch.documents} documents, by {batch.documents_from}" if batch.documents is not None else ""
+    return " · ".join(part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part)
+
+
+def _table(checks: list[DoctorCheck]) -> Table:
+    columns = [
+        Column("verdict", [_VERDICTS[check.verdict] for check in checks], left=True),
+        Column("number", [_number(check) for check in checks]),
+        Column("limit", ["" if check.limit is None else f"{check.limit:.3g}" for check in checks]),
+        Column("where", [note(check.where or "") for check in checks], left=True),
+    ]
+    return Table("check", columns, labels=[ours(check.name) for check in checks], indent=0)
+
+
+def _number(check: DoctorCheck | Evidence) -> str:
+    if check.value is None:
+        return "not finite" if check.verdict == "wrong" and check.limit is not None else ""
+    return f"{check.value:.3g}"
+
+
+def _wrong(check: DoctorCheck) -> Iterator[ViewPart]:
+    yield paragraph((Span(check.name, "bad"), Span(f"  not so: {check.title}")))
+    lines: list[tuple[str, Spans]] = []
+    if check.reason:
+        lines.append(("found", note(check.reason)))
+    examined = list(dict.fromkeys(each.examined for each in check.evidence if each.verdict == "wrong"))
+    lines.append(("in", note(examined[0] + (f" and {len(examined) - 1} more" if len(examined) > 1 else ""))))
+    if check.where:
+        lines.append(("where", note(check.where)))
+    lines.append(("why", ours(check.why)))
+    lines.append(("repair", ours(f"{check.repair} See docs/doctor.md#{check.name}.")))
+    yield Facts(lines, remark=False, indent=1)
+
+
+def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
+    """List every measurement, with why each check matters and how to repair it."""
+    for check in report.checks:
+        yield GAP
+        yield paragraph((Span(check.name, "title"), Span(f"  {check.title}")), remark=True)
+        yield Facts([("why", ours(check.why)), ("repair", ours(check.repair))], indent=1)
+        columns = [
+            Column("verdict", [_VERDICTS[each.verdict] for each in check.evidence], left=True),
+            Column("number", [_number(each) for each in check.evidence]),
+            Column("limit", ["" if each.limit is None else f"{each.limit:.3g}" for each in check.evidence]),
+            Column("where, why", [note(" ".join(filter(None, (each.where, each.reason)))) for each in check.evidence],
+                   left=True),
+        ]  # fmt: skip
+        yield Table("examined", columns, labels=[note(each.examined) for each in check.evidence], indent=1)
+
+
+def _verdict(report: DoctorReport) -> Span:
+    counts = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS}
+    told = f", {counts['unknown']} cannot be told" if counts["unknown"] else ""
+    if counts["wrong"]:
+        return Span(f"{counts['wrong']} of {len(report.checks)} checks are wrong, {counts['ok']} ok{told}", "bad")
+    return Span(f"nothing is wrong: {counts['ok']} checks are ok{told}", "good" if counts["ok"] else "warning")

@@ -1,0 +1,46 @@
+"""`attnscope doctor`: whether the attention of a model, a backend, a collator or a batch is right."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from attnscope.studies.study import Display, FindingsKind, Request, Study, StudyCommand
+
+if TYPE_CHECKING:
+    from attnscope.views.parts import ViewPart
+    from attnscope.views.settings import DisplaySettings
+
+
+def _answer(request: Request) -> Any:
+    from attnscope.studies.doctor.checkpoint import examine_checkpoint
+
+    return examine_checkpoint(request.run, request.values, request.progress)
+
+
+def _show(report: Any, settings: "DisplaySettings", _display: Display) -> "Iterator[ViewPart]":
+    from attnscope.studies.doctor.screen import present_doctor
+
+    return present_doctor(report, settings)
+
+
+STUDY = Study(
+    (FindingsKind("doctor", "attnscope.findings.doctor:DoctorReport", _show, (".json", ".txt", ".xml")),),
+    StudyCommand(
+        """Examine whether the attention of a model and its backends is right.
+
+        Runs the model with transformers, under each implementation of attention: packed documents, padding, the
+        future, windows, caches, prefill in chunks, 4-D masks, sinks, soft-cap, rotary positions, and every backend
+        against eager attention in float32, within what rounding explains.
+        Exits with 1 if anything is wrong.
+        A batch and a collator are examined from Python: attnscope.doctor(model, batch).
+        """,
+        """
+        attnscope doctor --model ./my-llama
+        attnscope doctor --model ./my-llama --attn eager,sdpa,flex_attention --dtype bfloat16
+        attnscope doctor --model ./my-llama --file prompts.txt -o doctor.xml
+        attnscope doctor --model ./my-llama --json | jq '.checks[] | select(.verdict == "wrong")'
+        """,
+        _answer,
+        needs_text=False,
+        failed=lambda report: not report.passed,
+    ),
+)

@@ -1,0 +1,214 @@
+"""The model that is examined, as its user calls it."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.engines.transformers.backends import (
+    OnCall,
+    backend_of,
+    is_of_transformers,
+    kind_of,
+    using_backend,
+    watching,
+)
+from attnscope.studies.check.rounding import rounded_again
+from attnscope.studies.doctor.words import Words
+
+Call = Callable[[nn.Module, dict[str, Any]], Any]
+OWN = "own"  # name of the backend of a module that has no attention interface
+_NOT_GIVEN = ("labels", "shift_labels", "num_items_in_batch", "return_loss")  # what a loss takes and logits do not need
+
+
+@dataclass
+class Subject:
+    """A model, how it is called, and what is known of it.
+
+    Attributes:
+        model: The model.
+        words: Its tokenizer.
+        kind: `causal`, `bidirectional`, `encoder-decoder`, or None if nothing tells.
+        config: Its config; None for a module without one.
+        call: Calls it; None for `model(**batch)`.
+        core: The model of transformers that it is, or that is in it (peft, torch.compile); None if there is none.
+        passes: Forward passes so far.
+        seeds: Seeds that were used.
+    """
+
+    model: nn.Module
+    words: Words
+    kind: str | None
+    config: Any
+    call: Call | None = None
+    core: Any = None
+    passes: int = 0
+    seeds: set[int] = field(default_factory=set)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its weights."""
+        kinds = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
+        return max(set(kinds), key=kinds.count) if kinds else torch.float32
+
+    @property
+    def backend(self) -> str:
+        """Name of the implementation of attention that it has."""
+        return backend_of(self.core) or OWN
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the token embedding; None if it is not known."""
+        size = getattr(self.config, "vocab_size", None)
+        if isinstance(size, int):
+            return size
+        tables = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
+        return max((table.num_embeddings for table in tables), default=None)
+
+    @property
+    def longest(self) -> int | None:
+        """Largest number of positions that it was made for; None if nothing says."""
+        most = getattr(self.config, "max_position_embeddings", None)
+        if not isinstance(most, int) or most < 1:
+            return None
+        offset = self.position_offset
+        return most - offset
+
+    @property
+    def position_offset(self) -> int:
+        """Position of the first token: after the padding index where the table of positions has one (RoBERTa)."""
+        for name, module in self.model.named_modules():
+            if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                return module.padding_idx + 1
+        return 0
+
+    @property
+    def learned_positions(self) -> bool:
+        """Positions are looked up in a table or added, so that the same text elsewhere gives other numbers."""
+        names = [name for name, module in self.model.named_modules() if isinstance(module, nn.Embedding)]
+        return any(name.rpartition(".")[2] in ("wpe", "position_embeddings", "embed_positions") for name in names)
+
+    def accepted(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members of a batch that logits need and `forward` takes."""
+        given = {name: value for name, value in batch.items() if name not in _NOT_GIVEN}
+        if self.call is not None:
+            return given
+        parameters = inspect.signature(self.model.forward).parameters.values()
+        if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+            return given
+        return {name: value for name, value in given.items() if name in {parameter.name for parameter in parameters}}
+
+    def takes(self, name: str) -> bool:
+        """Tell whether `forward` has an argument of this name."""
+        model = self.model if self.core is None else self.core
+        return self.call is None and name in inspect.signature(model.forward).parameters
+
+    def run(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Tensor:
+        """Run a batch and return its logits, or hidden states, (B, T, D).
+
+        Args:
+            batch: What the model takes; members that only a loss needs are left out.
+            on_call: Sees every call of the attention interface.
+            **more: Further arguments of `forward`, if it has them.
+
+        Raises:
+            AttnscopeError: The model does not take the batch, or returns something else than one row for each token.
+        """
+        made = self.raw(batch, on_call, **more)
+        output = first_tensor(made)
+        if output is None:
+            found = f"a {type(self.model).__name__} returns no (rows, tokens, width)"
+            raise AttnscopeError(found, hint="pass call=, a function of model and batch that returns logits")
+        return output
+
+    def raw(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Any:
+        """Run a batch and return what the model returns."""
+        self.passes += 1
+        given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
+        given |= {name: value for name, value in more.items() if name not in given and self.takes(name)}
+        with ExitStack() as stack:
+            if on_call is not None and self.core is not None:
+                stack.enter_context(watching(self.model, on_call))
+            try:
+                return self.model(**given) if self.call is None else self.call(self.model, given)
+            except AttnscopeError:
+                raise
+            except Exception as e:  # a model of anyone may raise anything
+                line = next(iter(str(e).splitlines()), "")[:300]
+                raise AttnscopeError(f"the model does not take it ({type(e).__name__}: {line})") from e
+
+    def with_labels(self, batch: Mapping[str, Any], labels: Tensor) -> Any:
+        """Run a batch with its labels, and return what the model returns, with its loss.
+
+        Raises:
+            AttnscopeError: The model does not take it.
+        """
+        self.passes += 1
+        given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
+        try:
+            return self.model(**given, labels=labels.to(self.device))
+        except Exception as e:  # a model of anyone may raise anything
+            raise AttnscopeError(f"the model does not take labels ({type(e).__name__})") from e
+
+    def _moved(self, value: Any) -> Any:
+        return value.to(self.device) if isinstance(value, Tensor) else value
+
+    @contextmanager
+    def under(self, backend: str) -> Iterator[None]:
+        """Use another implementation of attention.
+
+        Raises:
+            AttnscopeError: The model or this machine cannot.
+        """
+        if self.core is None:
+            if backend != OWN:
+                raise AttnscopeError(f"a {type(self.model).__name__} has no attention interface")
+            yield
+            return
+        with using_backend(self.core, backend):
+            yield
+
+    @contextmanager
+    def rounded(self, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
+        """Round the output of every module once more; see studies.check.rounding."""
+        self.seeds.add(seed)
+        with rounded_again(self.model, self.dtype, seed, sums):
+            yield
+
+
+def first_tensor(made: Any) -> Tensor | None:
+    """Return the logits or hidden states of what a model returned, (B, T, D); None if there are none."""
+    for name in ("logits", "prediction_logits", "last_hidden_state"):
+        found = made.get(name) if isinstance(made, Mapping) else getattr(made, name, None)
+        if isinstance(found, Tensor) and found.ndim == 3:
+            return found
+    values = made.values() if isinstance(made, Mapping) else made if isinstance(made, tuple | list) else [made]
+    return next((value for value in values if isinstance(value, Tensor) and value.ndim == 3), None)
+
+
+def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None) -> Subject:
+    """Return the subject of an examination.
+
+    Raises:
+        UsageError: It is no module.
+    """
+    if not isinstance(model, nn.Module):
+        hint = "pass a folder, a transformers model, or any torch.nn.Module with call="
+        raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
+    core = next((module for module in model.modules() if is_of_transformers(module)), None)
+    config = getattr(model if core is None else core, "config", None)
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    if kind is None and core is not None:
+        kind = kind_of(core)
+    return Subject(model, Words(tokenizer, config), kind, config, call, core)

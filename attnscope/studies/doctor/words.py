@@ -1,0 +1,95 @@
+"""A tokenizer, whichever library it is of: how texts become ids, and which ids are special."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.base.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of special tokens; None for one that there is not."""
+
+    bos: int | None = None
+    eos: int | None = None
+    pad: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+
+
+class Words:
+    """A tokenizer of transformers, a `tokenizers.Tokenizer`, one of our own, or none.
+
+    Args:
+        tokenizer: The tokenizer; None for none.
+        config: The config of the model, for special ids that the tokenizer does not name.
+    """
+
+    def __init__(self, tokenizer: Any, config: Any) -> None:
+        self.tokenizer = tokenizer
+        found: dict[str, int | None] = {}
+        for name in ("bos", "eos", "pad", "cls", "sep"):
+            number = getattr(tokenizer, f"{name}_token_id", None)
+            if number is None and (name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")):
+                number = getattr(config, f"{name}_token_id", None)
+            found[name] = number if isinstance(number, int) and number >= 0 else None
+        for name, piece in (("cls", "[CLS]"), ("sep", "[SEP]")):
+            if found[name] is None and hasattr(tokenizer, "token_to_id"):
+                found[name] = tokenizer.token_to_id(piece)
+            elif found[name] is None and hasattr(tokenizer, "id_of"):
+                found[name] = tokenizer.id_of(piece)
+        self.special = SpecialIds(**found)
+
+    @property
+    def known(self) -> bool:
+        """There is a tokenizer."""
+        return self.tokenizer is not None
+
+    @property
+    def pads_left(self) -> bool | None:
+        """Whether the tokenizer pads on the left; None if it does not say."""
+        side = getattr(self.tokenizer, "padding_side", None)
+        return None if side is None else side == "left"
+
+    def encode(self, text: str, pair: str | None = None, *, special: bool = True) -> dict[str, list[int]]:
+        """Return the ids of a text, and types if the tokenizer has them, as it adds special tokens by itself.
+
+        Raises:
+            UsageError: It is no tokenizer.
+        """
+        tokenizer = self.tokenizer
+        texts = (text,) if pair is None else (text, pair)
+        if callable(tokenizer):
+            made = tokenizer(*texts, add_special_tokens=special)
+            return {name: [int(n) for n in made[name]] for name in ("input_ids", "token_type_ids") if name in made}
+        if not hasattr(tokenizer, "encode"):
+            hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
+            raise UsageError(f"a {type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
+        made = tokenizer.encode(*texts) if special or not hasattr(tokenizer, "token_to_id") else tokenizer.encode(
+            *texts, add_special_tokens=False)
+        if hasattr(made, "ids"):
+            return {"input_ids": [int(n) for n in made.ids], "token_type_ids": [int(n) for n in made.type_ids]}
+        tokens = [token for token in made if special or not token.special]
+        return {"input_ids": [token.id for token in tokens], "token_type_ids": [token.type_id for token in tokens]}
+
+    def spell(self, number: int) -> str:
+        """Return how a token is written."""
+        tokenizer = self.tokenizer
+        try:
+            if hasattr(tokenizer, "convert_ids_to_tokens"):
+                return str(tokenizer.convert_ids_to_tokens(number))
+            if hasattr(tokenizer, "id_to_token"):
+                return str(tokenizer.id_to_token(number))
+            if hasattr(tokenizer, "spelled"):
+                return str(tokenizer.spelled(number)[0])
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError):
+            pass
+        return f"#{number}"
+
+
+def ordinary_ids(vocab_size: int, special: SpecialIds) -> Sequence[int]:
+    """Return ids of a vocabulary that are no special token, as far as that is known."""
+    barred = {n for n in (special.bos, special.eos, special.pad, special.cls, special.sep) if n is not None}
+    # ids below 4 are special in nearly every vocabulary
+    return [n for n in range(min(vocab_size, 4, vocab_size // 2), vocab_size) if n not in barred]
