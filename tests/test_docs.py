@@ -1,8 +1,8 @@
 """Run every example of the README and of docs/, compare every screen with the real one, and follow every link.
 
 `ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/test_docs.py` rewrites the screens and `docs/screen.svg`; read the
-diff. The Python and SQL of `docs/dumps.md` is run by `tests/batch/test_scripting.py`, the Python of `docs/python.md` by
-a test of its own.
+diff. The Python and SQL of `docs/dumps.md` is run by `tests/batch/test_scripting.py`, that of `docs/python.md` and
+`docs/doctor.md` by tests of their own.
 """
 
 import gzip
@@ -145,6 +145,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
     known = {"sh", "console", "toml"} | {
         "README.md": {"python"},
         "python.md": {"python"},
+        "doctor.md": {"python"},
         "dumps.md": {"python", "sql"},
     }.get(page.name, set())
     assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known

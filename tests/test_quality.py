@@ -24,6 +24,7 @@ ROOMS = {
     "batch": "base findings request checkpoints engines run studies",
     "api": "base findings request engines run views studies batch",
     "__init__": "base api",
+    "testing": "api",
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }

@@ -4,11 +4,12 @@ Their arguments are Python values, and become the same RunConfig as the options 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.comparing import compare_reports, compare_texts
+from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
 from attnscope.api.heads import HeadValue, MeasuredResult, SurveyResult
 from attnscope.api.model import OpenModel
@@ -42,6 +43,7 @@ __all__ = [
     "CheckResult",
     "CompareResult",
     "Contributor",
+    "DoctorResult",
     "DumpFile",
     "EffectsResult",
     "ExplainResult",
@@ -56,6 +58,7 @@ __all__ = [
     "ablate",
     "check",
     "compare",
+    "doctor",
     "explain",
     "heads",
     "inspect",
@@ -154,6 +157,35 @@ def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckRe
     named, rest = _split("check", options, CheckArguments)
     with OpenModel(named.pop("model", None), named) as model:
         return model.check(text, **rest)
+
+
+def doctor(
+    model: Any = None,
+    batch: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    collator: Callable[..., Any] | None = None,
+    **options: Any,
+) -> DoctorResult:
+    """Examine whether the attention of a model, its backends, a collator and a batch is right, as `attnscope doctor`.
+
+    The model runs in evaluation mode without gradients, and is afterwards as it was.
+
+    Args:
+        model: A model of transformers, any `torch.nn.Module` (with `call`, if it is not called as `model(**batch)`), or
+            a folder.
+        batch: What the model is trained or served with: a mapping with input_ids.
+        tokenizer: Its tokenizer, of transformers or `tokenizers`, or a path; without one, probes are random tokens.
+        collator: Makes a batch of a list of features (input_ids, attention_mask and, if it needs them, labels).
+        options: `attn` (implementations of attention, such as `["eager", "sdpa"]`; without it, the model's own),
+            `texts` of the probes, `call` (a function of model and batch that returns logits), `kind` (`causal`,
+            `bidirectional` or `encoder-decoder`, if the model does not say), `documents` (the number of the document of
+            every token of the batch), `prefix` (length of a prefix whose tokens see each other), `longest_probe`
+            (most tokens of a text that examines windows), `progress`; for a folder also `dtype` and `device`.
+
+    Raises:
+        AttnscopeError: An argument is invalid, or the model cannot be used.
+    """
+    return examine_any(model, batch, tokenizer, collator, options)
 
 
 def compare(

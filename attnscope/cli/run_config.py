@@ -107,6 +107,15 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
     return _from_file(file, given.context, quiet=quiet)
 
 
+def read_lines(given: Given) -> "tuple[TextInput, ...]":
+    """Return the texts of `--file`, for a command whose texts come from nowhere else.
+
+    Raises:
+        AttnscopeError: The file cannot be read, or is not UTF-8.
+    """
+    return _from_file(given.file, None, quiet=given.quiet)
+
+
 def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     """Refuse a text that names a model, or a file, or looks like one: what is in it was meant.
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+from typer import Exit
+
+from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given
 from attnscope.studies.study import Request, StudyCommand
 
@@ -12,13 +15,18 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(given: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import read_texts, run_config
+        from attnscope.cli.run_config import read_lines, read_texts, run_config
 
+        # what has neither pictures nor matrices has no options for them
+        given = Given(**{"look": "figure", "precision": 2, **vars(given)})
         check_output(given, name)
-        asked = run_config(read_texts(given), given)
+        texts = read_texts(given) if command.needs_text else () if given.file is None else read_lines(given)
+        asked = run_config(texts, given)
         with progress(quiet=given.quiet) as on_progress:
             findings = command.answer(Request(asked, vars(given), is_table(given), on_progress))
         deliver(findings, given)
+        if command.failed is not None and command.failed(findings):
+            raise Exit(Failed.FAILED)
 
     run.__name__, run.__doc__ = name, command.help
     return run

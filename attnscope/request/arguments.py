@@ -43,6 +43,18 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     return read
 
 
+def names(option: str) -> Callable[[Any], tuple[str, ...]]:
+    """Return a reader of names that are joined by commas, or a list of them from Python."""
+
+    def read(given: Any) -> tuple[str, ...]:
+        listed = given.split(",") if isinstance(given, str) else given
+        if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name.strip() for name in listed):
+            raise UsageError(f"{given!r:.80} is not a list of names", where=option, hint="separate names by commas")
+        return tuple(dict.fromkeys(name.strip() for name in listed))
+
+    return read
+
+
 def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     """Return a reader of some of the known words, joined by commas.
 

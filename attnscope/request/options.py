@@ -623,6 +623,39 @@ CHECK = (
     *THE_MODEL,
     *THE_MACHINE,
 )
+_OF_MACHINE = {option.name: option for option in THE_MACHINE}
+DOCTOR = (
+    _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts."),
+    Option(
+        "attn",
+        OTHER,
+        "Implementations of attention to examine, by their names in transformers, separated by commas: eager, sdpa, "
+        "flex_attention, flash_attention_2 …; default: eager,sdpa.",
+        arguments.names(arg("attn")),
+        "NAMES",
+        complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),
+    ),
+    number(
+        "longest_probe",
+        OTHER,
+        16,
+        "Most tokens of a text that examines windows: a longer window cannot be told; default: 512.",
+    ),
+    DATA_FORMAT,
+    JSON,
+    replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
+    *_LOOKS[1:],
+    replace(VERBOSE, help="Show every measurement, and why each check matters."),
+    *THE_MODEL,
+    replace(
+        _OF_MACHINE["dtype"],
+        default=None,
+        help="Data type of the model; default: the one that its config.json names.",
+    ),
+    _OF_MACHINE["device"],
+    _OF_MACHINE["threads"],
+    _OF_MACHINE["max_memory"],
+)
 INFO = (
     *THE_MODEL,
     DATA_FORMAT,
@@ -772,6 +805,7 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "convert": CONVERT,
     "import": IMPORT,
     "check": CHECK,
+    "doctor": DOCTOR,
     "info": INFO,
     "pull": PULL,
 }

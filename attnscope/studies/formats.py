@@ -197,6 +197,12 @@ def _parquet(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
     yield from parquet_parts(findings)
 
 
+def _xml(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
+    from attnscope.studies.doctor.junit import junit_xml
+
+    yield from junit_xml(findings)
+
+
 FILE_FORMATS = (
     FileFormat(".json", _json),
     FileFormat(".txt", _txt, drawn=True),
@@ -207,4 +213,5 @@ FILE_FORMATS = (
     FileFormat(".npz", _npz),
     FileFormat(".csv", _csv),
     FileFormat(".parquet", _parquet, extra=PARQUET),
+    FileFormat(".xml", _xml),
 )

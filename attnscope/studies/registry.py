@@ -13,6 +13,7 @@ STUDIES = (
     "heads",
     "ablate",
     "check",
+    "doctor",
 )  # folders
 
 

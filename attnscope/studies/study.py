@@ -95,12 +95,17 @@ class StudyCommand:
         examples: Examples, a line each.
         answer: Computes the findings.
         options: Its options; none if `request/options.py` lists them under the study's name.
+        needs_text: Without a text it is refused; otherwise texts come from `--file` alone, and standard input is left
+            alone.
+        failed: Tells of findings whether they are a failure, for exit code 1; None if they never are.
     """
 
     help: str
     examples: str
     answer: Callable[[Request], Any]
     options: tuple[Option, ...] = ()
+    needs_text: bool = True
+    failed: Callable[[Any], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from attnscope.findings.ablation import Ablation, EffectSurvey
 from attnscope.findings.axes import declarations
 from attnscope.findings.check import CheckReport
 from attnscope.findings.compare import Comparison
+from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads
 from attnscope.findings.run import Report
@@ -28,6 +29,7 @@ KINDS = {
     "report": Report,
     "compare": Comparison,
     "check": CheckReport,
+    "doctor": DoctorReport,
     "explain": Explanation,
     "heads": HeadSurvey,
     "measured-heads": MeasuredHeads,

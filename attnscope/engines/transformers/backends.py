@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import part_of
 from attnscope.engines.transformers.live import IMPLEMENTATION, configs_of, remove_hooks
@@ -67,9 +68,10 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
         model: The model.
         on_call: Sees each call; what it returns replaces the output.
     """
-    from transformers import AttentionInterface
+    import transformers
 
-    owner, original = get_ident(), getattr(AttentionInterface, "get_interface", None)
+    interface: Any = transformers.AttentionInterface
+    owner, original = get_ident(), getattr(interface, "get_interface", None)
     names = {id(module): name for name, module in model.named_modules()}
     two_halves = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     counted: dict[str, int] = {}
@@ -96,11 +98,11 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
     if original is None:
         yield
         return
-    AttentionInterface.get_interface = get_interface
+    interface.get_interface = get_interface
     try:
         yield
     finally:
-        AttentionInterface.get_interface = original
+        interface.get_interface = original
 
 
 def backend_of(model: Any) -> str | None:
@@ -193,20 +195,27 @@ def kind_of(model: Any) -> str | None:
     if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
         return "bidirectional"
     names = [kind.__name__ for kind in type(model).__mro__]
-    heads = [table[type(config)] for table in (causal,) if type(config) in table]
-    if any(isinstance(model, head) for head in heads) or any(
-        name.endswith(("ForCausalLM", "LMHeadModel")) for name in names
-    ):
+    predicts = type(config) in causal and isinstance(model, causal[type(config)])
+    if predicts or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         return "causal"
     if type(config) in masked:
         return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
-    if type(config) in causal or any(type(config) in table for table in (causal,)):
-        return "causal"
-    parents = [kind for kind in type(config).__mro__ if kind in causal]
-    if parents:
+    if any(parent in causal for parent in type(config).__mro__):
         return "causal"
     flags = {bool(one.is_causal) for one in model.modules() if isinstance(getattr(one, "is_causal", None), bool)}
     return None if len(flags) != 1 else "causal" if flags.pop() else "bidirectional"
+
+
+def separates_packs(model: Any) -> bool:
+    """Tell whether a model of transformers is known to keep documents apart by position_ids that restart.
+
+    Decoders do so that make their masks of position_ids; encoders that can also decode do not.
+    """
+    import transformers
+
+    config = model.config.get_text_config()
+    masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
+    return config.model_type in FAMILIES and not any(parent in masked for parent in type(config).__mro__)
 
 
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:

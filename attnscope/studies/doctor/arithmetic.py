@@ -22,7 +22,7 @@ Outputs = dict[str, Tensor]
 
 
 def backend(exam: Examination) -> list[Evidence]:
-    """Every backend computes what float32 eager attention does, within rounding."""
+    """Check that every backend computes what float32 eager attention does, within rounding."""
     found = [unknown(name, why) for name, why in exam.refused.items()]
     batches = examined_batches(exam)
     if not batches:
@@ -162,7 +162,7 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
 
 
 def returned_weights(exam: Examination) -> list[Evidence]:
-    """Weights that a backend returns are those that it used."""
+    """Check that weights that a backend returns are those that it used."""
     found = []
     wanted = bool(getattr(exam.subject.config, "output_attentions", False)) or any(
         batch.given.get("output_attentions") for batch in exam.batches
@@ -188,12 +188,12 @@ def returned_weights(exam: Examination) -> list[Evidence]:
 
 
 def sinks(exam: Examination) -> list[Evidence]:
-    """Sinks take their share of every row."""
+    """Check that sinks take their share of every row."""
     return _measured(exam, "sinks", "the model has no sinks", "the sinks do not take their share of a row")
 
 
 def softcap(exam: Examination) -> list[Evidence]:
-    """Scores are capped."""
+    """Check that scores are capped."""
     if softcap_of(exam.subject.config) is None:
         return [unknown("the model", "its config names no attn_logit_softcapping")]
     return _measured(exam, "softcap", "no layer was read", "weights are not those of capped scores")
@@ -213,7 +213,7 @@ def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[E
 
 
 def score_range(exam: Examination) -> list[Evidence]:
-    """Scores fit into the type that the model runs in."""
+    """Check that scores fit into the type that the model runs in."""
     found = []
     for batch, name, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {name}"
@@ -227,5 +227,3 @@ def score_range(exam: Examination) -> list[Evidence]:
         else:
             found.append(unknown(examined, NO_INTERFACE))
     return found or [unknown("the model", NO_PROBES)]
-
-

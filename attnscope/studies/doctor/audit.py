@@ -24,7 +24,7 @@ _BUDGET = 3e10  # multiplications beyond which layers that share a mask are read
 
 
 @dataclass(frozen=True)
-class Place:
+class AttentionPlace:
     """Where something was seen.
 
     Attributes:
@@ -58,7 +58,7 @@ class Finding:
 
     value: float
     limit: float
-    place: Place
+    place: AttentionPlace
     cells: int = 0
     note: str = ""
 
@@ -128,10 +128,10 @@ class Audit:
         fits = call.q.shape[2] == queries.ids.shape[1] and call.k.shape[2] == keys.ids.shape[1]
         return (queries, keys) if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids) else None
 
-    def _place(self, call: BackendCall, index: Sequence[int] = (), head: int | None = None) -> Place:
+    def _place(self, call: BackendCall, index: Sequence[int] = (), head: int | None = None) -> AttentionPlace:
         layer = layer_name(call)
         row, token, key = (*index, None, None, None)[:3]
-        return Place(self.backend, layer, head, row, token, key)
+        return AttentionPlace(self.backend, layer, head, row, token, key)
 
     def _scores(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch) -> None:
         scores = (call.q.double() @ _wide(call.k, call.q).double().mT).abs()  # (B, H, Q, K)
@@ -201,7 +201,7 @@ class Audit:
             split = {"mask_4d": lacking} if queries.allowed is not None else {
                 "prefix": lacking & later if causal else lacking & False,
                 "window": lacking & ~later if window is not None else lacking & False,
-                "backend": lacking & ~later if window is None and causal else lacking if not causal else lacking & False,
+                "backend": lacking if not causal else lacking & ~later if window is None else lacking & False,
             }  # fmt: skip
             for name, cells in split.items():
                 self._hide(name, call, seen, cells)
@@ -316,9 +316,7 @@ class Audit:
         if not largest > 0:
             return
         raised = (call.q.double() * (2 * cap / largest)).to(call.q.dtype)
-        with_cap, without = (
-            replace(exact, call=replace(call, q=raised), cap=c).weights() for c in (cap, None)
-        )
+        with_cap, without = (replace(exact, call=replace(call, q=raised), cap=c).weights() for c in (cap, None))
         rows = real[:, None, :, None] & seen
         apart = float((with_cap - without).abs().masked_fill(~rows, 0.0).max())
         if apart < 0.02:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import BatchFacts
-from attnscope.studies.doctor.words import SpecialIds
+from attnscope.studies.doctor.any_tokenizer import SpecialIds
 
 IGNORED = -100  # a label that the loss leaves out
 _DOCUMENT_KEYS = ("document_ids", "documents", "seq_idx", "sequence_ids", "segment_ids", "doc_ids")

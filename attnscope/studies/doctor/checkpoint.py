@@ -13,7 +13,7 @@ from attnscope.checkpoints.families.config_reader import drop_keys, ignored_note
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.checkpoints.tokenizers import find_tokenizer
-from attnscope.engines.torch_setup import choose_device
+from attnscope.engines.torch_setup import choose_device, set_threads
 from attnscope.engines.transformers.backends import backend_of, load_examined
 from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 from attnscope.findings.doctor import DoctorReport
@@ -22,15 +22,19 @@ from attnscope.request.run_config import RunConfig
 from attnscope.studies.doctor.run import LONGEST_PROBE, OnProgress, examine
 
 _USUAL = ("eager", "sdpa")
+_MUCH = 1 << 40  # multiplications of hundreds of passes: worth a GPU and every thread
 
 
-def examine_checkpoint(run: RunConfig, values: Mapping[str, Any], progress: OnProgress | None) -> DoctorReport:
+def examine_checkpoint(
+    run: RunConfig, values: Mapping[str, Any], progress: OnProgress | None = None, **more: Any
+) -> DoctorReport:
     """Do what `attnscope doctor` does, without printing.
 
     Args:
         run: The model, and texts for the probes; none for built-in ones.
         values: `attn`, `dtype` and `longest_probe`; None for what is not given.
         progress: See pipeline.inspect.
+        **more: Further arguments of `examine`: a batch, a collator and what is known of them.
 
     Raises:
         UsageError: The run names a TOML stack.
@@ -55,17 +59,20 @@ def examine_checkpoint(run: RunConfig, values: Mapping[str, Any], progress: OnPr
     found = find_tokenizer(folder, run.tokenizer)
     if progress is not None:
         progress("loading", 0, 1)
-    model = load_examined(folder, getattr(torch, dtype)).to(choose_device(run.device))
+    set_threads(_MUCH, run.threads)
+    device = choose_device(run.device, _MUCH)
+    model = load_examined(folder, getattr(torch, dtype)).to(device)
     attn = values.get("attn") or tuple(dict.fromkeys((*_USUAL, backend_of(model) or "eager")))
     return examine(
         model,
-        tokenizer=found.tokenizer,
+        tokenizer=more.pop("tokenizer", None) or found.tokenizer,
         attn=attn,
         texts=[text.text for text in run.texts],
         longest_probe=values.get("longest_probe") or LONGEST_PROBE,
         name=name,
         notes=[*located.notes, *trust, *ignored_notes(ignored), *folder.notes],
         progress=progress,
+        **more,
     )
 
 

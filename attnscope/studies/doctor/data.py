@@ -1,6 +1,7 @@
 """Checks of what is in a batch: end tokens that are padding, types, special tokens, labels."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ _APART = 0.5  # and of those that may at most equal them at the other
 
 
 def padding_is_eos(exam: Examination) -> list[Evidence]:
-    """The end of a text is not taken for padding."""
+    """Check that the end of a text is not taken for padding."""
     special = exam.subject.words.special
     if special.pad is None:
         return [unknown("the tokenizer", "it has no padding token" if exam.subject.words.known else "there is none")]
@@ -79,7 +80,7 @@ def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[
 
 
 def type_ids(exam: Examination) -> list[Evidence]:
-    """Token types are those of the tokenizer, and the model has them."""
+    """Check that token types are those of the tokenizer, and that the model has them."""
     rows = getattr(exam.subject.config, "type_vocab_size", None)
     takes = exam.subject.takes("token_type_ids")
     if not takes or not isinstance(rows, int) or rows < 1:
@@ -97,8 +98,8 @@ def type_ids(exam: Examination) -> list[Evidence]:
             if rows > 1:
                 found.append(unknown("the tokenizer", "it gives no token_type_ids for a pair of texts"))
         elif max(types, default=0) >= rows:
-            reason = f"the tokenizer gives type {max(types)}, and the model has {rows}"
-            found.append(Evidence("a pair of texts", "wrong", float(max(types)), float(rows - 1), None, reason))
+            reason = f"the tokenizer gives a second text type {max(types)}, and the model has {rows}: pass no pairs"
+            found.append(unknown("a pair of texts", reason))
         elif not found:
             found.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
     return found or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
@@ -109,7 +110,9 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
     if batch.types is not None and int(batch.types.max()) >= rows:
         at = [int(n) for n in (batch.types >= rows).nonzero()[0]]
         reason = f"type {int(batch.types.max())}, and the model has {rows}"
-        return Evidence(batch.name, "wrong", float(batch.types.max()), float(rows - 1), f"row {at[0]} token {at[1]}", reason)
+        return Evidence(
+            batch.name, "wrong", float(batch.types.max()), float(rows - 1), f"row {at[0]} token {at[1]}", reason
+        )
     if special.sep is None or rows < 2:
         return unknown(batch.name, "no token separates the texts of a pair, as far as is known")
     pairs = 0
@@ -122,15 +125,15 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
         second = slice(places[0] + 1, places[1])
         types = torch.zeros_like(batch.ids[row]) if batch.types is None else batch.types[row]
         if not bool((types[second] == 1).all()) or bool(types[: places[0]][batch.real[row, : places[0]]].any()):
-            what = "the batch has no token_type_ids" if batch.types is None else (
-                f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}")  # fmt: skip
+            what = f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}"
+            what = "the batch has no token_type_ids" if batch.types is None else what
             return Evidence(batch.name, "wrong", float((types[second] != 1).sum()), 0.0,
                             f"row {row} token {places[0] + 1}", what)  # fmt: skip
     return Evidence(batch.name, "ok", 0.0, 0.0) if pairs else unknown(batch.name, "no row is a pair of texts")
 
 
 def special_tokens(exam: Examination) -> list[Evidence]:
-    """Special tokens are there once."""
+    """Check that special tokens are there once."""
     words = exam.subject.words
     special = words.special
     begin = special.cls if special.cls is not None else special.bos
@@ -168,7 +171,7 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
         firsts = [place for n, place in enumerate(places)
                   if n == 0 or (batch.documents is not None
                                 and batch.documents[row, place] != batch.documents[row, places[n - 1]])]  # fmt: skip
-        for n, (here, after) in enumerate(zip(places, places[1:], strict=False)):
+        for n, (here, after) in enumerate(pairwise(places)):
             doubled = ids[here] == ids[after]
             if doubled and begin is not None and ids[here] == begin and begin not in (special.pad, special.eos):
                 where = f"row {row} token {after} {exam.spell(begin)!r}"
@@ -193,7 +196,7 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
 
 
 def labels(exam: Examination) -> list[Evidence]:
-    """Labels are shifted once."""
+    """Check that labels are shifted once."""
     batches = [batch for batch in exam.batches if batch.labels is not None]
     if not batches:
         return [unknown("no batch", "no batch has labels")]
@@ -205,7 +208,7 @@ def labels(exam: Examination) -> list[Evidence]:
 
 
 def _teacher(batch: ExaminedBatch) -> Evidence:
-    """The decoder reads labels shifted by one: without the shift it reads what it is to predict."""
+    """Check that the decoder reads labels shifted by one: without the shift it reads what it is to predict."""
     ids, labels = batch.given.get("decoder_input_ids"), batch.given.get("labels")
     if not isinstance(ids, Tensor) or not isinstance(labels, Tensor) or ids.shape != labels.shape:
         return unknown(batch.name, "the model makes decoder_input_ids of the labels itself")
@@ -237,8 +240,8 @@ def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
     total = of_batch + of_model
     if total == 1:
         return Evidence(batch.name, "ok", 1.0, 1.0)
-    reason = (f"labels are shifted by {of_batch} in the batch and by {of_model} in the model's loss: a token is trained "
-              f"to predict {'itself' if total == 0 else f'the token {total} after it'}")  # fmt: skip
+    target = "itself" if total == 0 else f"the token {total} after it"
+    reason = f"labels are shifted by {of_batch} in the batch and by {of_model} in the loss: a token predicts {target}"
     return Evidence(batch.name, "wrong", float(total), 1.0, None, reason)
 
 

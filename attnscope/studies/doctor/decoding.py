@@ -17,12 +17,12 @@ _DECODED = 4  # tokens that are decoded one by one
 
 
 def cached_decoding(exam: Examination) -> list[Evidence]:
-    """Decoding token by token with a cache gives the outputs of the whole text."""
+    """Check that decoding token by token with a cache gives the outputs of the whole text."""
     return _in_steps(exam, "decoded with a cache", lambda n: [n - _DECODED, *[1] * _DECODED])
 
 
 def chunked_prefill(exam: Examination) -> list[Evidence]:
-    """A prompt in chunks gives the outputs of the whole prompt."""
+    """Check that a prompt in chunks gives the outputs of the whole prompt."""
     return _in_steps(exam, "in 3 chunks", lambda n: [n - 2 * (n // 3), n // 3, n // 3])
 
 
@@ -83,20 +83,20 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
     cached = torch.cat(outputs, 1)
     real = batch.real if not exam.two_halves else None
     reason = f"outputs {what} differ from those of the whole text"
-    base = batch if not exam.two_halves else batch
     where_batch = exam.decoder_of(batch) if exam.two_halves else batch
-    return exam.compare(examined, cached, whole, base, backend, where=exam.at(where_batch or batch, backend),
+    return exam.compare(examined, cached, whole, batch, backend, where=exam.at(where_batch or batch, backend),
                         rows=real, reason=reason)  # fmt: skip
 
 
 def dropout(exam: Examination) -> list[Evidence]:
-    """The model gives the same outputs twice in evaluation."""
+    """Check that the model gives the same outputs twice in evaluation."""
     batches = examined_batches(exam)[:1]
     if not batches:
         return [unknown("the model", NO_PROBES)]
     found = []
-    active = [name for name, module in exam.subject.model.named_modules()
-              if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.training and module.p > 0]  # fmt: skip
+    kind = torch.nn.modules.dropout._DropoutNd
+    modules = exam.subject.model.named_modules()
+    active = [name for name, module in modules if isinstance(module, kind) and module.training and module.p > 0]
     if active:
         reason = f"{len(active)} dropout modules stay in training mode after eval()"
         found.append(Evidence("modules after eval()", "wrong", float(len(active)), 0.0, active[0], reason))
@@ -131,4 +131,6 @@ def _twice(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
     limit = 0.0 if exam.subject.device.type == "cpu" else exam.limit(batch, backend)
     if value <= limit:
         return Evidence(examined, "ok", value, limit)
-    return Evidence(examined, "wrong", finite(value), limit, exam.at(batch, backend)(*at), "outputs differ from run to run")
+    return Evidence(
+        examined, "wrong", finite(value), limit, exam.at(batch, backend)(*at), "outputs differ from run to run"
+    )

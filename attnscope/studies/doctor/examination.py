@@ -10,10 +10,10 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import Evidence, Soundness
 from attnscope.studies.check.rounding import FLOOR
-from attnscope.studies.doctor.audit import Audit, Finding, Place
+from attnscope.studies.doctor.any_tokenizer import ordinary_ids
+from attnscope.studies.doctor.audit import AttentionPlace, Audit, Finding
 from attnscope.studies.doctor.batches import ExaminedBatch, probe
 from attnscope.studies.doctor.subject import Subject
-from attnscope.studies.doctor.words import ordinary_ids
 
 _RUNS, _FACTOR = 3, 2.0  # as in studies.check.rounding
 
@@ -168,7 +168,7 @@ class Examination:
         """Return how a token is written."""
         return self.subject.words.spell(number) if self.subject.words.known else f"#{number}"
 
-    def place(self, place: Place, batch: ExaminedBatch) -> str:
+    def place(self, place: AttentionPlace, batch: ExaminedBatch) -> str:
         """Name a place: backend, layer and head, row, tokens."""
         named = [place.backend] if place.backend else []
         if place.layer is not None:
@@ -185,9 +185,23 @@ class Examination:
                 named.append(f"key {place.key} {self.spell(int(ids[place.row, place.key]))!r}")
         return " ".join(named)
 
-    def at(self, batch: ExaminedBatch, backend: str) -> Callable[[int, int], str]:
-        """Return a function that names a row and token of a batch."""
-        return lambda row, token: self.place(Place(backend, None, None, row, token), batch)
+    def at(
+        self, batch: ExaminedBatch, backend: str, row: int | None = None, places: Tensor | None = None
+    ) -> Callable[[int, int], str]:
+        """Return a function that names a row and token of a batch.
+
+        Args:
+            batch: The batch.
+            backend: The implementation of attention.
+            row: The row, if one row is compared; None for the row that the function is given.
+            places: Positions of the tokens that are compared; None for all.
+        """
+
+        def name(of_row: int, token: int) -> str:
+            position = token if places is None else int(places[token])
+            return self.place(AttentionPlace(backend, None, None, of_row if row is None else row, position), batch)
+
+        return name
 
     def finding(self, found: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
         """Turn a measurement of an audit into evidence."""
@@ -198,7 +212,9 @@ class Examination:
             note = f"{found.cells} {pairs} of a query and a key" + (f": {reason}" if reason else "")
         examined = f"{batch.name}, {backend}"
         place = self.place(found.place, batch) if found.value > 0 or found.cells else None
-        return Evidence(examined, verdict, finite(found.value), found.limit, place, note if verdict == "wrong" else None)
+        return Evidence(
+            examined, verdict, finite(found.value), found.limit, place, note if verdict == "wrong" else None
+        )
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
         """Replace some tokens by random ordinary ones, each by another."""
@@ -250,8 +266,7 @@ def _rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
         q = (call.q.float() * noise(call.q.shape) * noise((*call.q.shape[:3], 1))).to(call.q.dtype)
         named = {"dropout": 0.0} if "dropout" in call.named else {}
         moved = call.again(q, (call.v.float() * noise(call.v.shape)).to(call.v.dtype), **named)
-        return (moved.float() * noise(moved.shape)).to(call.output.dtype).transpose(1, 2)
+        rounded: Tensor = (moved.float() * noise(moved.shape)).to(call.output.dtype).transpose(1, 2)
+        return rounded
 
     return on_call
-
-

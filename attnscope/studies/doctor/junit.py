@@ -21,7 +21,7 @@ def junit_xml(report: DoctorReport) -> Iterator[bytes]:
 
 
 def _case(report: DoctorReport, check: DoctorCheck) -> str:
-    opened = f'<testcase classname={_attribute(f"attnscope.doctor.{report.model_class}")} name={_attribute(check.name)}'
+    opened = f"<testcase classname={_attribute(f'attnscope.doctor.{report.model_class}')} name={_attribute(check.name)}"
     if check.verdict == "ok":
         return f"{opened}/>\n"
     reason = check.reason or check.title

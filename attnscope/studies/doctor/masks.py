@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.engines.transformers.backends import separates_packs
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.audit import Audit
 from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
@@ -54,7 +56,7 @@ def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reaso
 
 
 def future(exam: Examination) -> list[Evidence]:
-    """A token does not see those after it."""
+    """Check that a token sees none after it."""
     kind = exam.subject.kind
     if kind is None:
         return [unknown("the model", "nothing says whether it is causal; pass kind='causal'")]
@@ -134,15 +136,21 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
 
 
 def packed_documents(exam: Examination) -> list[Evidence]:
-    """Documents of a pack do not read each other."""
+    """Check that documents of a pack do not read each other."""
     found = list(_unmarked(exam))
     batches, why = packs(exam)
     if why is not None:
-        return [*found, unknown("the model", why)] if not found else found
+        return found or [unknown("the model", why)]
     for batch in batches:
         for backend in exam.backends:
             found += [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
-    return found + list(read_masks(exam, "packed_documents", batches, "weight on other documents"))
+    found += read_masks(exam, "packed_documents", batches, "weight on other documents")
+    if batches[0] in exam.batches or separates_packs(exam.subject.core):
+        return found
+    reason = (
+        "packed texts read each other if only position_ids tell them apart; this class does not say that they may not"
+    )
+    return [each if each.verdict != "wrong" else replace(each, verdict="unknown", reason=reason) for each in found]
 
 
 def _unmarked(exam: Examination) -> Iterator[Evidence]:
@@ -158,9 +166,7 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
             yield unknown(batch.name, reason)
 
 
-def _neighbour_replaced(
-    exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object
-) -> Evidence:
+def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
     """Replace every other document, and compare the outputs of those between."""
     documents = batch.documents
     assert documents is not None
@@ -183,7 +189,7 @@ def _neighbour_replaced(
 
 
 def _document_order(documents: Tensor) -> Tensor:
-    """Number documents within each row, from 0; -1 for padding."""
+    """Return the number of every token's document within each row, from 0; -1 for padding."""
     order = torch.full_like(documents, -1)
     for row, numbers in enumerate(documents.tolist()):
         known = {number: n for n, number in enumerate(dict.fromkeys(n for n in numbers if n >= 0))}
@@ -192,7 +198,7 @@ def _document_order(documents: Tensor) -> Tensor:
 
 
 def packed_with_cache(exam: Examination) -> list[Evidence]:
-    """Documents of a pack do not read each other with a cache either, which evaluation makes by default."""
+    """Check that documents of a pack do not read each other with a cache either, which evaluation makes by default."""
     batches, why = packs(exam)
     if why is not None:
         return [unknown("the model", why)]
@@ -207,15 +213,17 @@ def packed_with_cache(exam: Examination) -> list[Evidence]:
         turns = [_neighbour_replaced(exam, batch, backend, turn, use_cache=True) for turn in (0, 1)]
         evidence = max(turns, key=lambda each: (each.verdict == "wrong", each.value or 0.0))
         if evidence.verdict == "wrong":
-            reason = ("with use_cache=True, the default of the model, documents read each other; with use_cache=False, "
-                      "as transformers.Trainer sets it, see packed_documents: how you call it is not known")  # fmt: skip
+            reason = (
+                "documents read each other with use_cache=True, the default of the model; packed_documents is about "
+                "use_cache=False, which transformers.Trainer sets: how you call it is not known"
+            )
             evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
         found.append(evidence)
     return found or [unknown("the batch", "it says use_cache")]
 
 
 def packed_positions(exam: Examination) -> list[Evidence]:
-    """Positions restart with each document of a pack."""
+    """Check that positions restart with each document of a pack."""
     batches, why = packs(exam)
     if why is not None:
         return [unknown("the model", why)]
@@ -266,7 +274,7 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
                 by_itself = exam.output(text, backend)
                 evidence = exam.compare(
                     examined, packed[row : row + 1, place], by_itself, text, backend,
-                    where=lambda _, token, row=row, place=place: exam.at(batch, backend)(row, int(place[token])),
+                    where=exam.at(batch, backend, row, place),
                     reason="outputs differ from those of the document alone",
                 )  # fmt: skip
                 if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
@@ -282,7 +290,7 @@ def _share(evidence: Evidence) -> float:
 
 
 def padding(exam: Examination) -> list[Evidence]:
-    """A text has the same outputs padded on the left, on the right, and not at all."""
+    """Check that a text has the same outputs padded on the left, on the right, and not at all."""
     found: list[Evidence] = []
     if not exam.rows and not exam.batches:
         return [unknown("the model", NO_PROBES)]
@@ -292,7 +300,9 @@ def padding(exam: Examination) -> list[Evidence]:
         for side in ("right", "left"):
             positions = side == "left" and exam.subject.takes("position_ids")
             if side == "left" and exam.subject.learned_positions and not positions:
-                found.append(unknown("texts padded on the left", "its positions are learned, and it takes no position_ids"))
+                found.append(
+                    unknown("texts padded on the left", "its positions are learned, and it takes no position_ids")
+                )
                 continue
             batch = exam.probe(side, with_positions=positions)
             found += [_like_alone(exam, batch, backend) for backend in exam.backends]
@@ -321,7 +331,7 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
                 ours = padded[row : row + 1, places.to(padded.device)]
             evidence = exam.compare(
                 examined, ours, by_itself, text, backend,
-                where=lambda _, token, row=row, places=places: exam.at(batch, backend)(row, int(places[token])),
+                where=exam.at(batch, backend, row, places),
                 reason="outputs change with padding",
             )  # fmt: skip
             if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
@@ -373,7 +383,7 @@ def _batch_like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> 
 
 
 def padding_mask(exam: Examination) -> list[Evidence]:
-    """The attention mask bars all padding."""
+    """Check that the attention mask bars all padding."""
     found = []
     for batch in exam.batches:
         if not batch.padding.any():
@@ -419,7 +429,7 @@ def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
 
 
 def padding_positions(exam: Examination) -> list[Evidence]:
-    """Padding on the left does not shift positions."""
+    """Check that padding on the left does not shift positions."""
     found = []
     for batch in exam.batches:
         if batch.side() not in ("left", "both") or batch.packed or batch.allowed is not None:
@@ -449,7 +459,7 @@ def padding_positions(exam: Examination) -> list[Evidence]:
 
 
 def prefix(exam: Examination) -> list[Evidence]:
-    """Tokens of a prefix see each other, and none after it."""
+    """Check that tokens of a prefix see each other, and none after it."""
     if exam.two_halves:
         return _encoder_sees_all(exam)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
@@ -502,17 +512,16 @@ def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> 
 
 
 def window(exam: Examination) -> list[Evidence]:
-    """The window is as wide as configured, on each backend."""
+    """Check that the window is as wide as configured, on each backend."""
     config = exam.subject.config
     batches = examined_batches(exam)
     width = getattr(config, "sliding_window", None)
     long = exam._probes.get("long")
-    if long is None and exam.rows and isinstance(width, int) and width + 2 <= exam.longest_probe:
-        if exam.subject.longest is None or width + 2 <= exam.subject.longest:
-            tokens = [token for row in exam.rows for token in row]
-            count = max(width + 4, 12)
-            count = min(count, exam.subject.longest or count)
-            long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
+    most = min(exam.longest_probe, exam.subject.longest or exam.longest_probe)
+    if long is None and exam.rows and isinstance(width, int) and width + 2 <= most:
+        tokens = [token for row in exam.rows for token in row]
+        count = min(max(width + 4, 12), most)
+        long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
     if long is not None:
         batches = [long, *exam.batches]
     found = []
@@ -550,7 +559,7 @@ def _width(exam: Examination, audit: Audit, batch: ExaminedBatch, name: str, *, 
 
 
 def mask_4d(exam: Examination) -> list[Evidence]:
-    """A 4-D mask is obeyed."""
+    """Check that a 4-D mask is obeyed."""
     given = [batch for batch in exam.batches if batch.allowed is not None]
     found = []
     for batch in given:
@@ -589,7 +598,7 @@ def _two_blocks(exam: Examination) -> ExaminedBatch:
 
 
 def fully_masked(exam: Examination) -> list[Evidence]:
-    """Every token may attend to something, and rows that may not are no NaN."""
+    """Check that every token may attend to something, and that rows that may not are no NaN."""
     batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
     found = []
     for batch, backend, audit in audits(exam, batches):
@@ -613,5 +622,3 @@ def fully_masked(exam: Examination) -> list[Evidence]:
         else:
             found.append(unknown(examined, NO_INTERFACE))
     return found or [unknown("the model", NO_PROBES)]
-
-

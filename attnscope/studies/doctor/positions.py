@@ -18,7 +18,7 @@ _FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloa
 
 
 def max_positions(exam: Examination) -> list[Evidence]:
-    """No token is beyond the positions that the model has."""
+    """Check that no token is beyond the positions that the model has."""
     most = exam.subject.longest
     if most is None:
         return [unknown("the model", "its config names no max_position_embeddings")]
@@ -46,7 +46,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
 
 
 def rope_scaling(exam: Examination) -> list[Evidence]:
-    """Rotary frequencies, with their scaling, are those of the config."""
+    """Check that rotary frequencies, with their scaling, are those of the config."""
     config = exam.subject.config
     modules = [(name, module) for name, module in exam.subject.model.named_modules()
                if any(isinstance(value, Tensor) and key.endswith("inv_freq") and not key.startswith("original")
@@ -98,8 +98,8 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
         return Evidence(name, "wrong", value, limit, f"frequency {at}",
                         f"frequencies are not those of the config{scaled} ({unit}){lost}")  # fmt: skip
     if apart > 1e-3:
-        return Evidence(name, "wrong", apart, 1e-3, None, f"cos and sin are multiplied by {used_factor:.3f} in place of "
-                        f"{factor:.3f}{scaled}")  # fmt: skip
+        reason = f"cos and sin are multiplied by {used_factor:.3f} in place of {factor:.3f}{scaled}"
+        return Evidence(name, "wrong", apart, 1e-3, None, reason)
     return Evidence(name, "ok", value, limit, None, f"frequencies{scaled}")
 
 
@@ -140,8 +140,8 @@ def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
     if kind == "linear":
         return Rope(theta, float(fraction), RopeScaling("linear", float(table["factor"])))
     if kind == "llama3":
-        scaling = RopeScaling("llama3", float(table["factor"]), int(original), float(table["low_freq_factor"]),
-                              float(table["high_freq_factor"]))  # fmt: skip
+        low, high = float(table["low_freq_factor"]), float(table["high_freq_factor"])
+        scaling = RopeScaling("llama3", float(table["factor"]), int(original or longest), low, high)
         return Rope(theta, float(fraction), scaling)
     if kind == "yarn":
         factor = float(table["factor"])
@@ -190,5 +190,3 @@ def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, 
         # a frequency above π would come back as another angle: none is above 1
         return turns.float(), factor
     return held.detach().float().cpu(), factor
-
-

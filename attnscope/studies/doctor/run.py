@@ -1,21 +1,24 @@
 """Examine a model, its backends, a collator and a batch: what `attnscope doctor` does, without printing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
 from typing import Any
 
 import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.version import __version__
+from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.engines.transformers.backends import FLEX, with_settings_kept
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.request.arguments import CHECKED_TEXTS
+from attnscope.studies.doctor.any_tokenizer import ordinary_ids
 from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
 from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
 from attnscope.studies.doctor.examination import Examination
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
-from attnscope.studies.doctor.words import ordinary_ids
 
 TEXTS = (
     "The bank by the river was eroded, and the old bridge leaned over the water.",
@@ -68,6 +71,9 @@ def examine(
     Raises:
         UsageError: The model, batch, tokenizer or collator is none.
     """
+    if isinstance(tokenizer, str | PathLike):
+        config = getattr(model, "config", None)
+        tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
     if subject.device.type == "meta":
         raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
@@ -97,10 +103,8 @@ def examine(
     if drawn:
         said.append("there is no tokenizer: the probes are random tokens")
     versions = {"torch": str(torch.__version__)}
-    try:
+    with suppress(PackageNotFoundError):
         versions["transformers"] = version("transformers")
-    except PackageNotFoundError:
-        pass
     return DoctorReport(
         attnscope=__version__,
         versions=versions,
@@ -122,8 +126,8 @@ def examine(
 
 def _length(batch: Any) -> int:
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    shape = getattr(ids, "shape", ())
-    return int(shape[-1]) if len(shape) else 1
+    shape: tuple[int, ...] = tuple(getattr(ids, "shape", ()))
+    return shape[-1] if shape else 1
 
 
 def _pad(subject: Subject) -> int:
@@ -200,8 +204,9 @@ def _collate(exam: Examination, collator: Any) -> None:
         features = [row if row[-1] == eos else [*row, eos] for row in features]
     errors = []
     for with_labels in (False, True):
-        made = [{"input_ids": list(row), "attention_mask": [1] * len(row), **({"labels": list(row)} if with_labels else {})}
-                for row in features]  # fmt: skip
+        made = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
+        if with_labels:
+            made = [{**feature, "labels": list(feature["input_ids"])} for feature in made]
         try:
             batch = collator(made)
         except Exception as e:  # a collator of anyone may raise anything
@@ -270,5 +275,3 @@ def _share(evidence: Evidence) -> float:
     if not evidence.limit:
         return abs(evidence.value)
     return abs(evidence.value) / evidence.limit
-
-

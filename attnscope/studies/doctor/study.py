@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 
 def _answer(request: Request) -> Any:
+    from attnscope.engines.torch_setup import import_torch
+
+    import_torch()
     from attnscope.studies.doctor.checkpoint import examine_checkpoint
 
     return examine_checkpoint(request.run, request.values, request.progress)
@@ -25,7 +28,7 @@ def _show(report: Any, settings: "DisplaySettings", _display: Display) -> "Itera
 STUDY = Study(
     (FindingsKind("doctor", "attnscope.findings.doctor:DoctorReport", _show, (".json", ".txt", ".xml")),),
     StudyCommand(
-        """Examine whether the attention of a model and its backends is right.
+        """Examine whether the attention of a model is right.
 
         Runs the model with transformers, under each implementation of attention: packed documents, padding, the
         future, windows, caches, prefill in chunks, 4-D masks, sinks, soft-cap, rotary positions, and every backend
@@ -36,7 +39,7 @@ STUDY = Study(
         """
         attnscope doctor --model ./my-llama
         attnscope doctor --model ./my-llama --attn eager,sdpa,flex_attention --dtype bfloat16
-        attnscope doctor --model ./my-llama --file prompts.txt -o doctor.xml
+        attnscope doctor --model ./my-llama --file texts.txt -o doctor.xml
         attnscope doctor --model ./my-llama --json | jq '.checks[] | select(.verdict == "wrong")'
         """,
         _answer,

@@ -19,7 +19,7 @@ from attnscope.engines.transformers.backends import (
     watching,
 )
 from attnscope.studies.check.rounding import rounded_again
-from attnscope.studies.doctor.words import Words
+from attnscope.studies.doctor.any_tokenizer import AnyTokenizer
 
 Call = Callable[[nn.Module, dict[str, Any]], Any]
 OWN = "own"  # name of the backend of a module that has no attention interface
@@ -42,7 +42,7 @@ class Subject:
     """
 
     model: nn.Module
-    words: Words
+    words: AnyTokenizer
     kind: str | None
     config: Any
     call: Call | None = None
@@ -206,9 +206,9 @@ def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None
         hint = "pass a folder, a transformers model, or any torch.nn.Module with call="
         raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
     core = next((module for module in model.modules() if is_of_transformers(module)), None)
-    config = getattr(model if core is None else core, "config", None)
+    config: Any = getattr(model if core is None else core, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     if kind is None and core is not None:
         kind = kind_of(core)
-    return Subject(model, Words(tokenizer, config), kind, config, call, core)
+    return Subject(model, AnyTokenizer(tokenizer, config), kind, config, call, core)

@@ -18,7 +18,7 @@ class SpecialIds:
     sep: int | None = None
 
 
-class Words:
+class AnyTokenizer:
     """A tokenizer of transformers, a `tokenizers.Tokenizer`, one of our own, or none.
 
     Args:
@@ -66,8 +66,11 @@ class Words:
         if not hasattr(tokenizer, "encode"):
             hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
             raise UsageError(f"a {type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
-        made = tokenizer.encode(*texts) if special or not hasattr(tokenizer, "token_to_id") else tokenizer.encode(
-            *texts, add_special_tokens=False)
+        made = (
+            tokenizer.encode(*texts)
+            if special or not hasattr(tokenizer, "token_to_id")
+            else tokenizer.encode(*texts, add_special_tokens=False)
+        )
         if hasattr(made, "ids"):
             return {"input_ids": [int(n) for n in made.ids], "token_type_ids": [int(n) for n in made.type_ids]}
         tokens = [token for token in made if special or not token.special]

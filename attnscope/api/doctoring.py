@@ -1,0 +1,115 @@
+"""`attnscope.doctor`: examine a model that is in memory, or a folder, with a batch or a collator."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from attnscope.api.options import file_path
+from attnscope.api.results import Result, import_pandas
+from attnscope.base.errors import UsageError
+from attnscope.findings.doctor import DoctorCheck, DoctorReport
+from attnscope.request import arguments
+from attnscope.request.run_config import RunConfig, TextInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = ("causal", "bidirectional", "encoder-decoder")
+
+
+class DoctorResult(Result[DoctorReport]):
+    """The result of `doctor`."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check is wrong."""
+        return self.data.passed
+
+    @property
+    def checks(self) -> list[DoctorCheck]:
+        """Every check, in order."""
+        return self.data.checks
+
+    @property
+    def wrong(self) -> list[DoctorCheck]:
+        """The checks that are wrong."""
+        return [check for check in self.data.checks if check.verdict == "wrong"]
+
+    def __getitem__(self, name: str) -> DoctorCheck:
+        """Return a check by its name."""
+        for check in self.data.checks:
+            if check.name == name:
+                return check
+        raise KeyError(name)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row for every check.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        rows = [{name: value for name, value in msgspec.structs.asdict(check).items() if name != "evidence"}
+                for check in self.data.checks]  # fmt: skip
+        return import_pandas().DataFrame(rows)
+
+
+def examine_any(
+    model: Any,
+    batch: Mapping[str, Any] | None,
+    tokenizer: Any,
+    collator: Callable[..., Any] | None,
+    options: Mapping[str, Any],
+) -> DoctorResult:
+    """Do what `attnscope.doctor` does; `options` are its other arguments."""
+    known = _read(options)
+    texts, progress = known.pop("texts"), known.pop("progress")
+    if collator is not None and not callable(collator):
+        raise UsageError(f"a {type(collator).__name__} cannot be called", where="collator", hint="pass a function")
+    from attnscope.engines.torch_setup import device_failures, import_torch
+
+    import_torch(freeze=False)
+    with device_failures():
+        if isinstance(model, str | os.PathLike) or model is None:
+            from attnscope.studies.doctor.checkpoint import examine_checkpoint
+
+            run = RunConfig(tuple(TextInput(text) for text in texts), None if model is None else str(file_path(model)),
+                            device=known.pop("device") or "auto")  # fmt: skip
+            values = {name: known.pop(name) for name in ("attn", "dtype", "longest_probe")}
+            if isinstance(tokenizer, str | os.PathLike):
+                run, tokenizer = msgspec.structs.replace(run, tokenizer=str(tokenizer)), None
+            more = {"batch": batch, "tokenizer": tokenizer, "collator": collator, **known}
+            return DoctorResult(examine_checkpoint(run, values, progress, **more))
+        for name in ("dtype", "device"):
+            if known.pop(name) is not None:
+                raise UsageError("the model in memory has its own", where=name, hint=f"leave {name} out")
+        from attnscope.studies.doctor.run import LONGEST_PROBE, examine
+
+        known["longest_probe"] = known["longest_probe"] or LONGEST_PROBE
+        known["attn"] = known["attn"] or ()
+        return DoctorResult(examine(model, batch, tokenizer, collator, texts=texts, progress=progress, **known))
+
+
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the arguments that the command line has as well, and check the others."""
+    names = ("attn", "texts", "dtype", "device", "call", "kind", "documents", "prefix", "longest_probe", "progress")
+    for name in options:
+        if name not in names:
+            raise UsageError(f"doctor() has no argument '{name}'", hint=f"it has {', '.join(names)}")
+    read: dict[str, Any] = {name: options.get(name) for name in names}
+    if read["attn"] is not None:
+        read["attn"] = arguments.names("attn")(read["attn"])
+    if read["dtype"] is not None:
+        read["dtype"] = arguments.one_of("dtype", arguments.Dtype)(str(read["dtype"]).removeprefix("torch."))
+    if read["longest_probe"] is not None:
+        read["longest_probe"] = arguments.number("longest_probe", 16)(read["longest_probe"])
+    if read["kind"] is not None and read["kind"] not in KINDS:
+        raise UsageError(f"must be {', '.join(KINDS)}, not {read['kind']!r:.80}", where="kind")
+    if read["call"] is not None and not callable(read["call"]):
+        raise UsageError(f"a {type(read['call']).__name__} cannot be called", where="call", hint="pass a function")
+    texts = read["texts"]
+    given: Sequence[Any] = () if texts is None else [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(text, str) and text.strip() for text in given):
+        raise UsageError("has something that is no text", where="texts", hint="pass strings")
+    return {**read, "texts": given}

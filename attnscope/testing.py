@@ -1,0 +1,58 @@
+"""One function for tests: the attention of a model and a batch is sound.
+
+from attnscope.testing import assert_attention_is_sound
+
+def test_attention(model, batch, tokenizer):
+    assert_attention_is_sound(model, batch, tokenizer)
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from attnscope.api import DoctorResult, doctor
+
+
+def assert_attention_is_sound(
+    model: Any,
+    batch: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    collator: Callable[..., Any] | None = None,
+    *,
+    known: Collection[str] = (),
+    required: Collection[str] = (),
+    **options: Any,
+) -> DoctorResult:
+    """Fail if a check of `attnscope.doctor` is wrong.
+
+    Args:
+        model: See attnscope.doctor.
+        batch: See attnscope.doctor.
+        tokenizer: See attnscope.doctor.
+        collator: See attnscope.doctor.
+        known: Names of checks that may be wrong.
+        required: Names of checks that must be ok: also one that cannot be told fails.
+        **options: See attnscope.doctor.
+
+    Returns:
+        What was found.
+
+    Raises:
+        AssertionError: A check is wrong, with its number, place and repair.
+        AttnscopeError: An argument is invalid, or the model cannot be used.
+        KeyError: There is no check of a name.
+    """
+    __tracebackhide__ = True
+    result = doctor(model, batch, tokenizer, collator, **options)
+    for name in (*known, *required):
+        result[name]
+    lines = []
+    for check in result.checks:
+        untold = check.verdict == "unknown" and check.name in required
+        if untold or (check.verdict == "wrong" and check.name not in known):
+            number = "" if check.value is None else f" ({check.value:.3g}, limit {check.limit})"
+            place = f" at {check.where}" if check.where else ""
+            lines.append(f"{check.name}: {'cannot tell' if untold else 'wrong'}{place}{number}: "
+                         f"{check.reason or check.title}\n  repair: {check.repair}")  # fmt: skip
+    if lines:
+        raise AssertionError("attention is not sound\n" + "\n".join(lines))
+    return result
