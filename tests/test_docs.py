@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from attnscope.cli import main
 from attnscope.cli.app import build_app
 from attnscope.findings.row_statistics import STATISTICS
+from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files
 from tests.helpers.hub_server import serve
 
@@ -160,6 +161,8 @@ def test_every_command_has_a_section_with_the_examples_of_its_help(command):
 
 @pytest.mark.parametrize("line", dict.fromkeys(line for page in PAGES for line in commands(page)))
 def test_every_command_that_is_shown_runs(line, folder, capsys, monkeypatch):
+    if line.startswith("attnscope explore "):
+        walk_without_terminal(monkeypatch)
     for package, word in OPTIONAL.items():
         if word in line:
             pytest.importorskip(package, reason=f"{package} is not installed")

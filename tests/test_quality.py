@@ -21,7 +21,7 @@ ROOMS = {
     "run": "base findings request checkpoints model engines",
     "views": "base findings",
     "studies": "base findings request checkpoints model engines run views",
-    "batch": "base findings request checkpoints engines run studies",
+    "batch": "base findings request checkpoints engines run views studies",
     "api": "base findings request engines run views studies batch",
     "__init__": "base api",
     "testing": "api",
@@ -44,7 +44,8 @@ OTHERS = {
     "torch": "model engines run studies checkpoints/convert_pickle",
     "transformers": "engines/transformers",
     "typer": "cli",
-    "rich": "cli views/terminal",
+    "rich": "cli views/terminal views/explore",
+    "textual": "views/explore",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -16,6 +16,7 @@ from attnscope.api.options import (
     ModelCheckArguments,
     ModelCompareArguments,
     ModelExplainArguments,
+    ModelExploreArguments,
     ModelHeadsArguments,
     ModelInspectArguments,
     check_names,
@@ -90,6 +91,32 @@ class OpenModel:
         """See attnscope.explain."""
         check_names("explain", options, ModelExplainArguments)
         return ExplainResult(self._answer("explain", text, options))
+
+    def explore(self, text: str | Sequence[str], **options: Unpack[ModelExploreArguments]) -> str | None:
+        """Walk through the attention of a text in this terminal, as `attnscope explore` does.
+
+        Args:
+            text: The text, or several.
+            options: Where to begin, and under which mask: see ModelExploreArguments.
+
+        Returns:
+            The command that shows the place that was left; None if no scene was computed.
+
+        Raises:
+            AttnscopeError: There is no terminal, textual is not installed, or the text cannot be run.
+        """
+        from attnscope.api.exploring import explore_model
+
+        check_names("explore", options, ModelExploreArguments)
+        texts = texts_of(text, options)
+
+        @contextmanager
+        def opener(texts: Sequence[TextInput], progress: Any) -> "Iterator[Session]":
+            with self._session_for(texts, {"progress": progress}) as session:
+                yield session
+
+        run = self._run(texts, {name: value for name, value in options.items() if name != "keys"})
+        return explore_model(run, opener, options)
 
     def study(self, name: str, text: str | Sequence[str], **options: Any) -> Result[Any]:
         """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""

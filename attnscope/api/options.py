@@ -235,6 +235,30 @@ class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False
     """All that `attnscope.explain` takes besides the text."""
 
 
+class ModelExploreArguments(_Masking, total=False):
+    """Where a walk begins; see ModelInspectArguments for what is not described here.
+
+    Attributes:
+        pair: The second segment, for an encoder.
+        mask: The mask to begin with.
+        what_if: What a different mask applies to.
+        hide: Tokens to hide from every query.
+        layer: Layer to begin at: a number, or `auto`.
+        head: Head to begin at, in the same form.
+        query: Row to begin at: a position, or a token.
+        key: Column to begin at.
+        keys: TOML file that binds other keys to actions.
+    """
+
+    mask: Mask
+    hide: Tokens | None
+    layer: Indices
+    head: Indices
+    query: Tokens | None
+    key: Tokens | None
+    keys: str | os.PathLike[str] | None
+
+
 class ModelHeadsArguments(CallArguments, total=False):
     """Arguments of `heads`; see ModelInspectArguments for query, key, mask, what_if and hide.
 

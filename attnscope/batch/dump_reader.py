@@ -57,6 +57,7 @@ class Dump:
     path: Path
     header: Header = field(init=False)
     end: End | None = None
+    _last_shard: _Shard | None = None
 
     def __post_init__(self) -> None:
         known = format_of(self.path)
@@ -95,15 +96,21 @@ class Dump:
         Raises:
             AttnscopeError: A line or shard is damaged, or the end is missing.
         """
-        shard: _Shard | None = None
-        for body in self.record_bodies():
-            record = decoded(body, Record, self.path)
-            if record.shard is not None:
-                if shard is None or shard[0] != record.shard:
-                    shard = self._shard(record)
-                record = _with_arrays(record, shard, self.path / record.shard)
-            check_record(record, self.header.settings, self.path)
-            yield record
+        yield from map(self.record, self.record_bodies())
+
+    def record(self, body: bytes) -> Record:
+        """Return a record with its arrays, from its JSON.
+
+        Raises:
+            AttnscopeError: It is no record, or its shard is damaged.
+        """
+        record: Record = decoded(body, Record, self.path)
+        if record.shard is not None:
+            if self._last_shard is None or self._last_shard[0] != record.shard:
+                self._last_shard = self._shard(record)
+            record = _with_arrays(record, self._last_shard, self.path / record.shard)
+        check_record(record, self.header.settings, self.path)
+        return record
 
     def _shard(self, record: Record) -> _Shard:
         name = str(record.shard)

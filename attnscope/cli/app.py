@@ -16,6 +16,7 @@ _MODULES = {
     "compare": "compare",
     "heads": "heads",
     "ablate": "ablate",
+    "explore": "explore",
     "batch": "batch",
     "convert": "convert",
     "import": "import_",
@@ -31,6 +32,7 @@ attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
 attnscope heads
 attnscope ablate "The bank by the river" --each head
+attnscope explore "The bank by the river"
 attnscope batch texts.txt -o dump.jsonl
 attnscope check
 attnscope info

@@ -607,6 +607,37 @@ ABLATE = (
     ),
     *THE_MACHINE,
 )
+EXPLORE = (
+    replace(
+        TEXTS[0],
+        help="Text to explore; or what was saved: a dump ({dumps} or a folder), or a report or comparison "
+        "(.json, .npz, .safetensors). - reads a text from standard input.",
+        metavar="TEXT|FILE",
+        complete="files",
+    ),
+    *TEXTS[1:2],
+    *TEXTS[3:],
+    *THE_MODEL,
+    replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",)),
+    replace(HEAD, help=f"Head to begin at, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",)),
+    replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN"),
+    replace(KEY, help="Column to begin at.", metavar="TOKEN"),
+    MASK,
+    WHAT_IF,
+    HIDE,
+    Option(
+        "keys",
+        SHOW,
+        "TOML file that binds other keys to actions; default: attnscope/keys.toml in the folder of your settings "
+        "(XDG_CONFIG_HOME, or ~/.config).",
+        Path,
+        "FILE",
+        complete="files",
+    ),
+    choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
+    replace(QUIET, help="On leaving, do not print the command that shows the same place."),
+    *THE_MACHINE,
+)
 CHECK = (
     replace(
         TEXTS[0],
@@ -801,6 +832,7 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "explain": EXPLAIN,
     "heads": HEADS,
     "ablate": ABLATE,
+    "explore": EXPLORE,
     "batch": BATCH,
     "convert": CONVERT,
     "import": IMPORT,

@@ -16,7 +16,7 @@ def pinned(monkeypatch):
     monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
 
 
-COMMANDS = ("run", "compare", "explain", "heads", "ablate", "check", "batch", "convert", "info")
+COMMANDS = ("run", "compare", "explain", "heads", "ablate", "explore", "check", "batch", "convert", "info")
 
 
 @pytest.mark.parametrize(("args", "name"), [([], "attnscope"), *(([name], name) for name in COMMANDS)])

@@ -3,12 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.findings.compare import Comparison
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.formats import export
 from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead
+
+_LIVE = "explore the text itself: attnscope explore TEXT"
 
 
 @dataclass(frozen=True)
@@ -17,11 +24,11 @@ class SavedText:
 
     Attributes:
         scene: Makes its scene.
-        heads: By indices of layer and head, makes what is known of a head.
+        heads: Returns, by indices of layer and head, what makes what is known of a head.
     """
 
     scene: Callable[[], Scene]
-    heads: Mapping[tuple[int, int], Callable[[], WalkHead]]
+    heads: Callable[[], Mapping[tuple[int, int], Callable[[], WalkHead]]]
 
 
 @dataclass
@@ -32,14 +39,17 @@ class SavedSource:
         texts: What the texts are called.
         masks: The mask, or the sides of a comparison.
         saved: By number of the text and of the mask.
+        report_of: Makes a report of one text, side, layer and head, by their indices; None if there is none.
     """
 
     texts: Sequence[str]
     masks: Sequence[str]
     saved: Mapping[tuple[int, int], SavedText]
+    report_of: Callable[[int, int, int, int], Report] | None = None
     computes: bool = False
     _scenes: dict[tuple[int, int], Scene] = field(default_factory=dict)
-    _heads: dict[tuple[int, ...], WalkHead] = field(default_factory=dict)
+    _heads: dict[tuple[int, ...], WalkHead | None] = field(default_factory=dict)
+    _makers: dict[tuple[int, int], Mapping[tuple[int, int], Callable[[], WalkHead]]] = field(default_factory=dict)
 
     def scene(self, variant: Variant) -> Scene | None:
         """Return a scene; None if these findings do not have the text under this mask."""
@@ -51,13 +61,13 @@ class SavedSource:
     def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
         """Return a head; None if it was not saved."""
         place = self._place(variant)
-        known = self.saved[place].heads if place in self.saved else {}
-        if (layer, head) not in known:
-            return None
         key = (*place, layer, head)
-        if key not in self._heads:
-            self._heads[key] = known[layer, head]()
-        return self._heads[key]
+        if key not in self._heads and place in self.saved:
+            if place not in self._makers:
+                self._makers[place] = self.saved[place].heads()
+            make = self._makers[place].get((layer, head))
+            self._heads[key] = None if make is None else make()
+        return self._heads.get(key)
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Return False: nothing can be computed."""
@@ -71,7 +81,25 @@ class SavedSource:
         Raises:
             AttnscopeError: Always.
         """
-        raise AttnscopeError("saved findings cannot be computed again", hint="explore the text itself")
+        raise AttnscopeError("this was not saved", hint=_LIVE)
+
+    def measure_roles(self, progress: Progress) -> None:
+        """Refuse to measure roles, which takes the model."""
+        raise AttnscopeError("roles take the model", hint=_LIVE)
+
+    def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
+        """Refuse to explain, which takes the model."""
+        raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
+
+    def with_text(self, text: str) -> "SavedSource":
+        """Refuse another text, which takes the model."""
+        raise AttnscopeError("another text takes the model", hint=_LIVE)
+
+    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
+        """Write one head of a report."""
+        if self.report_of is None:
+            raise AttnscopeError("a dump is not written again", hint="attnscope convert makes tables and files of it")
+        return write_report(self.report_of(variant.text, self._place(variant)[1], layer, head), path)
 
     def _place(self, variant: Variant) -> tuple[int, int]:
         return variant.text, self.masks.index(variant.mask) if variant.mask in self.masks else 0
@@ -80,12 +108,19 @@ class SavedSource:
 def report_source(report: Report) -> SavedSource:
     """Return a walk through a report.
 
+    Args:
+        report: The report.
+
     Raises:
         AttnscopeError: It has no attention of heads.
     """
     _require_heads(report)
     saved = {(n, 0): saved_text(report, text) for n, text in enumerate(report.texts)}
-    return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
+
+    def report_of(text: int, _side: int, layer: int, head: int) -> Report:
+        return one_head(report, text, layer, head)
+
+    return SavedSource([text.text for text in report.texts], [report.mask.used], saved, report_of)
 
 
 def comparison_source(comparison: Comparison) -> SavedSource:
@@ -100,7 +135,28 @@ def comparison_source(comparison: Comparison) -> SavedSource:
         for n, text in enumerate(side.report.texts):
             saved[n, number] = saved_text(side.report, text)
     labels = distinct(side.label for side in comparison.sides)
-    return SavedSource([text.text for text in comparison.sides[0].report.texts], labels, saved)
+    sides = comparison.sides
+
+    def report_of(text: int, side: int, layer: int, head: int) -> Report:
+        return one_head(sides[side].report, text, layer, head)
+
+    return SavedSource([text.text for text in sides[0].report.texts], labels, saved, report_of)
+
+
+def one_head(report: Report, text: int, layer: int, head: int) -> Report:
+    """Return a report of one text with one of its heads, by indices."""
+    one = report.texts[text]
+    layers, heads = ordered(each.layer for each in one.heads), ordered(each.head for each in one.heads)
+    kept = [each for each in one.heads if (each.layer, each.head) == (layers[layer], heads[head])]
+    return replace(report, texts=[replace(one, heads=kept)])
+
+
+def write_report(report: Report, path: str) -> str:
+    """Write a report to a new file; return what was written."""
+    target = Path(path).expanduser()
+    parts = export(report, target)
+    check_target(target, force=False)
+    return f"{target} ({write_atomic(target, parts, force=False):,} bytes)"
 
 
 def distinct(labels: Iterable[str]) -> list[str]:
@@ -116,7 +172,7 @@ def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
     layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
     made = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
-    return SavedText(lambda: text_scene(report, text), made)
+    return SavedText(lambda: text_scene(report, text), lambda: made)
 
 
 def _require_heads(report: Report) -> None:

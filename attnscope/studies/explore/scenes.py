@@ -1,7 +1,8 @@
 """Make scenes of a walk from findings about a text."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,30 +33,61 @@ from attnscope.views.walk.scene import (
 )
 
 Rows = Mapping[str, np.ndarray]
+_EFFECTS = {
+    "kl": "KL(before ‖ after) of the predictions in bits if the head is cut.",
+    "hidden": "Relative change of the final hidden state if the head is cut.",
+}
 
 
-def text_scene(report: Report, text: TextReport, command: str | None = None) -> Scene:
+def text_scene(
+    report: Report,
+    text: TextReport,
+    command: str | None = None,
+    sizes: tuple[Sequence[Number], Sequence[Number]] | None = None,
+) -> Scene:
     """Return the scene of one text of a report.
 
     Args:
         report: The report.
         text: One of its texts.
         command: See Scene; None for what the report says of itself.
+        sizes: All layers and heads of the model, of which the report may have some; None for those of the report.
     """
-    layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
+    layers, heads = sizes or (ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads))
     places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
     rows = {place: rows_of(text.heads[n]) for place, n in places.items()}
     chosen = [place for place, n in places.items() if text.heads[n].chosen]
+    stages = set(STAGES) if sizes else {stage for head in text.heads for stage in head.stages}
+    scene = scene_of(report, text, (layers, heads), rows, stages)
+    if command is not None:
+        scene = replace(scene, command=command)
+    return replace(scene, first=chosen[0] if chosen else min(places, default=(0, 0)))
+
+
+def scene_of(
+    report: Report,
+    text: TextReport,
+    sizes: tuple[Sequence[Number], Sequence[Number]],
+    rows: Mapping[tuple[int, int], Rows],
+    stages: Container[str],
+) -> Scene:
+    """Return the scene of one text, of whose heads only the statistics are looked at.
+
+    Args:
+        report: What produced the numbers.
+        text: The text; its heads are not looked at.
+        sizes: Numbers of the layers, and of the heads.
+        rows: By indices of layer and head, the statistics of every row.
+        stages: Stages that are known of some head.
+    """
     queries = text.queries or list(range(len(text.tokens)))
     keys = text.keys or list(range(len(text.sources)))
-    stages = {stage for head in text.heads for stage in head.stages}
-    facts = fact_lines(report)
     return Scene(
         model=report.provenance.model,
-        facts=facts,
+        facts=fact_lines(report),
         notes=text.notes,
-        layers=layers,
-        heads=heads,
+        layers=sizes[0],
+        heads=sizes[1],
         queries=token_axis("query", text.tokens, queries),
         keys=token_axis(source_kind(text), text.sources, keys),
         sources=token_axis(source_kind(text), text.sources),
@@ -63,9 +95,9 @@ def text_scene(report: Report, text: TextReport, command: str | None = None) -> 
         stages=[stage for stage in STAGES if stage in stages] or ["weights"],
         aligned=text.context is None,
         predictions=[forecast(text, one) for one in text.predictions],
-        numbers=head_numbers(rows, (len(layers), len(heads)), counted_rows(text.tokens, text.queries)),
-        command=run_command(report.provenance, report.mask, text.text, text.pair) if command is None else command,
-        first=chosen[0] if chosen else min(places, default=(0, 0)),
+        numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
+        command=run_command(report.provenance, report.mask, text.text, text.pair),
+        mask=report.mask.used,
         random=report.provenance.weights == "random",
     )
 
@@ -82,6 +114,37 @@ def fact_lines(report: Report) -> list[tuple[str, Spans]]:
     return [(name, joined(value)) for part in parts if isinstance(part, Facts) for name, value in part.lines]
 
 
+def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the stages that have a number for every cell."""
+    return {name: stages[name] for name in STAGES if name in stages}
+
+
+def run_starts(count: int, size: int) -> list[int]:
+    """Return where runs of a map start, and the end: position i is in run i·n // count."""
+    n = min(size, count)
+    return [-(-i * count // n) for i in range(n + 1)]
+
+
+def effect_numbers(
+    effects: Mapping[str, np.ndarray | None], places: Sequence[tuple[int, int]], shape: tuple[int, int]
+) -> list[HeadNumber]:
+    """Return the effects of cutting heads, for every head.
+
+    Args:
+        effects: `kl` and `hidden`, each along units.
+        places: Indices of layer and head of every unit.
+        shape: Number of layers and of heads.
+    """
+    numbers = []
+    for name, meaning in _EFFECTS.items():
+        values = effects.get(name)
+        if values is not None:
+            grid = np.full(shape, np.nan, dtype=np.float32)
+            grid[tuple(np.array(places).T)] = values
+            numbers.append(HeadNumber(f"effect ({name})", meaning, grid))
+    return numbers
+
+
 def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
     """Return a head of a report as a walk shows it."""
     masked = {n for n, position in enumerate(text.queries) if position in set(head.fully_masked)}
@@ -91,7 +154,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         head.scale,
         head.softcap,
         head.bias,
-        {name: head.stages[name] for name in STAGES if name in head.stages},
+        stages_of(head.stages),
         masked_rows=frozenset(masked),
         sources=ranked_sources(head.top) if text.queries and head.top.keys.shape[1] else None,
         rows=rows_of(head) if text.queries else {},
@@ -217,12 +280,26 @@ def head_roles(survey: HeadSurvey, layers: Sequence[Number], heads: Sequence[Num
 
 
 def run_command(
-    provenance: Provenance, mask: MaskUse, text: str, pair: str | None = None, context: str | None = None
+    provenance: Provenance,
+    mask: MaskUse,
+    text: str,
+    pair: str | None = None,
+    context: str | None = None,
+    named: str | None = None,
 ) -> str:
-    """Return the command that runs the same text through the same model, as far as a report knows it."""
+    """Return the command that runs the same text through the same model, as far as a report knows it.
+
+    Args:
+        provenance: The model.
+        mask: Its mask.
+        text: The text.
+        pair: Its second segment.
+        context: The text that keys come from.
+        named: How the text is named instead, such as `--file texts.txt`; None for the text itself.
+    """
     words = ["attnscope", "run"]
-    piped = text.startswith("-")
-    words.append("-" if piped else shlex.quote(text))
+    piped = named is None and text.startswith("-")
+    words.append("-" if piped else shlex.quote(text) if named is None else named)
     options = {"--pair": pair, "--context": context}
     if provenance.family == "config":
         options["--config"] = provenance.model

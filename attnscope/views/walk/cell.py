@@ -8,7 +8,6 @@ from math import exp, inf, isfinite, isnan, log
 import numpy as np
 
 from attnscope.views.numbers import formatted, number_text
-from attnscope.views.scales import Scale, scale_for
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import Scene, WalkHead
 
@@ -27,6 +26,7 @@ class CellNumbers:
         rank: Place among the strongest sources, from 0; None if it is not among them.
         exact: The weight is exact; otherwise it is not known, only that it is at most `at_most`.
         at_most: Weight of the last listed source; None if the weight is exact.
+        rounded: Decimal places that saved weights were rounded to; None for exact ones.
     """
 
     stages: dict[str, float]
@@ -38,6 +38,7 @@ class CellNumbers:
     rank: int | None
     exact: bool
     at_most: float | None
+    rounded: int | None = None
 
     @property
     def weight(self) -> float | None:
@@ -73,6 +74,7 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
         rank,
         exact,
         at_most,
+        scene.rounded,
     )
 
 
@@ -130,20 +132,24 @@ def arithmetic(head: WalkHead, cell: CellNumbers) -> str:
         return " ".join([*parts, "→ not allowed by the mask: weight 0"])
     if cell.weight is None:
         if cell.at_most is not None:
-            return " ".join([*parts, f"weight at most {weight_text(cell.at_most)} (not among the listed sources)"])
+            return " ".join(
+                [*parts, f"weight at most {weight_text(cell.at_most, cell.rounded)} (not among the listed sources)"]
+            )
         return " ".join(parts) or "not known"
     if isnan(cell.weight):
         return " ".join([*parts, "→ no weight"])
     if logit is not None and cell.log_sum is not None:
         sink = " with the sink" if "sink" in head.rows else ""
-        parts.append(f"→ e^{number_text(logit, 2)} / Σ{sink} = {weight_text(cell.weight)}")
+        parts.append(f"→ e^{number_text(logit, 2)} / Σ{sink} = {weight_text(cell.weight, cell.rounded)}")
     else:
-        parts.append(f"{'→ ' if parts else ''}weight {weight_text(cell.weight)}")
+        parts.append(f"{'→ ' if parts else ''}weight {weight_text(cell.weight, cell.rounded)}")
     return " ".join(parts)
 
 
-def weight_text(weight: float) -> str:
-    """Format a weight: two decimals, or two digits of a small one; `0` for exactly 0."""
+def weight_text(weight: float, rounded: int | None = None) -> str:
+    """Format a weight: two decimals, or two digits of a small one; `0` for exactly 0; all digits of a rounded one."""
+    if rounded is not None:
+        return formatted(weight, f".{rounded}f")
     if weight == 0:
         return "0"
     return formatted(weight, ".2f") if abs(weight) >= 0.01 else formatted(weight, ".2g")
@@ -165,25 +171,18 @@ def unlisted(head: WalkHead, query: int) -> float | None:
     return max(0.0, 1.0 - float(np.nansum(listed)) - sink)
 
 
-def stage_scale(stage: str, cells: np.ndarray) -> Scale:
-    """Return the scale of the colours of a stage: weights from 0 to 1, a difference within ±1, else symmetric."""
-    if stage == "weights":
-        return Scale(0.0, 1.0, False)
-    return scale_for(stage, cells)
-
-
 def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | None:
     """Return a stage of a head minus that of the pinned one; None if their shapes differ or one is not known.
 
-    Cells that either mask forbids are NaN, unless both do: these are 0.
+    Cells that both masks forbid are −inf, as in `masked`; those that one of them forbids are NaN.
     """
     mine, other = head.stages.get(stage), pinned.stages.get(stage)
     if mine is None or other is None or mine.shape != other.shape or head.start != pinned.start:
         return None
     with np.errstate(invalid="ignore"):
         found = mine.astype(np.float64) - other
-    found[np.isneginf(mine) & np.isneginf(other)] = 0.0
     found[np.isneginf(mine) != np.isneginf(other)] = np.nan
+    found[np.isneginf(mine) & np.isneginf(other)] = -np.inf
     return found.astype(np.float32)
 
 

@@ -24,6 +24,23 @@ class Spot:
 
 
 @dataclass(frozen=True)
+class Begin:
+    """Where to begin, as it was typed; None for the choice of the scene.
+
+    Attributes:
+        layer: Number of the layer; below 0 from the last.
+        head: Number of the head.
+        query: Position of the row, or its token.
+        key: Position of the column, or its token.
+    """
+
+    layer: str | None = None
+    head: str | None = None
+    query: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
 class Bounds:
     """How far a walk goes; follows from a scene.
 

@@ -223,6 +223,8 @@ class Scene:
         roles: Roles of every head; None if they are not known.
         command: Command and text that show the same, without layer, head and row, such as
             `attnscope run "The bank" --model bert`.
+        mask: The mask that the numbers were computed under.
+        rounded: Decimal places that saved numbers were rounded to; None for exact ones.
         first: Indices of the layer and head to begin with.
         random: The weights are random.
     """
@@ -242,6 +244,8 @@ class Scene:
     numbers: Sequence[HeadNumber] = ()
     roles: HeadRoles | None = None
     command: str = ""
+    mask: str = ""
+    rounded: int | None = None
     first: tuple[int, int] = (0, 0)
     random: bool = False
 
@@ -302,12 +306,24 @@ class Source(Protocol):
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
-        """Compute a scene and some rows of a head; takes long, and is called in a thread.
+        """Compute a scene and some rows of a head; takes long, and is called in a thread, as are those below.
 
         Raises:
             AttnscopeError: It cannot be computed.
             WalkCancelled: `progress` raised it.
         """
+
+    def measure_roles(self, progress: Progress) -> None:
+        """Measure the roles of all heads, which scenes have from then on."""
+
+    def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
+        """Explain a row step by step, as text of so many columns."""
+
+    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
+        """Write a head to a file whose ending names the format; return what was written, in words."""
+
+    def with_text(self, text: str) -> "Source":
+        """Return a source of another text, with the same model."""
 
 
 def thumbnail(head: WalkHead, rows: int, columns: int) -> Matrix | None:

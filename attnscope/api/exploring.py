@@ -1,0 +1,43 @@
+"""Walk through a model that is open, in the terminal."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import TUI, AttnscopeError
+from attnscope.request.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from attnscope.studies.explore.live import Opener
+
+
+def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) -> str | None:
+    """Walk, and return the command that shows the last place.
+
+    Args:
+        run: The texts, the mask, and where to begin.
+        opener: Provides the session in which the model is open.
+        options: See ModelExploreArguments.
+
+    Raises:
+        AttnscopeError: There is no terminal, or textual is not installed.
+    """
+    import sys
+
+    TUI.require("explore")
+    if not all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)):
+        raise AttnscopeError("explore needs a terminal", hint="start Python in one; a notebook has report.show()")
+    from attnscope.studies.explore.live import LiveSource
+    from attnscope.views.explore.terminal import walk
+    from attnscope.views.walk.keys import ACTIONS, read_keys
+    from attnscope.views.walk.place import Begin
+
+    places = [None if each is None else str(each) for each in (run.query, run.key)]
+    plain = replace(run, query=None, key=None, stages=(), top=3)
+    keys = options.get("keys")
+    actions = ACTIONS if keys is None else read_keys(Path(keys))
+    begin = Begin(query=places[0], key=places[1])
+    _, command = walk(LiveSource(plain, opener), actions, begin)
+    return command or None

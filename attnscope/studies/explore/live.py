@@ -1,0 +1,352 @@
+"""A walk through a model that is in memory, or can be: what is looked at is computed on demand."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.ablation import Ablation, PredictionChange
+from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.run import Report
+from attnscope.request.masks.expression import parse_mask, spell_mask
+from attnscope.request.memory import memory_limit
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import ALL, IndexSelection, PositionSelection, parse_cut
+from attnscope.run.session import Session, inspect
+from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.explore.saved import write_report
+from attnscope.studies.explore.scenes import (
+    counted_rows,
+    head_numbers,
+    head_roles,
+    run_command,
+    text_scene,
+    walk_head,
+)
+from attnscope.views.spans import Span, token_span
+from attnscope.views.walk.scene import STAGES, Forecast, Number, Progress, Scene, Variant, WalkHead
+
+MASKS = ("own", "causal", "bidirectional", "window:4")
+_WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
+_RANKS = 5  # sources that are listed of every row
+_RUNS = 128  # rows and columns of the map of a long text
+_CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
+_SHARE = 4  # what is kept may take this part of the free memory
+
+Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]
+Key = tuple[Variant, int, int]
+
+
+@dataclass
+class _Known:
+    """What is known of one text under one mask.
+
+    Attributes:
+        scene: Its scene.
+        whole: All heads have been computed as far as memory allows.
+        failed: Why the others cannot be; empty if they can.
+    """
+
+    scene: Scene
+    whole: bool = False
+    failed: str = ""
+
+
+@dataclass
+class LiveSource:
+    """A source that runs a model.
+
+    Attributes:
+        run: Texts, model, mask and machine; its layer and head are where the walk begins.
+        opener: Provides a session in which the model is open, for some texts, and reports progress.
+        masks: Masks that one can choose.
+        command: How the text is named in commands: `--file texts.txt` or `-`; None for the text itself.
+    """
+
+    run: RunConfig
+    opener: Opener
+    masks: Sequence[str] = MASKS
+    command: str | None = None
+    computes: bool = True
+    _known: dict[Variant, _Known] = field(default_factory=dict)
+    _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
+    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)
+    _survey: HeadSurvey | None = None
+    _budget: int = 0
+
+    def __post_init__(self) -> None:
+        asked = spell_mask(self.run.mask)
+        self.masks = tuple(dict.fromkeys((asked, *self.masks)))
+        most, _ = memory_limit(self.run.max_memory)
+        self._budget = most // _SHARE
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts."""
+        return [text.text for text in self.run.texts]
+
+    def scene(self, variant: Variant) -> Scene | None:
+        """Return a scene; None if it has not been computed."""
+        known = self._known.get(_uncut(variant))
+        if known is None or not variant.cuts:
+            return None if known is None else known.scene
+        forecasts = self._forecasts.get(variant)
+        return None if forecasts is None else replace(known.scene, predictions=forecasts)
+
+    def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head; None if nothing is known of it."""
+        return self._heads.get((_uncut(variant), layer, head))
+
+    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+        """Tell whether there is anything to compute."""
+        if variant.cuts and variant not in self._forecasts:
+            return True
+        known = self._known.get(_uncut(variant))
+        if known is None:
+            return True
+        return not (known.whole or known.failed) or not self._has(variant, layer, head, stage, rows)
+
+    def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+        there = self.head(variant, layer, head)
+        return there is not None and there.holds(stage, *rows)
+
+    def compute(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+    ) -> None:
+        """Compute what is most wanted: a scene, then rows of a head, then what cuts change, then all heads."""
+        plain = _uncut(variant)
+        with self.opener((self.run.texts[variant.text],), progress) as session:
+            known = self._known.get(plain)
+            if known is None:
+                self._first(session, plain, (layer, head))
+            elif not self._has(plain, layer, head, stage, rows):
+                self._rows(session, plain, (layer, head), rows)
+            elif variant.cuts and variant not in self._forecasts:
+                self._cut(session, variant)
+            else:
+                self._all(session, plain, known)
+
+    def _config(self, variant: Variant) -> RunConfig:
+        """Return what a run of a variant is asked for."""
+        text = self.run.texts[variant.text]
+        return msgspec.structs.replace(
+            self.run, texts=(text,), mask=parse_mask(variant.mask), window=None, picture=False, target=None, generate=0
+        )
+
+    def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
+        """Compute the head with which a walk begins, or the one where it is."""
+        run, source = self._config(variant), session.source(self.run)
+        sizes = _sizes(source.config.n_layers, source.config.n_heads)
+        if self._known:  # one has walked already
+            run = msgspec.structs.replace(run, layer=IndexSelection.of([place[0]]), head=IndexSelection.of([place[1]]))
+        long = self._is_long(session, run)
+        if long:
+            run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
+        else:
+            run = msgspec.structs.replace(run, stages=STAGES, query=None)
+        run = msgspec.structs.replace(run, top=_RANKS, predict=None, key=None, pool=run.pool if long else None)
+        report = inspect(run, session.progress, session)
+        text = report.texts[0]
+        first = run.texts[0]
+        command = run_command(report.provenance, report.mask, first.text, first.pair, first.context, self.command)
+        scene = text_scene(report, text, command, sizes)
+        self._known[variant] = _Known(self._with_roles(scene))
+        self._keep(variant, report)
+
+    def _is_long(self, session: Session, run: RunConfig) -> bool:
+        from attnscope.run.plan import plan_texts
+
+        plan = plan_texts(msgspec.structs.replace(run, query=None, key=None, pool=1), session.source(run))[0]
+        n_keys = len(plan.context or plan.tokens)
+        config = session.source(run).config
+        cells = len(plan.tokens) * n_keys * len(STAGES) * 4 * config.n_layers * config.n_heads
+        return max(len(plan.tokens), n_keys) > _WHOLE or cells > self._budget // 2
+
+    def _rows(self, session: Session, variant: Variant, place: tuple[int, int], rows: tuple[int, int]) -> None:
+        """Compute exact rows of a head: all of them unless they are too many."""
+        scene = self._known[variant].scene
+        n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
+        first, last = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
+        run = msgspec.structs.replace(
+            self._config(variant),
+            layer=IndexSelection.of([place[0]]),
+            head=IndexSelection.of([place[1]]),
+            query=PositionSelection.of([slice(first, last + 1)]),
+            key=None,
+            stages=STAGES,
+            top=_RANKS,
+            predict=False,
+            pool=None,
+        )
+        report = inspect(run, session.progress, session)
+        text = report.texts[0]
+        rows_of = walk_head(text, text.heads[0])
+        before = self._heads.get((variant, *place))
+        if before is None or len(text.queries) == n_queries:
+            made = rows_of if before is None else replace(rows_of, map=before.map, chosen=before.chosen)
+            if before is None and len(text.queries) < n_queries:
+                made = replace(made, sources=None, rows={}, masked_rows=frozenset(), start=first)
+        else:
+            made = replace(before, stages=rows_of.stages, start=first)
+        self._heads[variant, *place] = made
+        self._heads.move_to_end((variant, *place))
+        self._forget((variant, *place))
+
+    def _all(self, session: Session, variant: Variant, known: _Known) -> None:
+        """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""
+        run = msgspec.structs.replace(self._config(variant), layer=ALL, head=ALL, key=None, top=_RANKS, predict=False)
+        if self._is_long(session, run):
+            run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
+        else:
+            run = msgspec.structs.replace(run, stages=STAGES, pool=None, query=None)
+        try:
+            report = inspect(run, session.progress, session)
+        except AttnscopeError as e:  # such as memory: what is looked at is still computed head by head
+            known.failed = str(e)
+            raise
+        self._keep(variant, report)
+        text = report.texts[0]
+        shape = len(known.scene.layers), len(known.scene.heads)
+        rows = {
+            place: self._heads[variant, *place].rows for place in np.ndindex(*shape) if (variant, *place) in self._heads
+        }
+        numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
+        known.scene = replace(known.scene, numbers=numbers)
+        known.whole = True
+
+    def _keep(self, variant: Variant, report: Report) -> None:
+        text = report.texts[0]
+        for head in text.heads:
+            assert isinstance(head.layer, int) and isinstance(head.head, int)
+            key = variant, head.layer, head.head
+            made = walk_head(text, head)
+            before = self._heads.get(key)
+            if before is not None:
+                made = replace(made, chosen=made.chosen or before.chosen)
+                if not made.stages:
+                    made = replace(made, stages=before.stages, start=before.start)
+            self._heads[key] = made
+            self._heads.move_to_end(key)
+        self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        """Forget matrices that were looked at longest ago if there are too many, but not those of one head."""
+        held = sum(_bytes(each) for each in self._heads.values())
+        for old in list(self._heads):
+            if held <= self._budget or old == key:
+                break
+            held -= _bytes(self._heads[old])
+            self._heads[old] = replace(self._heads[old], stages={}, start=0)
+
+    def _cut(self, session: Session, variant: Variant) -> None:
+        """Predict with cuts."""
+        from attnscope.studies.ablate.run import ablate
+
+        run = msgspec.structs.replace(self._config(variant), query=None, key=None, stages=())
+        asked = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
+        self._forecasts[variant] = cut_forecasts(ablate(run, asked, session.progress, session))
+
+    def measure_roles(self, progress: Progress) -> None:
+        """Measure the roles of all heads, on texts of ours and on random tokens."""
+        from attnscope.studies.heads.run import SurveyOptions, survey_heads
+
+        with self.opener((), progress) as session:
+            run = msgspec.structs.replace(self.run, texts=(), query=None, key=None, hide=None)
+            self._survey = survey_heads(run, SurveyOptions(), session.progress, session)
+        for known in self._known.values():
+            known.scene = self._with_roles(known.scene)
+
+    def _with_roles(self, scene: Scene) -> Scene:
+        if self._survey is None:
+            return scene
+        return replace(scene, roles=head_roles(self._survey, scene.layers, scene.heads))
+
+    def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
+        """Explain a row step by step."""
+        from attnscope.studies.explain.run import explain
+        from attnscope.studies.present import present
+        from attnscope.views.terminal.recorded import as_text
+
+        known = self._known[_uncut(variant)]
+        run = msgspec.structs.replace(
+            self._config(variant),
+            layer=IndexSelection.of([layer]),
+            head=IndexSelection.of([head]),
+            query=PositionSelection.of([known.scene.queries.positions[query]]),
+            key=None,
+            window=16,
+            top=3,
+        )
+        with self.opener(run.texts, progress) as session:
+            explanation = explain(run, session.progress, session)
+        return as_text(present(explanation, precision=4, options=False), width)
+
+    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
+        """Write a head to a file."""
+        run = msgspec.structs.replace(
+            self._config(variant),
+            layer=IndexSelection.of([layer]),
+            head=IndexSelection.of([head]),
+            stages=STAGES,
+            query=None,
+            key=None,
+            top=_RANKS,
+            predict=None,
+        )
+        with self.opener(run.texts, progress) as session:
+            report = inspect(run, session.progress, session)
+        return write_report(report, path)
+
+    def with_text(self, text: str) -> "LiveSource":
+        """Return a walk through another text with the same model."""
+        first = self.run.texts[0]
+        run = msgspec.structs.replace(self.run, texts=(msgspec.structs.replace(first, text=text),))
+        run = msgspec.structs.replace(run, query=None, key=None)
+        other = LiveSource(run, self.opener, self.masks, None)
+        other._survey = self._survey
+        return other
+
+
+def _uncut(variant: Variant) -> Variant:
+    return replace(variant, cuts=()) if variant.cuts else variant
+
+
+def _sizes(n_layers: int, n_heads: int) -> tuple[Sequence[Number], Sequence[Number]]:
+    return list(range(n_layers)), list(range(n_heads))
+
+
+def _bytes(head: WalkHead) -> int:
+    return sum(matrix.nbytes for matrix in head.stages.values())
+
+
+def cut_forecasts(ablation: Ablation) -> list[Forecast]:
+    """Return predictions with cuts beside those without, the most probable with cuts first."""
+    effect = ablation.effects[0]
+    return [_changed(ablation, change, effect.how) for change in effect.predictions] or [_moved(ablation)]
+
+
+def _changed(ablation: Ablation, change: PredictionChange, how: str) -> Forecast:
+    tokens = sorted(change.tokens, key=lambda token: -token.after)
+    title = Span(f"{change.position} "), token_span(ablation.tokens, change.position)
+    return Forecast(
+        title,
+        [Span(token.text, "", "token") for token in tokens],
+        [token.after for token in tokens],
+        before=[token.before for token in tokens],
+        note=f"KL(before ‖ after) {change.kl:.3g} bits; {how}",
+    )
+
+
+def _moved(ablation: Ablation) -> Forecast:
+    """Return what a model without predictions shows: how far the final hidden states move."""
+    effect = ablation.effects[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = effect.change.astype(np.float64) / ablation.norms
+    order = np.argsort(-np.nan_to_num(share))[:_RANKS].tolist()
+    names = [token_span(ablation.tokens, position) for position in order]
+    note = f"no predictions: ‖change of the final hidden state‖ / ‖state‖; {effect.how}"
+    return Forecast((Span("hidden states"),), names, [float(share[position]) for position in order], note=note)

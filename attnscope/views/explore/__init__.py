@@ -1,0 +1,1 @@
+"""The walk in a terminal: textual widgets that draw what `views/walk` says."""

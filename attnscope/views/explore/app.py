@@ -1,0 +1,623 @@
+"""The application: panels, keys, the mouse, and a thread that computes what is not there yet."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.segment import Segment
+from textual import events
+from textual.app import App, ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Input
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
+from attnscope.views.explore.heads import HeadsPanel
+from attnscope.views.explore.ink import BOLD, DIM, TITLE, Ink, Line, fit
+from attnscope.views.explore.matrix import MatrixPanel, cut
+from attnscope.views.explore.overlays import Help, Reader, open_palette
+from attnscope.views.explore.pane import Pane
+from attnscope.views.explore.row import RowPanel
+from attnscope.views.explore.state import WalkState
+from attnscope.views.explore.text import TextPanel
+from attnscope.views.explore.worker import Job, Worker
+from attnscope.views.walk.cell import arithmetic, cell_numbers, command
+from attnscope.views.walk.keys import ACTIONS, KeyAction, spell_key
+from attnscope.views.walk.place import Action, Begin, Spot
+from attnscope.views.walk.scene import Progress, Scene, Source
+
+_WIDE, _HIGH = 100, 28  # columns and lines from which all panels are shown at once
+_PAUSE = 0.4  # seconds without a key after which an edited text is computed
+_WATCH = 1.0  # seconds between two looks whether the terminal is still there
+_AROUND = 128  # rows before and after the cursor that are computed with it, of a long text
+_COPIED = 4 << 20  # characters that are copied at most
+_COPY = {"c": "cell", "r": "row", "m": "matrix"}
+_SMALL = {"heads": "heads", "matrix": "matrix", "row": "row", "text": "text"}
+
+
+class WalkScreen(Screen[None], inherit_bindings=False):
+    """The screen with the panels."""
+
+    AUTO_FOCUS = ""
+    CSS = """
+    WalkScreen { background: ansi_default; color: ansi_default; overflow: hidden; layers: base; }
+    WalkScreen Pane { background: ansi_default; color: ansi_default; }
+    #title, #footer { height: 1; }
+    #body { height: 1fr; }
+    #heads { width: 34; margin-right: 1; }
+    #matrix { width: 1fr; }
+    #row { width: 40; margin-left: 1; }
+    #text { height: 5; }
+    #prompt { height: 1; border: none; display: none; padding: 0; background: ansi_default; color: ansi_default; }
+    #prompt:focus { border: none; background: ansi_default; background-tint: ansi_default 0%; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """Create the panels."""
+        app: ExploreApp = self.app  # type: ignore[assignment]
+        with Vertical():
+            yield app.panes["title"]
+            with Horizontal(id="body"):
+                for name in ("heads", "matrix", "row"):
+                    yield app.panes[name]
+            yield app.panes["text"]
+            yield Input(id="prompt", compact=True, select_on_focus=False)
+            yield app.panes["footer"]
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Arrange the panels for a new size."""
+        app: ExploreApp = self.app  # type: ignore[assignment]
+        app.arrange(event.size.width, event.size.height)
+
+    def on_key(self, event: events.Key) -> None:
+        """Do what a key calls."""
+        app: ExploreApp = self.app  # type: ignore[assignment]
+        if app.key(event):
+            event.stop()
+            event.prevent_default()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Compute an edited text after a pause."""
+        app: ExploreApp = self.app  # type: ignore[assignment]
+        app.prompt_changed(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take what was typed."""
+        app: ExploreApp = self.app  # type: ignore[assignment]
+        app.prompt_done(event.value)
+
+
+class ExploreApp(App[int], inherit_bindings=False):
+    """A walk in a terminal.
+
+    Args:
+        source: Where scenes and heads come from.
+        actions: The table of keys.
+        begin: Where to begin.
+        colours: How many colours to use; None for as many as the terminal has.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        source: Source,
+        actions: tuple[KeyAction, ...] = ACTIONS,
+        begin: Begin | None = None,
+        colours: int | None = None,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.state = WalkState(source, begin=begin)
+        self.actions = actions
+        self.colours = colours
+        self.failure: BaseException | None = None
+        self.watch_terminal: Callable[[], bool] | None = None
+        self._by_key = {key: action.name for action in actions for key in action.keys}
+        self._panels: dict[str, Any] = {
+            "heads": HeadsPanel(), "matrix": MatrixPanel(), "row": RowPanel(), "text": TextPanel()
+        }  # fmt: skip
+        self.panes: dict[str, Pane] = {}
+        self.worker = Worker(self._deliver, self._report)
+        self._mode = ""  # what the prompt asks for, or `copy` while the next key says what to copy
+        self._before: Source | None = None
+        self._edited: Any = None
+        self._wide = True
+        self._said = ""
+
+    # start and end
+
+    def on_mount(self) -> None:
+        """Show a skeleton, and begin to compute."""
+        self.state.ink = Ink(self._colours(), ascii=_is_ascii(self))
+        self.panes = {name: Pane(name, self._draw_of(name), self._clicked, self._scrolled) for name in (
+            "title", "heads", "matrix", "row", "text", "footer")}  # fmt: skip
+        self.push_screen(WalkScreen())
+        self.worker.start()
+        self.ask()
+        if self.watch_terminal is not None:
+            self.set_interval(_WATCH, self._watch)
+
+    def _colours(self) -> int:
+        if self.colours is not None:
+            return self.colours
+        if self.no_color:
+            return 0
+        return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
+
+    def _watch(self) -> None:
+        if self.watch_terminal is not None and not self.watch_terminal():
+            self.exit(129)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End, and leave it to the caller to report an error."""
+        if self._exit:
+            return
+        self.failure = self.failure or error
+        self._return_code = 70
+        self.exit(70)
+
+    def on_unmount(self) -> None:
+        """Stop computing."""
+        self.worker.stop()
+
+    # drawing
+
+    def _draw_of(self, name: str) -> Callable[[int, int], list[Line]]:
+        if name == "title":
+            return lambda width, _height: [self._title(width)]
+        if name == "footer":
+            return lambda width, _height: [self._footer(width)]
+        panel = self._panels[name]
+        return lambda width, height: panel.draw(self.state, width, height)
+
+    def arrange(self, width: int, height: int) -> None:
+        """Show all panels, or on a small terminal the one that keys move in."""
+        self._wide = width >= _WIDE and height >= _HIGH
+        scene = self.state.scene
+        heads = 34 if scene is None else min(max(34, 3 + 3 * len(scene.heads)), 34 + max(0, (width - 120) // 3))
+        row = min(60, 40 + max(0, (width - 120) // 4))
+        for name in ("heads", "matrix", "row", "text"):
+            pane, shown = self.panes[name], self._wide or self.state.place.panel == name
+            pane.display = shown
+            pane.styles.margin = (0, 0) if not self._wide else {"heads": (0, 1, 0, 0), "row": (0, 0, 0, 1)}.get(name, 0)
+            if name == "text":
+                pane.styles.height = (6 if height >= 40 else 5) if self._wide else "1fr"
+            else:
+                pane.styles.width = {"heads": heads, "row": row}.get(name, "1fr") if self._wide else "1fr"
+        if isinstance(self.screen, WalkScreen):
+            self.screen.query_one("#body").display = self._wide or self.state.place.panel != "text"
+        self.call_after_refresh(self.redraw)
+
+    def redraw(self) -> None:
+        """Draw what has changed."""
+        for pane in self.panes.values():
+            pane.redraw()
+
+    def _title(self, width: int) -> Line:
+        state, ink = self.state, self.state.ink
+        scene, spot = state.scene, state.place.spot
+        line: Line = [Segment(" attnscope ", TITLE), Segment(" ")]
+        if scene is None:
+            return cut([*line, Segment(ink.plain(state.status or "starting"), DIM)], width)
+        if scene.random:
+            line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
+        head = state.head
+        name = "" if head is None else head.name
+        line += [Segment(ink.plain(fit(escape_control(scene.model), min(30, len(scene.model)))), BOLD)]
+        mask = self._mask_name(scene)
+        line += [Segment(ink.plain(f"  {name or f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"))]
+        line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
+        if len(state.source.texts) > 1:
+            line += [Segment(ink.plain(f"  text {spot.text + 1} of {len(state.source.texts)}"), DIM)]
+        if state.place.cuts:
+            line += [Segment(ink.plain(f"  {len(state.place.cuts)} cut"), ink.style("warning"))]
+        if state.status:
+            line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
+        if state.error:
+            line += [Segment(ink.plain(f"  {state.error}"), ink.style("bad"))]
+        elif self._said:
+            line += [Segment(ink.plain(f"  {self._said}"), ink.style("good"))]
+        return cut(line, width)
+
+    def _mask_name(self, scene: Scene) -> str:
+        """Return the mask, or side, as it was chosen, with what that is."""
+        masks = self.state.source.masks
+        chosen = masks[min(self.state.place.spot.mask, len(masks) - 1)]
+        return f"{chosen} ({scene.mask})" if chosen == "own" and scene.mask else chosen
+
+    def _footer(self, width: int) -> Line:
+        ink = self.state.ink
+        if self._mode == "copy":
+            return cut([Segment(" copy ", TITLE), Segment(" c cell  r row  m matrix  Esc nothing")], width)
+        if not self._wide and self.state.scene is not None and self.state.head is not None:
+            scene, head, spot = self.state.scene, self.state.head, self.state.place.spot
+            said = arithmetic(head, cell_numbers(scene, head, spot.query, self.state.key))
+            panel = self.state.place.panel
+            return cut(
+                [Segment(f" {_SMALL[panel]} ", TITLE), Segment(ink.plain(f" {said}")), Segment("  ? help", DIM)], width
+            )
+        line: Line = []
+        for action in self.actions:
+            if action.brief and action.keys:
+                line += [Segment(ink.plain(spell_key(action.keys[0])), BOLD), Segment(f" {action.brief}  ", DIM)]
+        return cut(line, width)
+
+    # keys and mouse
+
+    def key(self, event: events.Key) -> bool:
+        """Do what a key calls; return whether it calls anything."""
+        printable = event.is_printable and event.character and event.character != " "
+        pressed = str(event.character) if printable else event.key
+        if event.key == "ctrl+c":
+            self.exit(130)
+            return True
+        prompt = self.screen.query_one("#prompt", Input)
+        if prompt.display:
+            if event.key == "escape":
+                self._close_prompt(restore=True)
+                return True
+            return False
+        if self._mode == "copy":
+            self._mode = ""
+            if pressed in _COPY:
+                self._copy(_COPY[pressed])
+            self.redraw()
+            return True
+        name = self._by_key.get(pressed)
+        if name is None:
+            return False
+        self.do(name)
+        return True
+
+    def do(self, name: str, value: Any = None) -> None:
+        """Do an action by its name."""
+        self.state.error = self._said = ""
+        special = getattr(self, f"_do_{name}", None)
+        if special is not None:
+            special()
+        else:
+            self._act(Action(name, self._value(name) if value is None else value))
+        self.redraw()
+
+    def _act(self, action: Action) -> None:
+        before = self.state.place
+        if self.state.act(action):
+            if before.panel != self.state.place.panel and not self._wide:
+                self.arrange(self.size.width, self.size.height)
+            self.ask()
+
+    def _value(self, name: str) -> Any:
+        state = self.state
+        scene = state.scene
+        if scene is None:
+            return None
+        if name == "follow":
+            from attnscope.views.walk.cell import strongest_key
+
+            key = strongest_key(scene, state.head, state.place.spot.query)
+            return None if key is None else scene.query_of_key(key)
+        if name == "cut":
+            return self._cut_words(scene)
+        if name in ("page_up", "page_down"):
+            return self._panels["matrix"].page()
+        return None
+
+    def _cut_words(self, scene: Scene) -> str | None:
+        """Spell the head or edge under the cursor as `--cut` takes it."""
+        spot = self.state.place.spot
+        layer, head = scene.layers[spot.layer], scene.heads[spot.head]
+        if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
+            self.state.error = "cutting takes the model, and a numbered layer and head"
+            return None
+        if self.state.place.panel == "heads":
+            return f"L{layer}H{head}"
+        edge = f"{scene.queries.positions[spot.query]}→{scene.keys.positions[self.state.key]}"
+        return f"L{layer}H{head}: {edge}"
+
+    def _clicked(self, name: str, x: int, y: int) -> None:
+        if self.screen.query_one("#prompt", Input).display:
+            return
+        if name == "footer":
+            at = 0
+            for action in self.actions:
+                if action.brief and action.keys:
+                    at += len(spell_key(action.keys[0])) + len(action.brief) + 3
+                    if x < at:
+                        self.do(action.name)
+                        return
+            return
+        hit = self._panels[name].hit(self.state, x, y) if name in self._panels else None
+        if hit is not None:
+            self._act(hit)
+        if name in self._panels and self.state.place.panel != name:
+            self._act(Action(f"{name}_panel"))
+        self.redraw()
+
+    def _scrolled(self, name: str, rows: int, columns: int) -> None:
+        if name == "heads":
+            self.do("next_layer" if rows > 0 else "previous_layer")
+        elif name == "matrix" and columns:
+            self.do("right" if columns > 0 else "left", 3)
+        elif name in ("matrix", "row", "text"):
+            panel = self.state.place.panel
+            self.state.place = replace(self.state.place, panel="matrix")
+            self.do("down" if rows > 0 else "up", 3 if name == "matrix" else 1)
+            self.state.place = replace(self.state.place, panel=panel)
+
+    # actions that need more than the place
+
+    def _do_quit(self) -> None:
+        self.exit(0)
+
+    def _do_help(self) -> None:
+        self.push_screen(Help(self.actions, self.state.ink))
+
+    def _do_palette(self) -> None:
+        open_palette(self)
+
+    def _do_find(self) -> None:
+        self._prompt("find", "/", self.state.place.needle)
+
+    def _do_next_match(self) -> None:
+        self._find(self.state.place.needle, 1)
+
+    def _do_previous_match(self) -> None:
+        self._find(self.state.place.needle, -1)
+
+    def _do_edit(self) -> None:
+        if not self.state.source.computes:
+            self.state.error = "another text takes the model: attnscope explore TEXT"
+            return
+        self._before = self.state.source
+        self._prompt("edit", "text ", self.state.source.texts[self.state.place.spot.text])
+
+    def _do_write(self) -> None:
+        self._prompt("write", "file (.json .npz .svg .txt …) ", "")
+
+    def _do_copy(self) -> None:
+        self._mode = "copy"
+
+    def _do_cut(self) -> None:
+        value = self._value("cut")
+        if value is not None:
+            self._act(Action("cut", value))
+            self.state.place = replace(self.state.place, predictions=True)
+
+    def _do_roles(self) -> None:
+        scene = self.state.scene
+        if scene is None:
+            return
+        self._act(Action("display", "thumbnails" if self.state.place.display == "roles" else "roles"))
+        if scene.roles is None and self.state.place.display == "roles":
+            source = self.state.source
+            self.worker.post(Job("roles", source.measure_roles, lambda _: self._arrived()))
+
+    def _do_explain(self) -> None:
+        scene, spot = self.state.scene, self.state.place.spot
+        if scene is None:
+            return
+        source, variant, width = self.state.source, self.state.variant(), max(40, min(120, self.size.width - 6))
+
+        def explain(progress: Progress) -> str:
+            return source.explain(variant, spot.layer, spot.head, spot.query, width, progress)
+
+        def show(text: str) -> None:
+            self.push_screen(Reader("explain", text))
+
+        self.worker.post(Job("explain", explain, show))
+
+    def choose_mask(self, number: int) -> None:
+        """Use a mask by its number."""
+        self._act(Action("goto", replace(self.state.place.spot, mask=number)))
+        self.redraw()
+
+    def _find(self, needle: str, step: int) -> None:
+        scene = self.state.scene
+        if scene is None or not needle:
+            return
+        match = find(scene, needle, self.state.place.spot.query, step)
+        if match is None:
+            self.state.error = f"no query contains '{escape_control(needle[:40])}'"
+        self._act(Action("find", (needle, match)))
+
+    def _copy(self, what: str) -> None:
+        text = copied(self.state, what)
+        if len(text) > _COPIED:
+            self.state.error = f"{len(text):,} characters are too many to copy; w writes a file"
+            return
+        self.copy_to_clipboard(text)
+        self._said = f"copied the {what} ({len(text):,} characters)"
+
+    # the prompt
+
+    def _prompt(self, mode: str, label: str, value: str) -> None:
+        self._mode = mode
+        prompt = self.screen.query_one("#prompt", Input)
+        prompt.placeholder = label
+        prompt.value = value
+        prompt.display = True
+        self.panes["footer"].display = False
+        prompt.focus()
+        prompt.cursor_position = len(value)
+
+    def _close_prompt(self, *, restore: bool) -> None:
+        if self._edited is not None:
+            self._edited.stop()
+            self._edited = None
+        if restore and self._mode == "edit" and self._before is not None and self.state.source is not self._before:
+            self.replace_source(self._before)
+        self._mode = ""
+        prompt = self.screen.query_one("#prompt", Input)
+        prompt.display = False
+        self.panes["footer"].display = True
+        self.screen.set_focus(None)
+        self.redraw()
+
+    def prompt_changed(self, value: str) -> None:
+        """Compute an edited text after a pause."""
+        if self._mode != "edit":
+            return
+        if self._edited is not None:
+            self._edited.stop()
+        self._edited = self.set_timer(_PAUSE, lambda: self._retext(value))
+
+    def prompt_done(self, value: str) -> None:
+        """Take what was typed."""
+        mode = self._mode
+        if mode == "edit":
+            self._retext(value)
+        self._close_prompt(restore=False)
+        if mode == "find":
+            self._find(value, 1)
+        elif mode == "write" and value.strip():
+            source, spot, variant = self.state.source, self.state.place.spot, self.state.variant()
+
+            def write(progress: Progress) -> str:
+                return source.write(value.strip(), variant, spot.layer, spot.head, progress)
+
+            self.worker.post(Job("write", write, self._wrote))
+        self.redraw()
+
+    def _wrote(self, said: str) -> None:
+        self._said = f"wrote {escape_control(said)}"
+        self.redraw()
+
+    def _retext(self, text: str) -> None:
+        if not text.strip() or text == self.state.source.texts[self.state.place.spot.text]:
+            return
+        source = self.state.source.with_text(text)
+        variant = replace(self.state.variant(), text=0)
+        spot = self.state.place.spot
+
+        def compute(progress: Progress) -> Source:
+            source.compute(variant, spot.layer, spot.head, self.state.stage, (0, 0), progress)
+            return source
+
+        self.worker.post(Job("edit", compute, self.replace_source))
+
+    def replace_source(self, source: Source) -> None:
+        """Walk through something else from now on, from the same place as far as it is there."""
+        self.state.replace_source(source)
+        self.ask()
+        self.redraw()
+
+    # computing
+
+    def ask(self) -> None:
+        """Have computed what the screen lacks."""
+        job = next(self._jobs(), None)
+        if job is not None:
+            self.worker.post(job)
+
+    def _jobs(self) -> Iterator[Job]:
+        state = self.state
+        source = state.source
+        if not source.computes:
+            state.settle()
+            return
+        for spot in state.wants():
+            variant, rows = state.variant(spot), self._rows(spot)
+            if source.missing(variant, spot.layer, spot.head, state.stage, rows):
+                yield self._compute(variant, spot, rows)
+        variant = state.variant(cuts=True)
+        if state.place.cuts and source.scene(variant) is None:
+            yield self._compute(variant, state.place.spot, self._rows(state.place.spot))
+
+    def _compute(self, variant: Any, spot: Spot, rows: tuple[int, int]) -> Job:
+        source, stage = self.state.source, self.state.stage
+
+        def compute(progress: Progress) -> None:
+            source.compute(variant, spot.layer, spot.head, stage, rows, progress)
+
+        return Job("compute", compute, lambda _: self._arrived(), (variant, spot.layer, spot.head, stage, rows))
+
+    def _rows(self, spot: Spot) -> tuple[int, int]:
+        """Return the first and last query whose exact rows are wanted: those around the cursor, in blocks."""
+        scene = self.state.scene
+        if scene is None:
+            return 0, 0
+        count = len(scene.queries.positions)
+        first = spot.query // _AROUND * _AROUND
+        return max(0, min(first, count - 1)), min(count - 1, first + _AROUND - 1)
+
+    def _arrived(self) -> None:
+        first = not self.state.placed
+        self.state.settle()
+        if first:
+            self.arrange(self.size.width, self.size.height)
+        self.ask()
+        self.redraw()
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        """Call a function in the thread of the screen."""
+        loop = getattr(self, "_loop", None)
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._safely, call)
+
+    def _safely(self, call: Callable[[], None]) -> None:
+        if self._exit:  # the screen is being taken down
+            return
+        try:
+            with self._context():
+                call()
+        except Exception as e:
+            self._handle_exception(e)
+
+    def _report(self, status: str, error: BaseException | None) -> None:
+        self.state.status = status
+        if isinstance(error, AttnscopeError):
+            self.state.error = str(error)
+            if self.state.scene is None:
+                self.failure = error
+                self.exit(int(error.code))
+        elif error is not None:
+            self.failure = error
+            self.exit(70)
+        if self.panes:
+            self.redraw()
+
+    # for the caller
+
+    def last_command(self) -> str:
+        """Return the command that shows the same place; empty if there is none."""
+        scene = self.state.scene
+        if scene is None or not scene.command:
+            return ""
+        return command(scene, self.state.place.spot)
+
+
+def _is_ascii(app: App[Any]) -> bool:
+    return not (app.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
+
+
+def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
+    """Return the next query whose name contains some text, whatever its case; None for none."""
+    names, wanted = scene.queries.names, needle.casefold()
+    for n in range(1, len(names) + 1):
+        at = (query + n * step) % len(names)
+        if wanted in names[at].text.casefold():
+            return at
+    return None
+
+
+def copied(state: WalkState, what: str) -> str:
+    """Return a cell, row or matrix as tab-separated text, with every digit."""
+    scene, head, spot, stage = state.scene, state.drawn, state.place.spot, state.drawn_stage
+    if scene is None or head is None:
+        return ""
+    names = [escape_control(span.text) for span in scene.keys.names]
+    queries = [escape_control(span.text) for span in scene.queries.names]
+    if what == "cell":
+        row = head.row(stage, spot.query)
+        value = "" if row is None else np.format_float_positional(row[state.key], unique=True, trim="-")
+        return f"{queries[spot.query]}\t{names[state.key]}\t{value}\n"
+    first, last = (spot.query, spot.query) if what == "row" else (0, len(queries) - 1)
+    lines = ["\t".join([stage, *names])]
+    for query in range(first, last + 1):
+        row = head.row(stage, query)
+        if row is not None:
+            cells = (np.format_float_positional(value, unique=True, trim="-") for value in row)
+            lines.append("\t".join([queries[query], *cells]))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,220 @@
+"""Layers × heads: a thumbnail, the colour of a role, or one number for every head."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps
+from attnscope.views.explore.matrix import cut
+from attnscope.views.explore.state import WalkState
+from attnscope.views.numbers import digits_for
+from attnscope.views.scales import Scale
+from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
+
+_WIDEST, _TALLEST = 12, 6  # cells and lines of a thumbnail
+_WEIGHTS = Scale(0.0, 1.0, False)
+
+
+@dataclass
+class HeadsPanel:
+    """Draws the heads; remembers how far it is scrolled, and thumbnails that it has made."""
+
+    top: int = 0
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self._thumbnails: dict[tuple[int, int, int], np.ndarray] = {}
+        self._last: tuple[range, range, int, int, int] | None = None
+
+    def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
+        """Return the lines of the panel."""
+        self._last = None
+        scene = state.scene
+        if scene is None or height < 3 or width < 8:
+            return []
+        ink, place = state.ink, state.place
+        label = max(len(_layer(layer)) for layer in scene.layers) + 2
+        n_layers, n_heads = len(scene.layers), len(scene.heads)
+        above, below = 2, 2
+        room, lines = width - label, height - above - below
+        wide, tall = self._cell_size(state, scene, room, lines)
+        self.left = _scroll(self.left, place.spot.head, max(1, room // wide), n_heads)
+        self.top = _scroll(self.top, place.spot.layer, max(1, lines // tall), n_layers)
+        heads = range(self.left, min(n_heads, self.left + max(1, room // wide)))
+        layers = range(self.top, min(n_layers, self.top + max(1, lines // tall)))
+        self._last = layers, heads, label, wide, tall
+        title = place.display if place.display != "thumbnails" else "weights"
+        head: Line = [Segment(f" {ink.plain(title)} ", TITLE), Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM)]
+        numbers = [Segment(" " * label)]
+        for n in heads:
+            numbers.append(Segment(fit(_head(scene.heads[n], wide), wide), BOLD if n == place.spot.head else DIM))
+        drawn = [cut(head, width), cut(numbers, width)]
+        for layer in layers:
+            drawn += self._layer_lines(state, scene, layer, heads, label, wide, tall)
+        drawn += [[]] * (height - below - len(drawn))
+        return [*drawn, *self._legend(state, scene, width)]
+
+    def hit(self, state: WalkState, x: int, y: int) -> Action | None:
+        """Return what a click at a place of the panel does."""
+        if self._last is None:
+            return None
+        layers, heads, label, wide, tall = self._last
+        layer, head = layers.start + (y - 2) // tall, heads.start + (x - label) // wide
+        if y < 2 or x < label or layer not in layers or head not in heads:
+            return None
+        spot = state.place.spot
+        return Action("goto", Spot(spot.text, spot.mask, layer, head, spot.query, None))
+
+    def _cell_size(self, state: WalkState, scene: Scene, room: int, lines: int) -> tuple[int, int]:
+        """Return columns and lines of a head, a blank between heads included."""
+        n_layers, n_heads = len(scene.layers), len(scene.heads)
+        least = 2 if state.place.display in ("thumbnails", "roles") else 5
+        wide = max(least, min(_WIDEST, room // n_heads))
+        tall = max(1, min(_TALLEST, lines // n_layers, max(1, wide // 2)))
+        return wide, tall if state.place.display == "thumbnails" else min(tall, 2)
+
+    def _layer_lines(
+        self, state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int
+    ) -> list[Line]:
+        place = state.place
+        here = layer == place.spot.layer
+        mark = (">" if state.ink.ascii else "▸") if here else " "
+        names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
+        lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
+        for head in heads:
+            chosen = here and head == place.spot.head
+            for n, cell in enumerate(self._cell(state, scene, layer, head, wide, tall, chosen=chosen)):
+                lines[n] += cell
+        return lines
+
+    def _cell(
+        self, state: WalkState, scene: Scene, layer: int, head: int, wide: int, tall: int, *, chosen: bool
+    ) -> list[Line]:
+        display, ink = state.place.display, state.ink
+        inner = wide - 1
+        end = Segment(("<" if ink.ascii else "◂") if chosen else " ", BOLD)
+        if display == "thumbnails":
+            known = state.source.head(state.variant(), layer, head)
+            return [
+                [*line, end if n == 0 else Segment(" ")]
+                for n, line in enumerate(self._thumbnail(state, known, inner, tall))
+            ]
+        if display == "roles":
+            text, style = _role(state, scene, layer, head, inner)
+        else:
+            text, style = _number(state, scene, layer, head, inner)
+        if chosen:
+            style = CURSOR
+        first: Line = [Segment(fit(text, inner, right=display != "roles"), style), end]
+        return [first, *[[Segment(" " * inner, PLAIN), Segment(" ")] for _ in range(tall - 1)]]
+
+    def _thumbnail(self, state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
+        ink = state.ink
+        per_line = 2 if ink.colours and not ink.ascii else 1
+        if head is None:
+            return [[Segment(("." if ink.ascii else "·") * wide, DIM)] for _ in range(tall)]
+        key = id(head), wide, tall * per_line
+        if key not in self._thumbnails:
+            if len(self._thumbnails) > 5000:
+                self._thumbnails.clear()
+            cells = thumbnail(head, tall * per_line, wide)
+            self._thumbnails[key] = (
+                np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+            )
+        found = self._thumbnails[key]
+        lines: list[Line] = []
+        for n in range(0, tall * per_line, per_line):
+            rows = [found[m].tolist() if m < len(found) else [NONE] * found.shape[1] for m in (n, n + 1)]
+            pad = [NONE] * (wide - found.shape[1])
+            above, below = rows[0] + pad, rows[1] + pad
+            if per_line == 2:
+                lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
+            elif ink.colours:
+                lines.append(joined((" ", ink.cell(a, signed=False)) for a in above))
+            else:
+                lines.append(joined((ink.shade(a, signed=False)[0], PLAIN) for a in above))
+        return lines
+
+    def _legend(self, state: WalkState, scene: Scene, width: int) -> list[Line]:
+        """Say what is shown of the head under the cursor, in two lines."""
+        ink, spot, display = state.ink, state.place.spot, state.place.display
+        name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
+        if display == "roles" and scene.roles is None:
+            return [
+                [
+                    Segment(
+                        fit(
+                            ink.plain("roles are not known here" if not state.source.computes else "r measures roles"),
+                            width,
+                        ),
+                        DIM,
+                    )
+                ],
+                [],
+            ]
+        if display == "roles" and scene.roles is not None:
+            index = int(scene.roles.main[spot.layer, spot.head])
+            said = (
+                "no clear role"
+                if index < 0
+                else f"{scene.roles.names[index]} {scene.roles.strength[spot.layer, spot.head]:.2f}"
+            )
+            return [[Segment(fit(ink.plain(f"{name}: {said}"), width))], []]
+        number = _of_display(scene, display)
+        if number is not None:
+            value = float(number.values[spot.layer, spot.head])
+            return [
+                [
+                    Segment(
+                        fit(ink.plain(f"{name}: {display} {'?' if np.isnan(value) else _text(number, value)}"), width)
+                    )
+                ],
+                [Segment(fit(ink.plain(number.meaning), width), DIM)],
+            ]
+        head = state.head
+        return [[Segment(fit(ink.plain(f"{name} {head.chosen if head else ''}"), width), DIM)], []]
+
+
+def _layer(layer: int | str) -> str:
+    return str(layer) if layer == "mean" else f"L{layer}"
+
+
+def _head(head: int | str, width: int) -> str:
+    return str(head)[:width] if head == "mean" else f"H{head}" if width > 3 else str(head)
+
+
+def _scroll(first: int, at: int, fits: int, count: int) -> int:
+    first = min(first, at) if at < first else max(first, at - fits + 1)
+    return max(0, min(first, count - fits))
+
+
+def _of_display(scene: Scene, display: str) -> HeadNumber | None:
+    return next((number for number in scene.numbers if number.name == display), None)
+
+
+def _text(number: HeadNumber, value: float) -> str:
+    return digits_for(number.values, 2).text(value)
+
+
+def _number(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
+    number = _of_display(scene, state.place.display)
+    value = np.nan if number is None else float(number.values[layer, head])
+    if number is None or np.isnan(value):
+        return "", DIM
+    finite = number.values[np.isfinite(number.values)]
+    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False)
+    step = int(steps(np.array([[value]]), scale)[0, 0])
+    return fit(state.ink.plain(_text(number, value)), width, right=True), state.ink.cell(step, signed=False)
+
+
+def _role(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
+    if scene.roles is None:
+        return ("." if state.ink.ascii else "·"), DIM
+    index = int(scene.roles.main[layer, head])
+    if index < 0:
+        return ("." if state.ink.ascii else "·"), DIM
+    strength = float(scene.roles.strength[layer, head])
+    return fit(scene.roles.letters[index], width), state.ink.role(scene.roles.colours[index], strength)

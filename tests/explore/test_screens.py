@@ -1,0 +1,99 @@
+"""What a walk shows: random walks against the Report, painted screens, actions that need the model."""
+
+import asyncio
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.cli import main
+from attnscope.studies.explore.saved import report_source
+from attnscope.views.explore.app import ExploreApp, copied, find
+from attnscope.views.explore.state import WalkState
+from attnscope.views.walk.keys import ACTIONS, groups, spell_keys
+from attnscope.views.walk.scene import STAGES
+from tests.explore import proof, subjects
+from tests.explore.headless import walk_without_terminal
+from tests.test_docs import REWRITE
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("name", subjects.SUBJECTS)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_number_on_the_screen_is_that_of_the_report(name, seed):
+    keys = {"SmolLM2": 15, "MiniLM": 25}.get(name, 60)
+    if name == "SmolLM2" and seed > 1:
+        pytest.skip("three walks through a model of 270 heads take too long; tests.explore.proof walks on")
+    source, truth = subjects.SUBJECTS[name]()
+    numbers = asyncio.run(proof.walk(source, truth, keys, seed, proof.SIZES[seed], painted_every=10))
+    assert numbers > 50
+
+
+def test_the_command_prints_what_shows_the_same_place(monkeypatch, capsys):
+    screens = walk_without_terminal(monkeypatch, "]", "}", "up")
+    assert main(["explore", "The bank by the river", "--layer", "1", "--head", "2"]) == 0
+    said = capsys.readouterr().out
+    assert said == "attnscope run 'The bank by the river' --layer 2 --head 3 --query 3\n"
+    assert "L2H3" in screens[0][0]
+    assert main(shlex.split(said)[1:]) == 0
+    assert "L2H3" in capsys.readouterr().out
+
+
+def test_keys_of_the_page_are_those_of_the_code():
+    page = ROOT / "docs" / "explore.md"
+    text = page.read_text()
+    lines = []
+    for heading, actions in groups():
+        lines += [f"### {heading}", "", "| key | what it does | name |", "|---|---|---|"]
+        for action in actions:
+            keys = " ".join(f"`{key}`" for key in spell_keys(action, "\n").split("\n"))
+            lines.append(f"| {keys} | {action.help} | `{action.name}` |".replace("`|`", "`\\|`"))
+        lines.append("")
+    table = "\n".join(["", *lines])
+    start, end = re.search(r"<!-- keys: .*? -->\n", text).end(), text.index("<!-- end of keys -->")
+    if REWRITE:
+        page.write_text(text[:start] + table + text[end:])
+    else:
+        assert text[start:end] == table
+
+
+def test_copies_are_exact():
+    report = attnscope.inspect("The bank by the river", layer="all", head="all", stages=STAGES)
+    state = WalkState(report_source(report.data))
+    state.settle()
+    spot = state.place.spot
+    weights = report[spot.layer, spot.head].weights
+    query, key, value = copied(state, "cell").rstrip("\n").split("\t")
+    assert (query, key) == ("river", "The bank by the river".split()[state.key])
+    assert float(value) == pytest.approx(float(weights[spot.query, state.key]), rel=1e-7)
+    rows = [line.split("\t") for line in copied(state, "matrix").splitlines()]
+    assert rows[0] == ["weights", "The", "bank", "by", "the", "river"] and len(rows) == 6
+    assert [[type(weights[0, 0])(cell) for cell in row[1:]] for row in rows[1:]] == weights.tolist()
+
+
+def test_a_search_goes_round():
+    scene = WalkState(report_source(attnscope.inspect("a bank or a bank").data)).scene
+    assert find(scene, "BANK", 4, 1) == 1 and find(scene, "bank", 1, -1) == 4 and find(scene, "x", 0, 1) is None
+
+
+def test_footer_and_help_name_every_key():
+    app = ExploreApp(report_source(attnscope.inspect("a bank", layer="all", head="all").data))
+
+    async def walk():
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.pause()
+            await pilot.press("?")
+            await pilot.pause()
+            seen = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+            await pilot.press("end")
+            await pilot.pause()
+            return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+    shown = asyncio.run(walk())
+    missing = [action.name for action in ACTIONS if action.help[:30] not in shown]
+    assert not missing
