@@ -619,7 +619,12 @@ EXPLORE = (
     *TEXTS[3:],
     *THE_MODEL,
     replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",)),
-    replace(HEAD, help=f"Head to begin at, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",)),
+    replace(
+        HEAD,
+        help="Head to begin at, in the same form; auto picks the one whose weights depend most on content.",
+        metavar="HEAD",
+        complete=("auto",),
+    ),
     replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN"),
     replace(KEY, help="Column to begin at.", metavar="TOKEN"),
     MASK,
