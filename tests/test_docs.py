@@ -15,6 +15,7 @@ import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -93,6 +94,9 @@ def inputs(tmp_path_factory):
     save_weights(folder)
     for name in ("report.json", "before.json", "after.json"):
         assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 8)).astype(np.float32)
+    arrays = {"layer.0.q": q, "layer.0.k": k, "layer.0.v": v}
+    np.savez(folder / "qkv.npz", **arrays, tokens=["The", "bank", "by", "the"], mask="causal", scale=0.35)
     texts = str(folder / "texts.txt")
     assert main(["batch", texts, "--quiet", "-o", str(folder / "dump.jsonl")]) == 0
     assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
@@ -148,6 +152,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
         "python.md": {"python"},
         "doctor.md": {"python"},
         "dumps.md": {"python", "sql"},
+        "other-engines.md": {"python", "cpp"},
     }.get(page.name, set())
     assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
+from attnscope.api.arrays import GivenResult, from_qkv, from_weights
 from attnscope.api.comparing import compare_reports, compare_texts
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
@@ -47,6 +48,7 @@ __all__ = [
     "DumpFile",
     "EffectsResult",
     "ExplainResult",
+    "GivenResult",
     "HeadResult",
     "HeadValue",
     "InspectResult",
@@ -60,6 +62,8 @@ __all__ = [
     "compare",
     "doctor",
     "explain",
+    "from_qkv",
+    "from_weights",
     "heads",
     "inspect",
     "load",
@@ -74,7 +78,7 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
     """Show what attention does with a text, as `attnscope run` does.
 
     Args:
-        text: The text, or several; None if `spans` has the texts that it consists of.
+        text: The text, or several; None if `spans` has the texts that it consists of, or with `qkv`.
         options: `model` (a folder, the name of a bundled sample, or a model of transformers in memory) or `config`, and
             how it runs: see OpenArguments. What to compute and keep: see ModelInspectArguments.
 
@@ -86,11 +90,11 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
         return model.inspect(text, **rest)
 
 
-def explain(text: str, **options: Unpack[ExplainArguments]) -> ExplainResult:
+def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> ExplainResult:
     """Explain the attention of one token step by step, as `attnscope explain` does.
 
     Args:
-        text: The text.
+        text: The text; None only with `qkv`.
         options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
 
     Raises:

@@ -15,8 +15,7 @@ from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
-    from attnscope.engines.transformers.opening import LiveModel
-    from attnscope.run.session import Session
+    from attnscope.run.session import InMemory, Session
     from attnscope.studies.compare.tolerance import Tolerance
 
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
@@ -86,7 +85,7 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
         options: See CompareArguments.
     """
     axis, sides = sides_of(texts, options)
-    live: dict[str, LiveModel] = {}
+    live: dict[str, InMemory] = {}
     chosen = []
     for side in sides:
         values, models = opened(side.get("model"), side, live)

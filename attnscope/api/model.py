@@ -26,7 +26,7 @@ from attnscope.api.options import (
     texts_of,
 )
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
-from attnscope.api.running import new_session, opened, running
+from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
@@ -51,6 +51,7 @@ class OpenModel:
         self.model = model
         self._values, self._live = opened(model, options)
         self._session: Session | None = new_session(self._live)
+        self._given = given_texts(self._values, self._live)
         self._from_texts: bool | None = None if self._values.get("config") else False
 
     def __enter__(self) -> Self:
@@ -87,7 +88,7 @@ class OpenModel:
                 run = msgspec.structs.replace(run, predict=None)
             return InspectResult(reporter(run)(run, session=session))
 
-    def explain(self, text: str, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
+    def explain(self, text: str | None = None, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
         check_names("explain", options, ModelExplainArguments)
         return ExplainResult(self._answer("explain", text, options))
@@ -143,13 +144,14 @@ class OpenModel:
 
         check_names("heads", options, ModelHeadsArguments)
         question = asks_one_number(options)
-        if text is None and question:
+        if text is None and question and self._given is None:
             raise UsageError("no text given", where="text", hint="give one, or several")
-        with self._call(options, TEXTS if text is None else text) as (session, texts):
+        built_in = text is None and self._given is None
+        with self._call(options, TEXTS if built_in else text) as (session, texts):
             others = {
                 name: value for name, value in options.items() if name != "measure"
             }  # one number, not over layers
-            run = self._run(() if text is None else texts, others)
+            run = self._run(() if built_in else texts, others)
             return (ask_one_number if question else measure_roles)(run, options, session)
 
     def ablate(self, text: str, **options: Unpack[ModelAblateArguments]) -> AblationResult | EffectsResult:
@@ -182,7 +184,12 @@ class OpenModel:
 
     @contextmanager
     def _call(self, options: Mapping[str, Any], text: Any) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
-        texts = texts_of(text, options)
+        if self._given is not None and text is not None:
+            hint = "leave it out: the tokens come with the arrays"
+            raise UsageError("text and qkv cannot be used together", hint=hint)
+        if self._given is None and text is None:
+            raise UsageError("no text given", where="text", hint="pass one, or several")
+        texts = texts_of(text, options) if self._given is None else self._given
         with self._session_for(texts, options) as session:
             yield session, texts
 

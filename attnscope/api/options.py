@@ -119,8 +119,11 @@ class OpenArguments(MachineArguments, total=False):
         adapter: Folder of a LoRA adapter to add to the model's weights.
         dtype: Data type of the model (a name or a torch.dtype); scores and softmax are always float32.
         engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+        qkv: Queries, keys and values that take the place of a model: a file, or what `from_qkv` returned. The text is
+            left out then.
     """
 
+    qkv: object
     config: str | os.PathLike[str] | None
     adapter: str | os.PathLike[str] | None
     dtype: Dtype | TorchDtype
@@ -696,7 +699,7 @@ _OF_RUN = {option.name: option for option in (*RUN, *COMPARE)}  # `by` is that o
 _READERS = {
     name: _reader(option)
     for name, option in _OF_RUN.items()
-    if name in RunConfig.__struct_fields__ and name not in ("model", "tokenizer", "target")
+    if name in RunConfig.__struct_fields__ and name not in ("model", "tokenizer", "target", "qkv")
 }
 
 

@@ -1,7 +1,10 @@
 """What every call does around a run: which model is named, one run at a time, and live models that are borrowed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +13,12 @@ from attnscope.base.errors import UsageError
 from attnscope.request.run_config import TextInput
 
 if TYPE_CHECKING:
-    from attnscope.engines.transformers.opening import LiveModel
-    from attnscope.run.session import Session
+    from attnscope.run.session import InMemory, Session
 
 _RUNNING = RLock()  # runs go one after the other: they share torch's number of threads, and so their last bits
 
 
-def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()) -> "Session":
+def new_session(live: "Mapping[str, InMemory]", texts: Sequence[TextInput] = ()) -> "Session":
     """Return a session for a process that is not the command line's."""
     from attnscope.run.session import Session
 
@@ -24,8 +26,8 @@ def new_session(live: "Mapping[str, LiveModel]", texts: Sequence[TextInput] = ()
 
 
 def opened(
-    model: Model | None, options: Mapping[str, Any], others: "Mapping[str, LiveModel] | None" = None
-) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
+    model: Model | None, options: Mapping[str, Any], others: "Mapping[str, InMemory] | None" = None
+) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     """Return the fields of a RunConfig that say which model runs and how; live models of transformers by their names.
 
     Args:
@@ -38,6 +40,8 @@ def opened(
     """
     names = tuple(OpenArguments.__annotations__)
     values = run_values({name: value for name, value in options.items() if name in names})
+    if options.get("qkv") is not None:
+        return _given(model, options["qkv"], values, others or {})
     if model is not None and "config" in values:
         raise UsageError("model and config cannot be used together", hint="pass one of them")
     if "adapter" in values and "config" in values:
@@ -49,9 +53,50 @@ def opened(
     return values | ({} if model is None else {"model": model_path(model)}), {}
 
 
+def _given(
+    model: object, qkv: object, values: dict[str, Any], others: "Mapping[str, InMemory]"
+) -> "tuple[dict[str, Any], dict[str, InMemory]]":
+    """Return the fields of a RunConfig that name arrays: a file, or arrays in memory."""
+    if model is not None:
+        raise UsageError("model and qkv cannot be used together", hint="pass one of them")
+    if isinstance(qkv, str | os.PathLike):
+        return values | {"qkv": os.fsdecode(qkv)}, {}
+    from attnscope.engines.arrays.given import GivenArrays
+    from attnscope.engines.arrays.opening import ArraysInMemory
+
+    arrays = getattr(qkv, "arrays", qkv)
+    if not isinstance(arrays, GivenArrays):
+        hint = "pass the path of a file, or what from_qkv() returns"
+        raise UsageError(f"a {type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
+    name = _unused_name(arrays.name, lambda name: name in others and getattr(others[name], "given", None) is not arrays)
+    arrays = arrays if name == arrays.name else replace(arrays, name=name)
+    return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
+
+
+def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tuple[TextInput, ...] | None:
+    """Return the texts of arrays that take the place of a model; None if there is a model."""
+    qkv = values.get("qkv")
+    if qkv is None:
+        return None
+    from attnscope.engines.arrays.making import from_file
+    from attnscope.engines.arrays.opening import ArraysInMemory
+
+    arrays = live.get(qkv)
+    return arrays.given.inputs if isinstance(arrays, ArraysInMemory) else from_file(Path(qkv)).inputs
+
+
+def _unused_name(plain: str, taken: Callable[[str], bool]) -> str:
+    """Return a name, with a number behind it if another model or array has it."""
+    name, count = plain, 1
+    while taken(name):
+        count += 1
+        name = f"{plain} {count}"
+    return name
+
+
 def _live(
-    model: Any, tokenizer: object, values: dict[str, Any], others: "Mapping[str, LiveModel]"
-) -> "tuple[dict[str, Any], dict[str, LiveModel]]":
+    model: Any, tokenizer: object, values: dict[str, Any], others: "Mapping[str, InMemory]"
+) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     from attnscope.engines.transformers.opening import LiveModel, is_pretrained, pretrained_inside
 
     if not is_pretrained(model):
@@ -79,16 +124,13 @@ def _live(
         if values.get(name):
             raise UsageError(f"a model in memory has no {found}", where=name, hint="leave it out")
     path = str(model.config.name_or_path or "")
-    name = plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
-    count = 1
-    while name in others and others[name].model is not model:
-        count += 1
-        name = f"{plain} {count}"
+    plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
+    name = _unused_name(plain, lambda name: name in others and getattr(others[name], "model", None) is not model)
     return values | own | {"model": name}, {name: LiveModel(model, tokenizer, name)}
 
 
 @contextmanager
-def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any = None) -> Iterator[None]:
+def running(session: "Session", live: "Mapping[str, InMemory]", progress: Any = None) -> Iterator[None]:
     """Run one call at a time, with live models borrowed; restore torch's settings at the end."""
     if progress is not None and not callable(progress):
         raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
@@ -98,9 +140,7 @@ def running(session: "Session", live: "Mapping[str, LiveModel]", progress: Any =
         stack.enter_context(device_failures())
         stack.enter_context(default_settings())
         stack.callback(restore_threads)
-        for one in live.values():
-            from attnscope.engines.transformers.live import borrowed
-
-            stack.enter_context(borrowed(one.model))
+        for each in live.values():
+            stack.enter_context(each.borrowed())
         session.report_to(progress)
         yield

@@ -12,6 +12,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import GenerationRules
+from attnscope.checkpoints.tokenization.given import GivenTokens
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
 from attnscope.findings.predictions import PredictionKind
@@ -42,6 +43,11 @@ class ModelSource:
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
         decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
+        has_values: Values are known.
+        stages: Stages that can be shown; None for all of them.
+        runs: There are layers to run; False if their queries and keys were given.
+        layers: Numbers of the layers that are there; None for all of the config's.
+        dtype: Type in which it is computed, whatever the run says; None for the run's.
         libraries: Libraries that tokenize its texts and run it, besides torch.
         layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
         mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
@@ -60,7 +66,7 @@ class ModelSource:
     config: ModelConfig
     weights: str
     fingerprint: str
-    tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer
+    tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer | GivenTokens
     load: Callable[..., Any]
     folder: Folder | None
     notes: tuple[str, ...] = ()
@@ -70,6 +76,11 @@ class ModelSource:
     part: str | None = None
     decoder_start: Token | None = None
     has_projection: bool = True
+    has_values: bool = True
+    stages: tuple[str, ...] | None = None
+    runs: bool = True
+    layers: tuple[int, ...] | None = None
+    dtype: str | None = None
     libraries: tuple[str, ...] = ()
     layerwise: bool = True
     mask_known: bool = True
@@ -81,6 +92,17 @@ class ModelSource:
     predicts: PredictionKind | None = None
     generation: GenerationRules = field(default_factory=GenerationRules)
     begin: int | None = None
+
+    def require_model(self, what: str) -> None:
+        """Refuse what has to run layers.
+
+        Raises:
+            UsageError: There are none: queries and keys were given.
+        """
+        if not self.runs:
+            hint = f"use {arg('model')} instead"
+            found = f"{what} needs a model, and only {'weights' if self.stages else 'queries and keys'} are given"
+            raise UsageError(found, where=arg("qkv"), hint=hint)
 
     @property
     def needs_context(self) -> bool:

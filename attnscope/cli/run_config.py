@@ -23,14 +23,21 @@ _LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one d
 
 
 def model_fields(given: Given) -> dict[str, Any]:
-    """Return the fields of a RunConfig that name the model: of `model` and `config`, at least one is None.
+    """Return the fields of a RunConfig that name the model: of `model`, `config` and `qkv`, only one is not None.
 
-    --config overrides a model in the environment.
+    --config and --qkv override a model in the environment.
 
     Raises:
-        UsageError: Both were typed, or an adapter beside a config.
+        UsageError: Two of them were typed, or an adapter beside a config.
     """
     fields = {option.name: getattr(given, option.name) for option in THE_MODEL}
+    if given.qkv is not None:
+        if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
+            raise UsageError(f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them")
+        if "what_if" in given.typed and given.what_if == "stack":
+            hint = f"remove it: {arg('mask')} applies to the given scores"
+            raise UsageError("there are no layers to run again", where=arg("what_if", "stack"), hint=hint)
+        fields["model"] = None
     if fields["adapter"] == "none":
         fields["adapter"] = None
     if given.config is not None:
@@ -70,7 +77,7 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
     """Return the texts that the user named: where there is no name, what is piped to standard input.
 
     Args:
-        given: `text`, `file`, `pair`, `context` and `quiet`.
+        given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
         built_in: If nothing is named or piped, there are none.
         reads_files: The command has `--file`.
 
@@ -78,6 +85,8 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
         UsageError: There is no text, or there are two sources of one.
         AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
+    if getattr(given, "qkv", None) is not None:
+        return _given_texts(given)
     text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
     file = given.file if reads_files else None
     keep = getattr(given, "keep_newline", False)
@@ -114,6 +123,17 @@ def read_lines(given: Given) -> "tuple[TextInput, ...]":
         AttnscopeError: The file cannot be read, or is not UTF-8.
     """
     return _from_file(given.file, None, quiet=given.quiet)
+
+
+def _given_texts(given: Any) -> "tuple[TextInput, ...]":
+    """Return the texts of given queries and keys."""
+    from attnscope.engines.arrays.making import from_file
+
+    for name in ("text", "file", "pair", "context", "keep_newline"):
+        if getattr(given, name, None):
+            hint = "remove it: the tokens are in the file"
+            raise UsageError(f"{arg(name)} and {arg('qkv')} cannot be used together", hint=hint)
+    return from_file(Path(given.qkv)).inputs
 
 
 def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:

@@ -6,6 +6,7 @@ The native engine's models are opened without importing torch.
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
@@ -25,6 +26,8 @@ from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
+from attnscope.engines.arrays.making import from_file
+from attnscope.engines.arrays.opening import open_arrays
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.findings.predictions import PredictionKind
 from attnscope.request.masks.expression import parse_mask
@@ -48,7 +51,7 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
         AttnscopeError: The model cannot be read, or is not supported.
         UsageError: The engine does not take such a model, or the model has no such part.
     """
-    return ENGINES[run.engine](run, texts)
+    return ENGINES[run.engine](run, texts) if run.qkv is None else open_arrays(from_file(Path(run.qkv)), run)
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:

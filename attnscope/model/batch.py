@@ -64,18 +64,21 @@ class Batch:
         tokens: The texts of the queries.
         context: The texts of the keys and values in cross-attention; None in self-attention.
         sources: Facts about the keys that recorders need.
+        texts: What `tokens` was made of.
     """
 
     tokens: TokenTensors
     context: TokenTensors | None
     sources: KeyTokens
+    texts: Sequence[Sequence[Token]]
 
     def repeated(self, count: int) -> "Batch":
         """Return a batch of one text repeated `count` times."""
         tokens = self.tokens.repeated(count)
         context = None if self.context is None else self.context.repeated(count)
         keys = context or tokens
-        return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None))
+        sources = KeyTokens(keys.kinds, keys.real, same=context is None)
+        return Batch(tokens, context, sources, [*self.texts] * count)
 
 
 def make_batch(
@@ -91,4 +94,4 @@ def make_batch(
     tokens = pad_texts(texts, device)
     context = None if contexts is None else pad_texts(contexts, device)
     keys = context or tokens
-    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None))
+    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None), texts)

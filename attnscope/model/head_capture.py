@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnscope.model.inputs import AttentionSpec, Rotation
 from attnscope.model.layers import Attention
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening
 from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
@@ -56,34 +57,33 @@ def modules_of(stack: Stack, layer: int) -> LayerModules:
     return LayerModules(stack, stack.embed.norm, blocks, attention.q, attention.k, attention.q_norm, attention.k_norm)
 
 
-class HeadCapture:
-    """One query of one head, followed through a layer: a recorder that also listens to modules of the model.
+class RowCapture:
+    """One query of one head, from what attention takes on: a recorder.
 
     Args:
-        modules: What makes the layer's queries and keys.
         layer: Number of the layer.
         head: Number of the query head.
         query: Position of the query.
         n_keys: How many keys there are.
 
     Attributes:
-        found: Name to numbers. Inputs: `embedded` (D,), `stream` (layers, D) what enters each block up to this one,
-            `x` (D,) what queries are made of. Queries and keys: `q`, `k` as projected, `q_norm`, `k_norm` as normed,
-            where they are; `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them. The row: `scores`,
-            `scaled`, `masked`, `weights`, `bias` (K,), `output` (Ev,), `sink` (2,) the head's logit and what it takes,
-            where there are such. `out` (D, Ev): this head's part of the output projection.
-        sources: What keys are made of, (K, D), on the model's device.
+        found: Name to numbers. `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k`
+            (K, E) before a rotation that was not a model's. The row: `scores`, `scaled`, `masked`, `weights`, `bias`
+            (K,), `output` (Ev,), `sink` (2,) the head's logit and what it takes, where there are such. `out` (D, Ev):
+            this head's part of the output projection.
+        group: The key/value head that serves this one; None before there are tiles.
+        spec: How scores become weights.
+        rotation: See AttentionInputs.
     """
 
-    def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
-        self._modules, self._config = modules, modules.stack.config
+    def __init__(self, layer: int, head: int, query: int, n_keys: int) -> None:
         self.layer, self.head, self.query, self.n_keys = layer, head, query, n_keys
-        # the key/value head that serves this one
-        self.group = head // (self._config.n_heads // self._config.n_kv_heads)
         self.heads: Sequence[int] = [head]
         self.rows: Sequence[int] = [query]
         self.found: dict[str, Numbers] = {}
-        self.sources: Tensor | None = None
+        self.group: int | None = None
+        self.spec: AttentionSpec | None = None
+        self.rotation: Rotation | None = None
 
     needs_scores = needs_masked = True  # every stage is shown
     n_strongest = 0
@@ -96,6 +96,11 @@ class HeadCapture:
         """Take the query's row, and what it was made of."""
         inputs, row = tile.inputs, self.query - tile.q0
         group = int(inputs.group(torch.tensor(self.head)))
+        self.group = group if self.group is None else self.group
+        self.spec, self.rotation = inputs.spec, inputs.rotation
+        if inputs.rotation is not None:
+            self._store("q", inputs.rotation.q[0, self.head, self.query])
+            self._store("k", inputs.rotation.k[0, group])
         self._store("q_used", inputs.q[0, self.head, self.query])
         self._store("k_used", inputs.k[0, group])
         self._store("v", inputs.v[0, group])
@@ -113,6 +118,30 @@ class HeadCapture:
     def _store(self, name: str, tensor: Tensor) -> None:
         self.found[name] = _to_float64(tensor)
 
+
+class HeadCapture(RowCapture):
+    """One query of one head, followed through a layer: it also listens to modules of the model.
+
+    Args:
+        modules: What makes the layer's queries and keys.
+        layer: Number of the layer.
+        head: Number of the query head.
+        query: Position of the query.
+        n_keys: How many keys there are.
+
+    Attributes:
+        found: Also what there is before attention: `embedded` (D,), `stream` (layers, D) what enters each block up to
+            this one, `x` (D,) what queries are made of; `q`, `k` as projected, `q_norm`, `k_norm` as normed, where
+            they are.
+        sources: What keys are made of, (K, D), on the model's device.
+    """
+
+    def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
+        super().__init__(layer, head, query, n_keys)
+        self._modules, self._config = modules, modules.stack.config
+        self.group = head // (self._config.n_heads // self._config.n_kv_heads)
+        self.sources: Tensor | None = None
+
     def key_input(self, key: int) -> Numbers:
         """Return what one key is made of, (D,)."""
         assert self.sources is not None
@@ -120,14 +149,14 @@ class HeadCapture:
 
     def capturing(self) -> AbstractContextManager[None]:
         """Capture what the model computes while it runs."""
-        layer, c = self._modules, self._config
+        layer, c, group = self._modules, self._config, self.group or 0
         handles = [
             module.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True)
             for module, hook in ((layer.embedded, self._embedded), *((block, self._stream) for block in layer.blocks))
         ]
         for name, module, norm, pick, heads, rows, head in (
             ("q", layer.q, layer.q_norm, layer.queries, c.n_heads, self.query, self.head),
-            ("k", layer.k, layer.k_norm, layer.keys, c.n_kv_heads, slice(None), self.group),
+            ("k", layer.k, layer.k_norm, layer.keys, c.n_kv_heads, slice(None), group),
         ):
             projected = in_this_thread(self._projected(name, pick, heads, rows, head))
             handles.append(module.register_forward_hook(projected))

@@ -33,6 +33,23 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True)
+class Rotation:
+    """A rotation by positions that queries and keys went through.
+
+    Attributes:
+        q: Queries before it, (B, H, Q, E).
+        k: Keys before it, (B, G, K, E).
+        frequencies: Angular frequency of each rotated pair, (R / 2,), in radians a token.
+        factor: What the rotated dimensions were multiplied by.
+    """
+
+    q: Tensor
+    k: Tensor
+    frequencies: Tensor
+    factor: float
+
+
+@dataclass(frozen=True)
 class AttentionInputs:
     """One layer's attention over one batch.
 
@@ -43,6 +60,7 @@ class AttentionInputs:
         v: (B, G, K, Ev).
         spec: How scores become weights.
         out_weight: The output projection, (D, H·Ev); None where the layer has none.
+        rotation: What `q` and `k` were rotated by, if that happened here and not in a model.
     """
 
     layer: int
@@ -51,6 +69,7 @@ class AttentionInputs:
     v: Tensor
     spec: AttentionSpec
     out_weight: Tensor | None = None
+    rotation: Rotation | None = None
 
     def group(self, heads: Tensor) -> Tensor:
         """Return the key/value head that serves each of these query heads."""
@@ -58,8 +77,10 @@ class AttentionInputs:
 
     @cached_property
     def value_norms(self) -> Tensor:
-        """‖v_j‖ for every query head, (B, H, K), float32."""
+        """‖v_j‖ for every query head, (B, H, K), float32; NaN without values."""
         norms = self.v.float().norm(dim=-1)  # (B, G, K)
+        if not self.v.shape[-1]:
+            norms = torch.full_like(norms, torch.nan)
         wide: Tensor = norms.repeat_interleave(self.q.shape[1] // norms.shape[1], dim=1)
         return wide
 

@@ -161,6 +161,14 @@ THE_MODEL = (
         complete="files",
     ),
     Option(
+        "qkv",
+        MODEL,
+        "Queries, keys and values that another program computed (.safetensors or .npz) instead of a model and a text, "
+        "for run, compare, explain, heads and batch.",
+        metavar="FILE",
+        complete="files",
+    ),
+    Option(
         "ignore_key",
         MODEL,
         "Ignore a key of config.json that would be refused; repeatable. Recorded in the output, and noted on every "

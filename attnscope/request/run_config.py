@@ -40,9 +40,11 @@ class RunConfig(msgspec.Struct, frozen=True):
         config: TOML file, or name of a bundled config; None if `model` is given.
         adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
+        qkv: File of queries, keys and values that take the place of a model; None for a model.
         mask: Terms of the mask expression; Own is the model's.
         matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True where allowed.
-        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
+        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`, which
+            are all that there is with `qkv`.
         hide: Tokens to hide from every query; None for none.
         layer: Layers.
         head: Heads.
@@ -83,6 +85,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     config: str | None = None
     adapter: str | None = None
     tokenizer: str | None = None
+    qkv: str | None = None
     mask: tuple[MaskTerm, ...] = (Own(),)
     what_if: Literal["stack", "same-scores"] = "stack"
     hide: PositionSelection | None = None
@@ -115,6 +118,11 @@ class RunConfig(msgspec.Struct, frozen=True):
     target: tuple[str, ...] | None = None
     matrices: dict[str, Any] = {}
     spans: SpanRequest | None = None
+
+    def __post_init__(self) -> None:
+        """Apply masks to given queries and keys themselves: nothing can run again under another mask."""
+        if self.qkv is not None:
+            msgspec.structs.force_setattr(self, "what_if", "same-scores")
 
     @property
     def own_mask(self) -> bool:

@@ -37,6 +37,7 @@ from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 if TYPE_CHECKING:
     import numpy as np
 
+DEFAULT_STAGES = RunConfig(()).stages
 _COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
 _SPAN_SUM, _SPAN_TOTAL = 24, 16  # bytes of a pair of spans of a head: in float64, averaged and as findings; of a span
 _SPAN_TOKEN, _SPAN_ROW = 12, 64  # bytes of a token for every span, and of a token
@@ -275,15 +276,18 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
         UsageError: A layer or head is not there.
         AttnscopeError: A mask's file does not fit the texts.
     """
-    layers, heads = run.layer, run.head
+    layers, heads = present_layers(run.layer, source), run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head")
     if run.by == "projected" and not source.has_projection:
         hint = f"use {arg('by', 'weight')} or {arg('by', 'value')}"
         raise UsageError("the model's output projection was not found", where=arg("by", "projected"), hint=hint)
+    if (run.by == "value" or "output" in run.stages) and not source.has_values:
+        where = arg("by", "value") if run.by == "value" else arg("stages", "output")
+        raise UsageError("no values are given", where=where, hint="give v as well, or leave it out")
     n_layers_run = c.n_layers if layers.word else 1 + extremes(picked)[1]
-    stages = tuple(stage for stage in STAGES if stage in run.stages)
+    stages = _stages(run, source)
     terms = mask_terms(run)
     tokens = [text_plan.tokens for text_plan in text_plans]
     predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
@@ -300,6 +304,38 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     return RunPlan(
         run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
     )
+
+
+def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
+    """Return the stages that are kept, in their order; by default, those that there are.
+
+    Raises:
+        UsageError: One was named that is not there.
+    """
+    known = source.stages or STAGES
+    missing = [stage for stage in run.stages if stage not in known]
+    if missing and run.stages != DEFAULT_STAGES:
+        hint = f"use {arg('stages', ','.join(known))}, or give queries and keys"
+        raise UsageError(f"given weights come without {missing[0]}", where=arg("stages"), hint=hint)
+    return tuple(stage for stage in STAGES if stage in run.stages and stage in known)
+
+
+def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelection:
+    """Return a selection of layers that are there: if some are missing, `all` means the others.
+
+    Raises:
+        UsageError: A layer is missing, or a mean is over one that is.
+    """
+    if source.layers is None or layers.word == "auto":
+        return layers
+    if layers.word == "all":
+        return IndexSelection.of(source.layers)
+    missing = set(layers.numbers(source.config.n_layers, "layer")) - set(source.layers)
+    if missing:
+        there = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
+        found = f"layer {min(missing)} is not among the given ones"
+        raise UsageError(found, where=arg("layer"), hint=f"use some of {there}, or all")
+    return layers
 
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:

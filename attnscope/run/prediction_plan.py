@@ -70,6 +70,7 @@ def plan_predictions(
 
 
 def _no_head(source: ModelSource, where: str) -> UsageError:
+    source.require_model(where)
     if source.part is not None:
         found = "predictions of a model with an encoder and a decoder are not shown"
         return UsageError(found, where=where, hint="remove it")

@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -16,7 +17,6 @@ from attnscope.checkpoints.folder import hash_weights
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
-from attnscope.engines.transformers.opening import LiveModel, open_live
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.narrowing import narrow_to_weight
 from attnscope.findings.run import MaskUse, Provenance, Report, TextReport
@@ -47,13 +47,23 @@ if TYPE_CHECKING:
 ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
 
 
+class InMemory(Protocol):
+    """A model, or arrays, that are in memory already, and somebody else's."""
+
+    def open(self, run: RunConfig) -> ModelSource:
+        """Describe it as a source of runs."""
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Prepare it for a call, and leave it as it was."""
+
+
 class Session:
     """Models that are opened and loaded once for several runs.
 
     Args:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
         progress: Function that receives the current step, how much of it is done, and its total.
-        live: Models of transformers that are in memory already, by the name that runs have for them as `model`.
+        live: Models and arrays that are in memory already, by the name that runs have for them as `model` or `qkv`.
         own_process: The process is ours, and nobody else's objects are frozen with torch's (see import_torch).
     """
 
@@ -61,7 +71,7 @@ class Session:
         self,
         texts: Iterable[TextInput],
         progress: ProgressCallback | None = None,
-        live: Mapping[str, LiveModel] | None = None,
+        live: "Mapping[str, InMemory] | None" = None,
         *,
         own_process: bool = True,
     ) -> None:
@@ -81,8 +91,8 @@ class Session:
             import_torch(freeze=self.own_process)  # to plan with the memory of the GPU
         key = _model_key(run)
         if key not in self.sources:
-            live = self.live.get(run.model or "")
-            self.sources[key] = open_source(run, self.texts) if live is None else open_live(live, run)
+            live = self.live.get(run.qkv or run.model or "")
+            self.sources[key] = open_source(run, self.texts) if live is None else live.open(run)
         return self.sources[key]
 
     def load(self, plan: RunPlan, times: int = 1) -> "tuple[LoadedModel, torch.device]":
@@ -115,7 +125,7 @@ class Session:
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
     """Return all that decides which model is opened, and how."""
-    opened = run.engine, run.model, run.config, run.adapter, run.tokenizer, run.part, run.dtype
+    opened = run.engine, run.model, run.qkv, run.config, run.adapter, run.tokenizer, run.part, run.dtype
     return *opened, run.ignore_key, run.trust_config
 
 
@@ -492,7 +502,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         family=source.family,
         fingerprint=source.fingerprint,
         engine=source.engine,
-        dtype=run.dtype,
+        dtype=source.dtype or run.dtype,
         device=str(device),
         weights=source.weights,
         n_layers=source.config.n_layers,

@@ -5,6 +5,7 @@ The attention of such a model is only known once it is loaded, so opening one im
 
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -93,6 +94,16 @@ class LiveModel:
     model: Any
     tokenizer: Any
     name: str
+
+    def open(self, run: RunConfig) -> ModelSource:
+        """Open the model; see open_live."""
+        return open_live(self, run)
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Prepare the model for a call, and leave it as it was."""
+        from attnscope.engines.transformers.live import borrowed
+
+        return borrowed(self.model)
 
 
 def is_pretrained(model: Any) -> bool:

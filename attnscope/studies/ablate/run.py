@@ -172,6 +172,7 @@ class Bench:
         """Open the model and make tokens of the text."""
         session = session or Session(run.texts, progress)
         source = session.source(run)
+        source.require_model("ablation")
         text = plan_one(run, source)
         positions, notes = compared_positions(asked, run, source, text)
         return cls(run, asked, source, session, text, positions, [*text.notes, *notes])

@@ -124,6 +124,7 @@ def check(
     """
     session = session or Session(run.texts, progress)
     source = session.source(run)
+    source.require_model("check")
     run = replace(run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),))  # memory is estimated for this
     if built_in:
         run = replace(run, texts=fitting_texts(run.texts, source), truncate=True)

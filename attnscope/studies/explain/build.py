@@ -1,30 +1,126 @@
 """Build an Explanation from captured numbers."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from attnscope.findings.explain import ExplainedCell, Explanation, Rest, Row, Sink, Vector
+from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Rest, Row, Sink, Vector
 from attnscope.findings.run import MaskUse, Provenance
 from attnscope.request.run_config import RunConfig
 from attnscope.studies.explain import arithmetic
 from attnscope.studies.explain.arithmetic import Numbers
-from attnscope.studies.explain.checks import all_checks
+from attnscope.studies.explain.checks import model_checks, row_checks
 from attnscope.studies.explain.location import QueryLocation
 from attnscope.studies.explain.vectors import chain, inputs, vector
 
 if TYPE_CHECKING:
-    from attnscope.model.head_capture import HeadCapture
+    from attnscope.model.head_capture import HeadCapture, RowCapture
     from attnscope.model.stack import Ids, Stack
+
+
+class Origin(Protocol):
+    """Where the queries and keys of an explanation come from."""
+
+    @property
+    def lengths(self) -> Numbers | None:
+        """Tokens that each rotated pair takes for a whole turn, (R / 2,); None where nothing is rotated."""
+
+    def inputs(self) -> list[Vector]:
+        """Return what enters the layer, in order; empty if that is not known."""
+
+    def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+        """Return the query or a key step by step, as attention takes it last."""
+
+    def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
+        """Check the steps up to the query and the keys in depth."""
+
+
+class ModelOrigin:
+    """A model: its embedding, norms and projections.
+
+    Args:
+        dtype: The type that the model ran in.
+        location: Which query of which head.
+        stack: The model.
+        capture: The captured vectors and numbers.
+        ids: Ids and segments of the text, (1, T) each.
+    """
+
+    def __init__(self, dtype: str, location: QueryLocation, stack: "Stack", capture: "HeadCapture", ids: "Ids") -> None:
+        from attnscope.model.head_capture import embedding_parts, rotary_factor, wavelengths
+
+        self._dtype, self._location, self._stack, self._capture = dtype, location, stack, capture
+        self._embedding = embedding_parts(stack, ids, location.query)
+        self._factor = rotary_factor(stack, location.layer, len(location.text_plan.tokens))
+        self.lengths = wavelengths(stack, location.layer, len(location.text_plan.tokens))
+
+    def inputs(self) -> list[Vector]:
+        """Return what enters the layer."""
+        location = self._location
+        token = location.text_plan.tokens[location.query]
+        found = self._capture.found
+        return inputs(self._stack.config, location.layer, token, location.query, self._embedding, found)
+
+    def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+        """Return the query or a key as projected, normed and rotated."""
+        return chain(self._stack.config, self._location.layer, letter, position, rows, self._factor)
+
+    def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
+        """Check embedding, norms, projections and positions."""
+        return model_checks(self._dtype, self._location, self._stack, self._capture, self._embedding, cells)
+
+
+class GivenOrigin:
+    """Queries and keys that were given, and the rotation that they still got.
+
+    Args:
+        capture: The captured vectors and numbers.
+    """
+
+    def __init__(self, capture: "RowCapture") -> None:
+        self._capture, rotation = capture, capture.rotation
+        frequencies = None if rotation is None else rotation.frequencies.cpu().double().numpy()
+        self.lengths: Numbers | None = None if frequencies is None else 2 * np.pi / frequencies
+
+    def inputs(self) -> list[Vector]:
+        """Return nothing: what queries are made of was not given."""
+        return []
+
+    def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
+        """Return the query or a key as it was given, and as it was rotated."""
+        made = [vector(letter, "given", rows["projected"])]
+        if self._capture.rotation is not None:
+            factor = self._capture.rotation.factor
+            times = "" if factor == 1 else f", × {factor:.4g}"
+            made.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+        return made
+
+    def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
+        """Check the rotation."""
+        rotation, found = self._capture.rotation, self._capture.found
+        if rotation is None:
+            return []
+        angles = np.arange(len(found["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
+        angles = np.concatenate((angles, angles), axis=-1)
+        cos, sin = np.cos(angles) * rotation.factor, np.sin(angles) * rotation.factor
+        query = self._capture.query
+        again = np.vstack(
+            (arithmetic.rotate(found["q"], cos[query], sin[query]), arithmetic.rotate(found["k"], cos, sin))
+        )
+        held = np.vstack((found["q_used"], found["k_used"]))
+        turns = 2.0**-22 * float(np.abs(angles).max(initial=1.0))  # angles are float32, and grow with the position
+        sizes = 2 * np.abs(np.vstack((found["q"], found["k"]))).max(-1, keepdims=True) * (1 + turns / 2.0**-22)
+        dtype = str(rotation.q.dtype).removeprefix("torch.")
+        return [arithmetic.check("position", "q and k, rotated = those in q·k", again, held, sizes, dtype)]
 
 
 def build(
     run: RunConfig,
     made: tuple[Provenance, MaskUse, str | None],
     location: QueryLocation,
-    stack: "Stack",
-    capture: "HeadCapture",
-    ids: "Ids",
+    capture: "RowCapture",
+    origin: Origin,
 ) -> Explanation:
     """Return the whole explanation.
 
@@ -32,31 +128,26 @@ def build(
         run: What the user asked.
         made: What produced the numbers, under which mask, and the mask of this layer, if that is another.
         location: Which query of which head.
-        stack: The model.
         capture: The captured vectors and numbers.
-        ids: Ids and segments of the text, (1, T) each.
+        origin: Where queries and keys come from.
     """
-    from attnscope.model.head_capture import embedding_parts, rotary_factor
-
-    c, found = stack.config, capture.found
-    embedding = embedding_parts(stack, ids, location.query)
-    factor = rotary_factor(stack, location.layer, len(location.text_plan.tokens))
-    cells = _cells(run, location, stack, capture, factor)
+    found, spec = capture.found, capture.spec
+    assert spec is not None
+    cells = _cells(run, location, capture, origin)
     keys = _shown(found, run.window, [cell.key for cell in cells])
     weigh = _softmax_terms(found)
     output = np.zeros(0) if weigh is None else found["output"]
-    token = location.text_plan.tokens[location.query]
     return Explanation(
         *made[:2],
         layer_mask=made[2],
         **_about(run, location, capture),
-        inputs=inputs(c, location.layer, token, location.query, embedding, found),
-        query_steps=chain(c, location.layer, "q", location.query, _steps(found, "q"), factor),
-        scale=c.attention_scale,
-        softcap=c.softcap,
-        bias="alibi" if c.positions == "alibi" else None,
+        inputs=origin.inputs(),
+        query_steps=origin.steps("q", location.query, _steps(found, "q")),
+        scale=spec.scale,
+        softcap=spec.softcap,
+        bias=spec.bias_name,
         keys=keys,
-        row=_row(found, weigh, keys, c.attention_scale, c.softcap),
+        row=_row(found, weigh, keys, spec.scale, spec.softcap),
         key_vectors=found["k_used"][keys].astype(np.float32),
         value_vectors=found["v"][keys].astype(np.float32),
         rest=_rest(found, weigh, keys),
@@ -67,12 +158,12 @@ def build(
         blend=(output if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
         output=output.astype(np.float32),
         projected=None if weigh is None else _projected(found, location.head),
-        checks=all_checks(run.dtype, location, stack, capture, embedding, cells, weigh),
+        checks=[*origin.checks(cells), *row_checks(found, spec.scale, spec.softcap, cells, weigh)],
         sink=None if weigh is None else _sink(found, weigh[1]),
     )
 
 
-def _about(run: RunConfig, location: QueryLocation, capture: "HeadCapture") -> dict[str, Any]:
+def _about(run: RunConfig, location: QueryLocation, capture: "RowCapture") -> dict[str, Any]:
     """Describe which query of which head of which text is explained."""
     text, text_plan = run.texts[0], location.text_plan
     return {
@@ -115,17 +206,15 @@ def _sink(found: dict[str, Numbers], maximum: float) -> Sink | None:
 def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dict[str, Numbers]:
     """Return the query, or the key at a position, by step."""
     names = {"projected": letter, "normed": f"{letter}_norm", "used": f"{letter}_used"}
+    if letter not in found:  # given as attention takes it
+        names["projected"] = f"{letter}_used"
     steps = {step: found[name] for step, name in names.items() if name in found}
     return steps if at is None else {step: rows[at] for step, rows in steps.items()}
 
 
-def _cells(
-    run: RunConfig, location: QueryLocation, stack: "Stack", capture: "HeadCapture", factor: float
-) -> list[ExplainedCell]:
+def _cells(run: RunConfig, location: QueryLocation, capture: "RowCapture", origin: Origin) -> list[ExplainedCell]:
     """Return the cells in depth: those that the user named, or that of the largest dot product."""
-    from attnscope.model.head_capture import wavelengths
-
-    found, lengths = capture.found, wavelengths(stack, location.layer, len(location.text_plan.tokens))
+    found, query = capture.found, _steps(capture.found, "q")
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
         named = dict.fromkeys(location.text_plan.keys, "--key")
@@ -135,10 +224,10 @@ def _cells(
     cells = []
     for key, why in named.items():
         steps = _steps(found, "k", key)
-        unturned = found.get("q_norm", found["q"]), steps.get("normed", steps["projected"])
-        parts = arithmetic.parts(found["q_used"], steps["used"], lengths, unturned)
+        unturned = query.get("normed", query["projected"]), steps.get("normed", steps["projected"])
+        parts = arithmetic.parts(found["q_used"], steps["used"], origin.lengths, unturned)
         total = float(sum(part.product for part in parts))
-        chained = chain(stack.config, location.layer, "k", key, steps, factor)
+        chained = origin.steps("k", key, steps)
         cells.append(ExplainedCell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
     return cells
 

@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from attnscope.model.stack import Stack
 
 
-def all_checks(
+def model_checks(
     dtype: str,
     location: QueryLocation,
     stack: "Stack",
     capture: "HeadCapture",
     embedding: dict[str, Numbers],
     cells: list[ExplainedCell],
-    weigh: tuple[Numbers, float, float] | None,
 ) -> list[ArithmeticCheck]:
-    """Check every step by doing it again in float64 from what went into it.
+    """Check every step up to queries and keys by doing it again in float64 from what went into it.
 
     Args:
         dtype: The type that the model ran in.
@@ -32,9 +31,8 @@ def all_checks(
         capture: The captured vectors and numbers.
         embedding: The parts that the embedding sums.
         cells: The cells in depth.
-        weigh: Exponentials, their maximum and sum; None in a fully masked row.
     """
-    found, c = capture.found, stack.config
+    found = capture.found
     checks = []
     if location.layer == 0:
         rows = np.stack(list(embedding.values()))
@@ -43,12 +41,31 @@ def all_checks(
     checks += _norm_checks(dtype, location.layer, stack, found)
     checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])
     checks.append(_position_check(dtype, location, stack, found))
+    return checks
+
+
+def row_checks(
+    found: dict[str, Numbers],
+    scale: float,
+    softcap: float | None,
+    cells: list[ExplainedCell],
+    weigh: tuple[Numbers, float, float] | None,
+) -> list[ArithmeticCheck]:
+    """Check every step from queries and keys on in the same way.
+
+    Args:
+        found: The captured numbers.
+        scale: Factor on the scores.
+        softcap: The soft-cap; None for none.
+        cells: The cells in depth.
+        weigh: Exponentials, their maximum and sum; None in a fully masked row.
+    """
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
-    checks.append(check("parts", "the parts' sum = q·k", totals, scores, np.array(products)))
-    times_scale, _, whole = arithmetic.scaled(found["scores"], c.attention_scale, c.softcap, found.get("bias"))
+    checks = [check("parts", "the parts' sum = q·k", totals, scores, np.array(products))]
+    times_scale, _, whole = arithmetic.scaled(found["scores"], scale, softcap, found.get("bias"))
     sizes = np.abs(times_scale) + np.abs(found.get("bias", np.zeros(1)))
-    said = " ".join(["q·k × scale", *["soft-capped"] * bool(c.softcap), *["+ bias"] * ("bias" in found), "= scaled"])
+    said = " ".join(["q·k × scale", *["soft-capped"] * bool(softcap), *["+ bias"] * ("bias" in found), "= scaled"])
     checks.append(check("scaled", said, whole, found["scaled"], sizes))
     return checks if weigh is None else checks + _output_checks(found, weigh)
 
@@ -81,7 +98,7 @@ def _projection_checks(
     found, checks = capture.found, []
     of_query = [(capture.found["x"], found["q"])]
     of_keys = [(capture.key_input(key), found["k"][key]) for key in keys]
-    for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group, of_keys)):
+    for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group or 0, of_keys)):
         weight, bias = projection(stack, location.layer, letter, head)
         made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
         again, sizes = (np.stack(part) for part in zip(*made, strict=True))

@@ -1,5 +1,7 @@
 """Explain one query of one head: every step of its arithmetic, with checks."""
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
@@ -10,6 +12,11 @@ from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.explain.location import QueryLocation
+
+if TYPE_CHECKING:
+    from attnscope.engines.protocol import Engine
+    from attnscope.model.batch import Batch
+    from attnscope.model.head_capture import RowCapture
 
 __all__ = ["explain"]
 
@@ -31,6 +38,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     _check_one(run)
     session = session or Session(run.texts, progress)
     source, on_progress = session.source(run), session.on_progress
+    if source.stages is not None:
+        hint = "give queries and keys instead"
+        raise UsageError("given weights have no arithmetic to explain", where=arg("qkv"), hint=hint)
     whole = replace(run, window=None, stages=())
     plan = make_plan(whole, source)
     text_plan = plan.text_plans[0]
@@ -38,20 +48,32 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     plan = _within_memory(plan, run.window)
 
     model, device = session.load(plan)
-    from attnscope.model.head_capture import HeadCapture
-    from attnscope.studies.explain.build import build
+    from attnscope.model.head_capture import HeadCapture, RowCapture
+    from attnscope.studies.explain.build import GivenOrigin, ModelOrigin, Origin, build
 
     batch, engine = prepare(plan, model, device)
     (unit,), _ = select_heads(plan, batch, engine, on_progress)
     location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
-    modules = engine.modules_of(location.layer)
-    capture = HeadCapture(modules, location.layer, location.head, query, len(text_plan.context or text_plan.tokens))
-    with capture.capturing():
-        engine.forward(batch, {location.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
+    place = location.layer, location.head, query, len(text_plan.context or text_plan.tokens)
+    capture: RowCapture
+    if source.runs:
+        modules = engine.modules_of(location.layer)
+        capture = HeadCapture(modules, *place)
+        with capture.capturing():
+            _forward(engine, batch, capture, on_progress)
+        origin: Origin = ModelOrigin(run.dtype, location, modules.stack, capture, batch.tokens.ids)
+    else:
+        capture = RowCapture(*place)
+        _forward(engine, batch, capture, on_progress)
+        origin = GivenOrigin(capture)
     mask = describe_mask_use(source, run, engine.describe_mask())
     here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
     made = provenance(source, run, device), mask, None if here == mask.used else here
-    return build(run, made, location, modules.stack, capture, batch.tokens.ids)
+    return build(run, made, location, capture, origin)
+
+
+def _forward(engine: "Engine", batch: "Batch", capture: "RowCapture", on_progress: ProgressCallback) -> None:
+    engine.forward(batch, {capture.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
@@ -66,7 +88,10 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
 def _check_one(run: RunConfig) -> None:
     """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
-        raise UsageError(f"{len(run.texts)} texts; explain takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
+        where, hint = (
+            (TEXTS_FILE, f"pass {arg('text')}") if run.qkv is None else (arg("qkv"), "save each text by itself")
+        )
+        raise UsageError(f"{len(run.texts)} texts; explain takes one", where=where, hint=hint)
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
             mean = picked.word == "mean"

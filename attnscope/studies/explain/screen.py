@@ -61,6 +61,10 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
 
 
 def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    if not e.inputs:
+        yield from _title(1, f"what enters layer {e.layer}", ())
+        yield _say("not known: queries, keys and values were given", "dim")
+        return
     last = "the last of these" if len(e.inputs) > 1 else "this"
     said = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
     yield from _title(1, f"what enters layer {e.layer}", ours(said, "dim"))
@@ -78,8 +82,11 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+    given = not e.inputs
     weights = "W_q, W_k and b" if e.query_steps[0].made.endswith("+ b") else "W_q and W_k"
     said = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
+    if given:
+        said = "the query q of this token and the key k of every token, as they were given"
     yield from _title(2, "query and keys", ours(said, "dim"))
     for vector in e.query_steps:
         yield _vector(vector, settings)

@@ -61,6 +61,8 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
     """
     session = session or Session(run.texts, progress)
     source = session.source(run)
+    if run.measure.startswith("value-zeroing"):
+        source.require_model(run.measure)
     asked = plan_flow(run, source)
     model, device = session.load(asked.plan)
     texts, engine, find = [], None, _zeroing if asked.measure.zeroing else _weights

@@ -90,7 +90,7 @@ def _present_head(
             yield GAP
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
-    stages = stage_matrices(text, head, settings)
+    stages = stage_matrices(text, head, settings, given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
         yield from row_list(head, in_row, settings)

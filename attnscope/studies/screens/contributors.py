@@ -27,7 +27,9 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = Span("top contributors", "bold"), Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim")
-    measures = {"weight": top.weight, "value": top.value}
+    measures = {"weight": top.weight}
+    if not top.value.size or np.isfinite(top.value).any():  # given weights and queries may come without values
+        measures["value"] = top.value
     if top.projected is not None:
         measures["projected"] = top.projected
     digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
@@ -48,7 +50,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         rows,
         token_axis("query", text.tokens, words),
         title=title,
-        meaning=_norms(list(measures), titled=top.by == "value" and not left_out),
+        meaning=_norms(list(measures), titled=top.by == "value" and not left_out) if len(measures) > 1 else (),
         rest=rest,
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,

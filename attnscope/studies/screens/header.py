@@ -57,20 +57,27 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     if made.weights == "random" and not (labelled and settings.data_only):
         said = " untrained model: real arithmetic, meaningless patterns"
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
+    if made.family == "weights":
+        said = " these are another program's weights: there are no scores behind them here"
+        yield paragraph((Span(" GIVEN, NOT COMPUTED ", "alarm"), Span(said)))
     sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [one for one in (made.device, made.dtype) if one not in usual]
-    engine = [] if made.engine == "native" else [f"engine {made.engine}"]
+    given = made.weights == "given"
+    engine = [] if made.engine == "native" or given else [f"engine {made.engine}"]
     items = [*map(untrusted, [made.part] if made.part else []), ours(sizes), *map(untrusted, [*machine, *engine])]
-    after = (*untrusted(f" ({made.family})"), Span(" · "), *_joined(items, " · "))
+    family = () if given else untrusted(f" ({made.family})")
+    after = (*family, Span(" · "), *_joined(items, " · "))
+    title = made.family if given else "model"
     if settings.verbose:
         folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
-        lines: list[Line] = [("model", Text([*folders[:-1], (*folders[-1], *after)], ""))]
+        lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
-        lines = [("model", OneLine(untrusted(short_path(made.model)), after, end=True))]
+        lines = [(title, OneLine(untrusted(short_path(made.model)), after, end=True))]
     if made.adapter is not None:
         lines.append(("adapter", untrusted(made.adapter)))
-    lines.append(("mask", describe_mask(report.mask)))
+    if made.family != "weights":
+        lines.append(("mask", describe_mask(report.mask, "given" if given else "the model's own")))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
     if settings.verbose and made.values != "exact":  # a map says so itself
@@ -85,17 +92,17 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
 
 
-def describe_mask(mask: MaskUse) -> Spans:
-    """Say which mask was used and what it changed, if it is not one of the model's own."""
+def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
+    """Say which mask was used and what it changed, if it is not one of the model's own; `own` names those."""
     if mask.what_if is None:
-        whose = "the model's own" if mask.own == mask.used else f"one of the model's masks: {mask.own}"
+        whose = own if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
         hidden = untrusted(f"{mask.hidden} hidden", "warning")
-        return *untrusted(f"{mask.used} (the model's own), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
+        return *untrusted(f"{mask.used} ({own}), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
     used = untrusted(describe_used(mask), "warning")
-    own = untrusted(f"the model's own is {mask.own}")
-    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own
+    kept = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
+    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *kept
 
 
 def describe_used(mask: MaskUse) -> str:

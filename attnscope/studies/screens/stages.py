@@ -13,8 +13,13 @@ from attnscope.views.spans import ours
 BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
 
 
-def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings) -> list[Panel]:
-    """Return the stages that a head's report has, in the order in which they are computed."""
+def stage_matrices(
+    text: TextReport, head: HeadReport, settings: DisplaySettings, *, given: bool = False
+) -> list[Panel]:
+    """Return the stages that a head's report has, in the order in which they are computed.
+
+    `given`: the weights are another program's, so that nothing is known of what they were computed from.
+    """
     rows = token_axis("query", text.tokens, text.queries)
     keys = token_axis(source_kind(text), text.sources, text.keys)
     masked_rows = [position in head.fully_masked for position in text.queries]
@@ -30,7 +35,10 @@ def stage_matrices(text: TextReport, head: HeadReport, settings: DisplaySettings
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
-        said, pictured = (ours(_arithmetic(name, text, head, picture=picture)) for picture in (False, True))
+        said, pictured = (
+            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture))
+            for picture in (False, True)
+        )
         drawn = matrix, cells, rows, columns, scale_for(name, matrix), digits
         found.append(Panel(name, ours(name), *drawn, masked_rows, said, pictured))
     return found

@@ -1,0 +1,151 @@
+"""The tokens of given arrays: they come with the arrays, so that nothing is tokenized. Never imports torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError, arg
+from attnscope.checkpoints.tokenization.pieces import readable_piece, trim_span
+from attnscope.findings.tokens import Token
+
+_SPACES = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # how tokenizers spell white space
+_FORM = "a list of strings, of ids, or of objects such as {text, id, special}"
+
+
+class GivenTokens:
+    """A tokenizer that has the tokens of each text already, by where the text is from; see words.Tokenizer.
+
+    Attributes:
+        name: `given`.
+        vocab_size: One more than the largest id.
+        n_merges: 0.
+        notes: Empty.
+    """
+
+    name = "given"
+    n_merges = 0
+
+    def __init__(self, texts: Mapping[str, Sequence[Token]]) -> None:
+        self._texts = {where: list(tokens) for where, tokens in texts.items()}
+        self.vocab_size = 1 + max(token.id for tokens in texts.values() for token in tokens)
+        self.notes: list[str] = []
+
+    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
+        """Return the tokens of a text by its origin.
+
+        Raises:
+            AttnscopeError: The arrays have no such text.
+        """
+        if where not in self._texts:
+            hint = "leave the text out: its tokens come with the arrays"
+            raise AttnscopeError("is not a text of the given arrays", where=where, hint=hint)
+        return list(self._texts[where])
+
+    def ordinary_ids(self) -> list[int]:
+        """Return no ids: no other text can be made of given tokens."""
+        return []
+
+    def id_of(self, piece: str) -> int | None:
+        """Return none: pieces have no other ids than those of their places."""
+        return None
+
+    def made_token(self, number: int) -> Token:
+        """Return a token of an id alone."""
+        return Token(number, *self.spelled(number), made=True)
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return the id itself."""
+        return f"<{number}>", f"<{number}>"
+
+
+def make_texts(
+    values: Any, ranges: Sequence[tuple[int, int]], where: str, written: Any = None
+) -> list[tuple[str, list[Token]]]:
+    """Return every text with its tokens.
+
+    Args:
+        values: Strings, ids, or objects with the fields of a Token: one for every row, or a list of them for every
+            text; None for positions alone.
+        ranges: First row of every text in the arrays, and the row after its last.
+        where: What names the values, for errors.
+        written: The texts, which spans in the tokens refer to; None if the tokens are to be joined.
+
+    Raises:
+        AttnscopeError: They are not that, or are too few or too many.
+    """
+    counts = [end - start for start, end in ranges]
+    if values is None:
+        tokens = [[Token(n, f"t{n}", f"t{n}") for n in range(count)] for count in counts]
+    else:
+        tokens = [[_token(value, n, where) for n, value in enumerate(text)] for text in _by_text(values, counts, where)]
+    if written is None:
+        return [_joined(each) for each in tokens]
+    texts = [written] if isinstance(written, str) else written
+    if not isinstance(texts, list | tuple) or len(texts) != len(counts) or not all(isinstance(t, str) for t in texts):
+        raise AttnscopeError(f"{written!r:.60} is not {len(counts)} texts", where="text", hint="give one for each text")
+    return list(zip(texts, tokens, strict=True))
+
+
+def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[Any]]:
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(listed, str) or not isinstance(listed, Sequence):
+        raise AttnscopeError(f"a {type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}")
+    nested = bool(listed) and all(isinstance(each, list | tuple) for each in listed)
+    starts = [sum(counts[:n]) for n in range(len(counts))]
+    texts: list[Sequence[Any]] = list(listed) if nested else [listed]
+    if not nested and len(listed) == sum(counts):
+        texts = [listed[start : start + count] for start, count in zip(starts, counts, strict=True)]
+    if [len(text) for text in texts] != list(counts):
+        given, needed = (
+            f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[:8]}" for sizes in (list(map(len, texts)), counts)
+        )
+        hint = "give one for every row of the arrays; a layout names another order of axes"
+        raise AttnscopeError(f"{given} tokens for {needed} rows", where=where, hint=hint)
+    return texts
+
+
+def _token(value: Any, number: int, where: str) -> Token:
+    if isinstance(value, Token):
+        return value
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        for mark, space in _SPACES.items():
+            readable = value.replace(mark, space) if value.startswith(mark) else value
+            if readable != value:
+                return Token(number, value, readable)
+        return Token(number, value, value)
+    if type(value) is int and 0 <= value < 1 << 62:
+        return Token(value, str(value), str(value))
+    if isinstance(value, dict):
+        try:
+            text = str(value.get("text", value.get("piece", "")))
+            return msgspec.convert({"id": number, "piece": text, "text": text, **value}, Token)
+        except msgspec.ValidationError as e:
+            raise AttnscopeError(f"token {number}: {e}", where=where, hint=f"expected {_FORM}") from e
+    raise AttnscopeError(f"token {number} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
+
+
+def _joined(tokens: list[Token]) -> tuple[str, list[Token]]:
+    """Return the text that tokens spell, and the tokens with their places in it.
+
+    Words are a blank apart, unless the spelling of a token says where blanks are. Special tokens cover no text.
+    """
+    spaced = any(token.piece[:1] in _SPACES or token.piece[:1].isspace() for token in tokens)
+    text, placed = "", []
+    for token in tokens:
+        spelling = token.text
+        if token.special and token.start is None:
+            placed.append(token)
+            continue
+        if spelling.startswith("##") and len(spelling) > 2:
+            spelling = spelling[2:]
+        elif text and not spaced:
+            text += " "
+        start, end = trim_span(spelling, 0, len(spelling))
+        place = {"start": len(text) + start, "end": len(text) + end} if spelling else {}
+        shown = readable_piece(spelling) if spelling else token.piece or "∅"
+        placed.append(msgspec.structs.replace(token, text=shown, **place))
+        text += spelling
+    return text if text.strip() else " ".join(token.text for token in tokens), placed

@@ -1,0 +1,227 @@
+"""The engine of given arrays: it hands queries, keys and values over to `attend`, and runs nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.base.errors import AttnscopeError, arg
+from attnscope.engines.arrays.given import GivenArrays
+from attnscope.engines.arrays.settings import GivenRope
+from attnscope.engines.arrays.tensors import as_tensor, pack, pad
+from attnscope.engines.arrays.weights import record_weights
+from attnscope.engines.protocol import Continuation, EngineSettings, UncutRun
+from attnscope.model.attention import attend
+from attnscope.model.batch import Batch
+from attnscope.model.head_capture import LayerModules
+from attnscope.model.inputs import AttentionInputs, AttentionSpec, Rotation
+from attnscope.model.masks import build_mask, intersect, mask_from_matrix, padding_mask
+from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
+from attnscope.model.stack import BlockObserver
+from attnscope.model.tile import Recorder
+from attnscope.model.workspace import Workspace
+from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.terms import Mask, MaskTerm, MatrixFile
+
+
+@dataclass
+class ArraysModel:
+    """Given arrays on a device; see protocol.LoadedModel."""
+
+    given: GivenArrays
+    device: torch.device
+    stream: bool = False
+
+    @property
+    def module(self) -> nn.Module:
+        """No modules: there is no model."""
+        return nn.Module()
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers, counted from the first, whether all of them are there or not."""
+        return 1 + max(self.given.layers)
+
+    def under(self, settings: EngineSettings) -> "ArraysEngine":
+        """Put the arrays under a mask."""
+        return ArraysEngine(self.given, self.device, settings)
+
+
+@dataclass(frozen=True)
+class ArraysEngine:
+    """Given arrays under a mask; see protocol.Engine.
+
+    Another mask than their own applies to their scores: no layer can be run again.
+    """
+
+    given: GivenArrays
+    device: torch.device
+    settings: EngineSettings
+
+    def forward(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        final: bool = False,
+    ) -> Tensor | None:
+        """Show every recorded layer that is there to its recorders; layers that were not given are passed over."""
+        assert not final, "a source without an output head has no final states"
+        workspace, layers = Workspace(), sorted(set(recorders) & set(self.given.layers))
+        with torch.inference_mode():
+            for layer in layers:
+                inputs = self._inputs(layer, batch)
+                if self.given.weights:
+                    where = f"{self.given.name}: layer {layer}"
+                    record_weights(inputs, recorders[layer], batch.tokens.lengths, where)
+                else:
+                    attend(
+                        inputs,
+                        recorders[layer],
+                        observed=self._observed(inputs.spec.mask, batch),
+                        need_output=False,
+                        tile_elements=self.settings.tile_elements,
+                        workspace=workspace,
+                    )
+                if progress is not None:
+                    progress(layer + 1, layers[-1] + 1)
+        return None
+
+    def _inputs(self, layer: int, batch: Batch) -> AttentionInputs:
+        """Return a layer's queries, keys and values as attention takes them."""
+        inputs, rotation = self._tensors(layer, batch), self.given.settings[layer].rope
+        if rotation is None:
+            return inputs
+        unturned = [neighbours_apart(side, rotation) for side in (inputs.q, inputs.k)]
+        q, k = (rotate_given(side, rotation, batch.tokens.lengths) for side in unturned)
+        width, longest = rotation.width(q.shape[-1]), max(batch.tokens.lengths)
+        frequencies, factor = rotary_frequencies(rotation.rope, width, longest, q.device)
+        return replace(inputs, q=q, k=k, rotation=Rotation(unturned[0], unturned[1], frequencies, factor))
+
+    def _tensors(self, layer: int, batch: Batch) -> AttentionInputs:
+        """Return the arrays of a layer for the texts of a batch, on the device."""
+        given, ranges = self.given, [self.given.ranges[number] for number in self._numbers(batch)]
+        sides = {}
+        for name, array in given.read(layer).items():
+            where = f"{given.name}: layer {layer}: {name}"
+            tensor = as_tensor(array, where, given.dtype)
+            if given.weights:  # rows that see nothing are NaN in reports, and 0 here
+                tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
+            sides[name] = pad(pack(tensor, given.axes, where), ranges, self.device)
+        if given.weights:
+            weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
+            nothing = weights.new_empty(*weights.shape[:3], 0)
+            return AttentionInputs(layer, weights, nothing, nothing, self._spec(layer, batch))
+        q, k, v = sides["q"], sides["k"], sides.get("v")
+        return AttentionInputs(layer, q, k, k[..., :0] if v is None else v, self._spec(layer, batch))
+
+    def _numbers(self, batch: Batch) -> list[int]:
+        """Return which of the given texts a batch holds, by their tokens themselves: equal texts have arrays each."""
+        numbers = {id(tokens[0]): number for number, (_, tokens) in enumerate(self.given.texts)}
+        return [numbers[id(tokens[0])] for tokens in batch.texts]
+
+    def _spec(self, layer: int, batch: Batch) -> AttentionSpec:
+        settings, lengths = self.given.settings[layer], batch.tokens.lengths
+        scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
+        sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
+        pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
+        return AttentionSpec(scale, intersect((self._own(layer), pad_mask)), settings.softcap, sinks=sinks)
+
+    def _own(self, layer: int) -> Mask:
+        terms = parse_mask(self.given.config().mask_of(layer))
+        matrices: dict[MaskTerm, Mask] = {
+            term: mask_from_matrix(self.given.matrices[term.path], self.device)
+            for term in terms
+            if isinstance(term, MatrixFile)
+        }
+        return build_mask(terms, resolved=matrices)
+
+    def _observed(self, own: Mask, batch: Batch) -> Mask | None:
+        """Return the mask that recorders see instead; None for the arrays' own."""
+        if not self.settings.same_scores:
+            return None
+        lengths = batch.tokens.lengths
+        pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
+        return intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad_mask))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Layers, and query heads in each."""
+        return 1 + max(self.given.layers), self.given.sizes.heads
+
+    def describe_mask(self) -> str:
+        """Return the mask that the arrays came with."""
+        return self.given.config().describe_mask()
+
+    def describe_layer_mask(self, layer: int) -> str:
+        """Return the mask of one layer."""
+        return self.given.config().mask_of(layer)
+
+    def output_projections(self, batch: Batch) -> list[nn.Module | None]:
+        """Return none: arrays come without projections."""
+        return [None] * self.sizes[0]
+
+    def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
+        """Say why there are no weights of projections."""
+        return "given arrays come without weights"
+
+    def holding(self, layer: int) -> AbstractContextManager[None]:
+        """Hold nothing."""
+        return nullcontext()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Refuse; see protocol.Engine."""
+        raise no_model("logits")
+
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Refuse; see protocol.Engine."""
+        raise no_model("hidden states")
+
+    def continuation(self) -> Continuation:
+        """Refuse; see protocol.Engine."""
+        raise no_model("continuing a text")
+
+    def run_uncut(
+        self,
+        batch: Batch,
+        recorders: Mapping[int, Sequence[Recorder]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> UncutRun:
+        """Refuse; see protocol.Engine."""
+        raise no_model("ablation")
+
+    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> NoReturn:
+        """Refuse; see protocol.Engine."""
+        raise no_model("running a layer again")
+
+    def modules_of(self, layer: int) -> LayerModules:
+        """Refuse; see protocol.Engine."""
+        raise no_model("what queries and keys are made of")
+
+
+def no_model(what: str) -> AttnscopeError:
+    """Return the refusal of something that takes a model."""
+    hint = f"use {arg('model')} instead of {arg('qkv')}"
+    return AttnscopeError(f"{what} needs a model, and only queries, keys and values are given", hint=hint)
+
+
+def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:
+    """Return queries or keys, (B, H, T, E), whose rotated pairs are half a width apart, as ours are.
+
+    The order of dimensions does not change the products of queries and keys.
+    """
+    if not rotation.interleaved:
+        return x
+    width = rotation.width(x.shape[-1])
+    order = torch.cat((torch.arange(0, width, 2), torch.arange(1, width, 2), torch.arange(width, x.shape[-1])))
+    return x[..., order.to(x.device)]
+
+
+def rotate_given(x: Tensor, rotation: GivenRope, lengths: Sequence[int]) -> Tensor:
+    """Rotate queries or keys, (B, H, T, E), by their positions."""
+    width = rotation.width(x.shape[-1])
+    return rotate(x, *rotary_tables(rotation.rope, width, lengths, x.shape[2], x.device, x.dtype))

@@ -1,0 +1,230 @@
+"""Read files of queries, keys and values (`--qkv`): .safetensors or .npz. Never imports torch.
+
+The layout of such a file is described in docs/other-engines.md: arrays `layer.3.q`, `layer.3.k` and `layer.3.v`, and
+settings beside them, each as metadata (JSON or plain text in .safetensors) or as an array (.npz).
+"""
+
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError, did_you_mean
+from attnscope.base.files.reading import open_regular, read_at_most
+from attnscope.checkpoints.headers import TensorInfo, read_header, sample_digest
+
+ENDINGS = (".safetensors", ".npz")
+ARRAYS = ("q", "k", "v", "weights")
+SETTINGS = ("scale", "softcap", "window", "sinks", "rope", "mask")
+SHARED = (*SETTINGS, "layout", "tokens", "text", "cu_seqlens", "lengths", "layers", "dtype", "source")
+_LAYER = re.compile(r"layer\.(\d{1,6})\.([a-z_]+)")
+_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_NUMPY = {"I32": "<i4", "I64": "<i8", "U8": "u1", "BOOL": "?", "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_SMALL = 64 << 20  # bytes of an array that says how to read the others
+_DAMAGE = (ValueError, EOFError, SyntaxError, TypeError, OverflowError, KeyError, RuntimeError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file, of which only the header was read.
+
+    Attributes:
+        name: Its name.
+        shape: Lengths of its axes.
+        dtype: Name of its type; `bfloat16` is read as uint16.
+        nbytes: Bytes of its numbers.
+        place: Where the file has it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    place: Any
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """A file of arrays.
+
+    Attributes:
+        path: The file.
+        layers: Layer to its arrays by name.
+        shared: Arrays of no layer by name.
+        values: Setting to its value, for all layers or, in a dict, by layer.
+        digest: SHA-256 over its header and samples of its data.
+    """
+
+    path: Path
+    layers: dict[int, dict[str, StoredArray]]
+    shared: dict[str, StoredArray]
+    values: dict[str, Any] = field(default_factory=dict)
+    digest: bytes = b""
+
+    def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
+        """Read the numbers of an array.
+
+        Raises:
+            AttnscopeError: The file has changed, or is damaged.
+        """
+        return _read(self.path, array)
+
+
+def open_file(path: Path) -> ArrayFile:
+    """Read what a file says of its arrays, and the settings in it.
+
+    Raises:
+        AttnscopeError: It is no such file, is damaged, or holds something unknown.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        found = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
+        raise AttnscopeError(found, where=path, hint=f"use {' or '.join(ENDINGS)}")
+    stored, metadata, digest = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
+    layers: dict[int, dict[str, StoredArray]] = {}
+    shared: dict[str, StoredArray] = {}
+    values: dict[str, Any] = {}
+    by_layer: dict[str, dict[int, Any]] = {}
+    for name, held in [*stored.items(), *metadata.items()]:
+        match = _LAYER.fullmatch(name)
+        own = match[2] if match else name
+        _require_known(own, path, name, of_layer=match is not None)
+        if isinstance(held, StoredArray) and own in ARRAYS:
+            (shared if match is None else layers.setdefault(int(match[1]), {}))[own] = held
+            continue
+        value = _setting(path, own, held)
+        if match is None:
+            values[own] = value
+        else:
+            by_layer.setdefault(own, {})[int(match[1])] = value
+    for name, some in by_layer.items():
+        if name in values:
+            hint = "give it once, or for every layer"
+            raise AttnscopeError(f"{name} is given for all layers and for one", where=path, hint=hint)
+        values[name] = some
+    if not layers and not shared:
+        hint = "name arrays layer.0.q, layer.0.k and layer.0.v"
+        raise AttnscopeError("holds no queries, keys or values", where=path, hint=hint)
+    if layers and shared:
+        found = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
+        raise AttnscopeError(found, where=path, hint="name all arrays layer.0.q, or all q, k and v")
+    return ArrayFile(path, dict(sorted(layers.items())), shared, values, digest)
+
+
+def _require_known(own: str, path: Path, name: str, *, of_layer: bool) -> None:
+    known = (*ARRAYS, *SETTINGS) if of_layer else (*ARRAYS, *SHARED)
+    if own not in known:
+        raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known))
+
+
+def _setting(path: Path, name: str, held: Any) -> Any:
+    """Return a setting: an array as it is, text as JSON where it is that."""
+    if isinstance(held, StoredArray):
+        if held.nbytes > _SMALL:
+            raise AttnscopeError(f"{name} has {held.nbytes:,} bytes", where=path, hint="it is a setting: make it small")
+        array = _read(path, held)
+        held = array.item() if array.ndim == 0 else array if name == "mask" else array.tolist()
+    if isinstance(held, bytes):
+        held = held.decode(errors="replace")
+    if not isinstance(held, str) or name in ("layout", "source"):
+        return held
+    if name in ("text", "mask") and held[:1] not in "[{":
+        return held
+    try:
+        return json.loads(held)
+    except (ValueError, RecursionError):
+        return held
+
+
+def _safetensors(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
+    header = read_header(path)
+    metadata = {name: text for name, text in header.metadata.items() if name != "format"}  # safetensors' own key
+    stored = {
+        name: StoredArray(name, t.shape, _TYPES.get(t.dtype, t.dtype.lower()), t.end - t.start, t)
+        for name, t in header.tensors.items()
+    }
+    return stored, metadata, header.digest
+
+
+def _npz(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
+    stored = {}
+    with open_regular(path) as (file, status):
+        digest = sample_digest(file, b"", 0, status.st_size)
+        for info in _archive(file, path).infolist():
+            with _archive(file, path).open(info) as entry:
+                stored[info.filename.removesuffix(".npy")] = _npy(entry, info, path, status.st_size)
+    # the numbers of bfloat16 have no type in NumPy; a file that holds them has to say so
+    wide = {name for name, array in stored.items() if array.dtype == "void16"}
+    if wide:
+        named = "dtype" in stored and _read(path, stored["dtype"]).item()
+        if named != "bfloat16":
+            hint = "save it as float32, or add an array dtype that says bfloat16"
+            raise AttnscopeError("has no type of numbers", where=f"{path}: {min(wide)}", hint=hint)
+        stored |= {
+            name: StoredArray(name, stored[name].shape, "bfloat16", stored[name].nbytes, stored[name].place)
+            for name in wide
+        }
+    return stored, {}, digest
+
+
+def _archive(file: BinaryIO, path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, *_DAMAGE) as e:
+        raise AttnscopeError(f"is not an .npz file ({e})", where=path, hint="write it with numpy.savez") from e
+
+
+def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArray:
+    """Read the header of an array, and hold it against the size that the archive says."""
+    where = f"{path}: {info.filename.removesuffix('.npy')}"
+    try:
+        version = np.lib.format.read_magic(entry)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(entry)
+        start = entry.tell()
+    except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise AttnscopeError(f"is not a NumPy array ({reason})", where=where, hint="write it with numpy.savez") from e
+    needed = prod(shape) * dtype.itemsize
+    stored = info.compress_type == zipfile.ZIP_STORED
+    if dtype.hasobject:
+        raise AttnscopeError("holds Python objects", where=where, hint="save plain numbers, or strings as an array")
+    if start + needed != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
+        found = f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {info.file_size - start:,} for it"
+        raise AttnscopeError(found, where=where, hint="the file is damaged: write it again")
+    kind = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
+    return StoredArray(info.filename.removesuffix(".npy"), tuple(shape), kind, needed, (info.filename, dtype, fortran))
+
+
+def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
+    with open_regular(path) as (file, _):
+        if isinstance(array.place, TensorInfo):
+            file.seek(array.place.start)
+            data = read_at_most(file, array.nbytes)
+            kind, order = np.dtype(_NUMPY.get(array.place.dtype, "u1")), "C"
+        else:
+            name, kind, fortran = array.place
+            order = "F" if fortran else "C"
+            try:
+                with _archive(file, path).open(name) as entry:
+                    version = np.lib.format.read_magic(entry)
+                    read = (
+                        np.lib.format.read_array_header_1_0
+                        if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0
+                    )
+                    read(entry)
+                    data = entry.read(array.nbytes)
+            except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
+                raise AttnscopeError(f"cannot be read ({e})", where=f"{path}: {array.name}") from e
+            kind = np.dtype("<u2") if array.dtype == "bfloat16" else kind
+    if len(data) != array.nbytes:
+        raise AttnscopeError("was truncated while it was read", where=f"{path}: {array.name}")
+    values: np.ndarray[Any, Any] = np.frombuffer(data, kind).reshape(array.shape, order=order)  # type: ignore[call-overload]
+    return values

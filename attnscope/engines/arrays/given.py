@@ -1,0 +1,118 @@
+"""Arrays that another program computed, with what is known about them, as plain data. Never imports torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attnscope.base.errors import UsageError
+from attnscope.base.model_config import ModelConfig
+from attnscope.engines.arrays.settings import LayerSettings
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import TextInput
+
+
+@dataclass(frozen=True)
+class GivenSizes:
+    """Sizes of every layer.
+
+    Attributes:
+        heads: Query heads.
+        kv_heads: Key/value heads; each serves heads / kv_heads query heads.
+        width: Width of a query and a key; 0 if weights are given.
+        value_width: Width of a value; 0 if there are no values.
+    """
+
+    heads: int
+    kv_heads: int
+    width: int
+    value_width: int
+
+
+@dataclass(frozen=True)
+class GivenArrays:
+    """Queries, keys and values of some layers, or their weights.
+
+    Attributes:
+        name: What they are called: a path, or a word.
+        sizes: Sizes of every layer.
+        settings: Layer to how its scores become weights.
+        axes: Order of the axes of the arrays that `read` returns.
+        ranges: First row of every text, where texts are one after the other, and the row after its last.
+        texts: Every text with its tokens.
+        read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
+        layer_bytes: Bytes of the largest layer.
+        mask: Mask expression that all layers share; windows are settings.
+        matrices: Boolean matrices that the expression names, (queries, keys).
+        dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
+        fingerprint: See findings.run.Provenance.
+        weights: The weights themselves are given.
+        notes: Remarks on how the numbers are read.
+    """
+
+    name: str
+    sizes: GivenSizes
+    settings: Mapping[int, LayerSettings]
+    axes: tuple[str, ...]
+    ranges: list[tuple[int, int]]
+    texts: list[tuple[str, list[Token]]]
+    read: Callable[[int], Mapping[str, Any]]
+    layer_bytes: int
+    mask: str = "causal"
+    matrices: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    fingerprint: str = ""
+    weights: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Numbers of the layers that are there."""
+        return tuple(self.settings)
+
+    @property
+    def inputs(self) -> tuple[TextInput, ...]:
+        """The texts, each with its origin, by which its rows are found again."""
+        return tuple(TextInput(text, where=self.origin(number)) for number, (text, _) in enumerate(self.texts))
+
+    def origin(self, number: int) -> str:
+        """Return where a text is from."""
+        return self.name if len(self.texts) == 1 else f"{self.name}: text {number}"
+
+    def config(self) -> ModelConfig:
+        """Return the sizes that the program needs of a model; there are no weights."""
+        windows = {layer: settings.window for layer, settings in self.settings.items()}
+        n_layers, width = 1 + max(self.layers), max(1, self.sizes.width)
+        scales, caps = ({getattr(each, name) for each in self.settings.values()} for name in ("scale", "softcap"))
+        return ModelConfig(
+            vocab_size=1 + max(token.id for _, tokens in self.texts for token in tokens),
+            d_model=self.sizes.heads * width,
+            n_layers=n_layers,
+            n_heads=self.sizes.heads,
+            n_kv_heads=self.sizes.kv_heads,
+            d_head=width,
+            d_value=self.sizes.value_width,
+            mask=self.mask,
+            windows=tuple(windows.get(layer) for layer in range(n_layers)) if any(windows.values()) else (),
+            scale=next(iter(scales)) if len(scales) == 1 else None,
+            softcap=next(iter(caps)) if len(caps) == 1 else None,
+            sinks=any(each.sinks is not None for each in self.settings.values()),
+        )
+
+    def only(self, number: int) -> "GivenArrays":
+        """Return one of the texts.
+
+        Raises:
+            UsageError: There is no such text.
+        """
+        if not 0 <= number < len(self.texts):
+            raise UsageError(f"there is no text {number}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
+        name = self.name if len(self.texts) == 1 else self.origin(number)
+        return replace(self, name=name, ranges=[self.ranges[number]], texts=[self.texts[number]])
+
+    def with_settings(self, **changes: Mapping[int, Any]) -> "GivenArrays":
+        """Return the same arrays with other settings: setting to its values by layer."""
+        changed = {
+            layer: replace(settings, **{name: values[layer] for name, values in changes.items() if layer in values})
+            for layer, settings in self.settings.items()
+        }
+        return replace(self, settings=changed)

@@ -1,0 +1,117 @@
+"""The order of axes in which arrays are given. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+
+AXES = ("layers", "texts", "heads", "tokens", "width")
+DEFAULT = "heads,tokens,width"
+_SPELLINGS = {
+    "layers": ("l", "layer", "layers"),
+    "texts": ("b", "batch", "text", "texts"),
+    "heads": ("h", "head", "heads"),
+    "tokens": ("t", "s", "token", "tokens", "seq", "sequence"),
+    "width": ("d", "e", "w", "dim", "width"),
+}
+_AXIS_OF = {spelling: axis for axis, spellings in _SPELLINGS.items() for spelling in spellings}
+_EXAMPLES = "heads,tokens,width (htd), tokens,heads,width (thd) or batch,heads,tokens,width (bhtd)"
+
+
+def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
+    """Read the order of axes: words joined by commas or blanks, or a letter for each; None if none is given.
+
+    Raises:
+        AttnscopeError: An axis is unknown, twice there, or missing.
+    """
+    if layout is None:
+        return None
+    words = layout if not isinstance(layout, str) else layout.replace(",", " ").split()
+    if isinstance(layout, str) and len(words) == 1:
+        words = list(layout.strip())
+    axes = tuple(_AXIS_OF.get(str(word).strip().lower(), "") for word in words)
+    needed = {"heads", "tokens", "width"}
+    if "" in axes or len(set(axes)) < len(axes) or not needed <= set(axes):
+        raise AttnscopeError(f"{str(layout)!r:.60} is not a layout", where=where, hint=f"use {_EXAMPLES}")
+    return axes
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """The shape of an array whose texts are put one after the other.
+
+    Attributes:
+        rows: Tokens of all texts, padding included.
+        heads: Heads.
+        width: Width of a head.
+        texts: Texts that the array has an axis for; None without such an axis.
+    """
+
+    rows: int
+    heads: int
+    width: int
+    texts: int | None = None
+
+
+def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> PackedShape:
+    """Return what the lengths of axes mean.
+
+    Raises:
+        AttnscopeError: The array has another number of axes, or one of length 0.
+    """
+    if len(shape) != len(axes):
+        hint = f"name the order of its axes: layout {_EXAMPLES}"
+        found = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
+        raise AttnscopeError(found, where=where, hint=hint)
+    sizes = dict(zip(axes, shape, strict=True))
+    if 0 in (sizes["heads"], sizes["tokens"]):
+        raise AttnscopeError(f"has shape {list(shape)}, which holds no token", where=where, hint="pass some tokens")
+    texts = sizes.get("texts")
+    return PackedShape(sizes["tokens"] * (1 if texts is None else texts), sizes["heads"], sizes["width"], texts)
+
+
+def text_ranges(
+    shape: PackedShape, cu_seqlens: Any, lengths: Any, axes: Sequence[str], where: str
+) -> list[tuple[int, int]]:
+    """Return the first row of every text, and the row after its last.
+
+    Args:
+        shape: Of the queries.
+        cu_seqlens: First row of every text, and the number of rows; None if there is one text, or an axis for texts.
+        lengths: Tokens of every text, where texts are padded to one length; None without padding.
+        axes: The layout.
+        where: Where the queries are from, for errors.
+
+    Raises:
+        AttnscopeError: These do not cover the rows in order.
+    """
+    if cu_seqlens is None:
+        longest = shape.rows // (shape.texts or 1)
+        counts = [longest] * (shape.texts or 1) if lengths is None else _whole_numbers(lengths, "lengths")
+        if len(counts) != (shape.texts or 1) or not all(0 < count <= longest for count in counts):
+            found = f"{counts[:8]} do not fit {shape.texts or 1} texts of up to {longest} tokens"
+            raise AttnscopeError(found, where="lengths", hint="give the number of tokens of every text")
+        return [(longest * n, longest * n + count) for n, count in enumerate(counts)]
+    if lengths is not None:
+        raise AttnscopeError("cu_seqlens and lengths cannot be used together", hint="pass one of them")
+    if (shape.texts or 1) > 1:
+        hint = "pack the texts one after the other, or leave cu_seqlens out"
+        raise AttnscopeError(f"the layout has an axis for {shape.texts} texts already", where="cu_seqlens", hint=hint)
+    bounds = _whole_numbers(cu_seqlens, "cu_seqlens")
+    if len(bounds) < 2 or bounds[0] != 0 or any(b <= a for a, b in pairwise(bounds)):
+        hint = "expected 0, then the end of every text, such as 0, 12, 42"
+        raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where="cu_seqlens", hint=hint)
+    if bounds[-1] != shape.rows:
+        found = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
+        hint = "name the order of the axes: layout tokens,heads,width" if shape.heads == bounds[-1] else ""
+        raise AttnscopeError(found, where="cu_seqlens", hint=hint or "its last number is the number of all tokens")
+    return list(pairwise(bounds))
+
+
+def _whole_numbers(values: Any, where: str) -> list[int]:
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(listed, list | tuple) or not all(type(value) is int for value in listed):
+        raise AttnscopeError(f"{listed!r:.60} are not whole numbers", where=where, hint="pass a list such as [0, 12]")
+    return list(listed)

@@ -1,0 +1,364 @@
+"""Make GivenArrays of Python values, or of a file."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.tokenization.given import make_texts
+from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
+from attnscope.engines.arrays.given import GivenArrays, GivenSizes
+from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, text_ranges
+from attnscope.engines.arrays.settings import NAMES, LayerSettings, layer_settings, require_expression, split_windows
+
+_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+_WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width is of queries
+_SAMPLES = 1 << 16  # numbers of an array that a fingerprint takes
+
+
+def from_file(path: Path) -> GivenArrays:
+    """Open a file of queries, keys and values, or of weights; their numbers are read when they are needed.
+
+    Raises:
+        AttnscopeError: The file is damaged, holds something unknown, or contradicts itself.
+    """
+    file = open_file(path)
+    layers, read, shapes, dtypes = _of_file(file)
+    try:
+        return _assemble(str(path), layers, read, shapes, dtypes, file.values, file.digest)
+    except AttnscopeError as e:
+        where = f"{path}" if e.parts.where is None else f"{path}: {e.parts.where}".replace(f"{path}: {path}", f"{path}")
+        raise type(e)(e.parts.message, where=where, hint=e.parts.hint) from e
+
+
+def _of_file(
+    file: ArrayFile,
+) -> tuple[list[int], Callable[[int], dict[str, Any]], dict[str, tuple[int, ...]], set[str]]:
+    """Return layers, a function that reads the arrays of one, shapes by name (`layer 0: q`), and types."""
+    if file.layers:
+        layers = list(file.layers)
+        _require_parts({f"layer.{n}": set(arrays) for n, arrays in file.layers.items()}, str(file.path))
+        shapes = {f"layer.{n}.{name}": a.shape for n, arrays in file.layers.items() for name, a in arrays.items()}
+        dtypes = {a.dtype for arrays in file.layers.values() for a in arrays.values()}
+        return layers, lambda n: {name: file.read(a) for name, a in file.layers[n].items()}, shapes, dtypes
+    _require_parts({"": set(file.shared)}, str(file.path))
+    axes = parse_layout(file.values.get("layout"), f"{file.path}: layout")
+    first = next(iter(file.shared.values()))
+    if not (len(first.shape) == 4 if axes is None else "layers" in axes):
+        layers = _numbers(file.values.get("layers"), 1)
+        shapes = {f"layer.{layers[0]}.{name}": array.shape for name, array in file.shared.items()}
+        return layers, lambda _: {name: file.read(a) for name, a in file.shared.items()}, shapes, {first.dtype}
+    place = 0 if axes is None else axes.index("layers")
+    layers = _numbers(file.values.get("layers"), first.shape[place])
+
+    def read(layer: int) -> dict[str, Any]:
+        return {name: np.take(file.read(a), layers.index(layer), place) for name, a in file.shared.items()}
+
+    lengths = {array.shape[place] if len(array.shape) > place else 0 for array in file.shared.values()}
+    if lengths != {len(layers)}:
+        raise AttnscopeError(f"arrays have {sorted(lengths)} layers", where=file.path, hint="give all the same number")
+    shapes = {
+        f"layer.{layer}.{name}": (*array.shape[:place], *array.shape[place + 1 :])
+        for layer in layers
+        for name, array in file.shared.items()
+    }
+    return layers, read, shapes, {array.dtype for array in file.shared.values()}
+
+
+def _require_parts(parts: Mapping[str, set[str]], where: str) -> None:
+    """Refuse a layer that lacks queries or keys, or has weights besides."""
+    for layer, names in parts.items():
+        if names == {"weights"}:
+            continue
+        place = f"{where}: {layer}" if layer else where
+        if "weights" in names:
+            hint = "keep one of them: weights are computed from queries and keys"
+            raise AttnscopeError("has weights beside queries, keys or values", where=place, hint=hint)
+        if missing := [name for name in ("q", "k") if name not in names]:
+            raise AttnscopeError(f"has no {missing[0]}", where=place, hint="give q and k, and v if there are values")
+    kinds = {frozenset(names) for names in parts.values()}
+    if len(kinds) > 1:
+        raise AttnscopeError("layers hold different arrays", where=where, hint="give every layer q, k and v alike")
+
+
+def from_arrays(
+    parts: Mapping[str, Any], values: Mapping[str, Any], layers: Sequence[int] | None, name: str
+) -> GivenArrays:
+    """Take arrays that are in memory.
+
+    Args:
+        parts: `q`, `k`, and `v` if there are values; or `weights`. Each is one array, with an axis for layers or
+            without, a list of arrays, or a dict by layer.
+        values: Settings, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
+        layers: Numbers of the layers; None to count from 0.
+        name: What they are called.
+
+    Raises:
+        AttnscopeError: They are no such arrays, or contradict each other.
+    """
+    from attnscope.engines.arrays.tensors import as_tensor
+
+    axes = parse_layout(values.get("layout"), "layout")
+    by_name = {
+        part: _split_layers(part, given, axes, layers, as_tensor) for part, given in parts.items() if given is not None
+    }
+    numbers = {part: list(arrays) for part, arrays in by_name.items()}
+    first = next(iter(numbers))
+    for part, found in numbers.items():
+        if found != numbers[first]:
+            message = f"has layers {found[:8]}, but {first} has {numbers[first][:8]}"
+            raise AttnscopeError(message, where=part, hint="give every layer q, k and v alike")
+    shapes = {
+        f"layer.{layer}.{part}": tuple(array.shape)
+        for part, arrays in by_name.items()
+        for layer, array in arrays.items()
+    }
+    dtypes = {str(array.dtype).removeprefix("torch.") for arrays in by_name.values() for array in arrays.values()}
+
+    def read(layer: int) -> dict[str, Any]:
+        return {part: arrays[layer] for part, arrays in by_name.items()}
+
+    digest = _digest(by_name)
+    if axes is not None and "layers" in axes:
+        values = {**values, "layout": tuple(axis for axis in axes if axis != "layers")}
+    return _assemble(name, numbers[first], read, shapes, dtypes, values, digest)
+
+
+def _split_layers(
+    part: str, given: Any, axes: tuple[str, ...] | None, layers: Sequence[int] | None, as_tensor: Any
+) -> dict[int, Any]:
+    """Return the tensors of one part by layer."""
+    if isinstance(given, Mapping):
+        if layers is not None:
+            raise AttnscopeError("cannot be used with a dict by layer", where="layers", hint="leave it out")
+        if not given or not all(isinstance(n, int | np.integer) and 0 <= n < 1_000_000 for n in given):
+            raise AttnscopeError("is a dict without numbers of layers", where=part, hint="use {3: array, 7: array}")
+        return {int(n): as_tensor(given[n], f"layer {n}: {part}") for n in sorted(given)}
+    if isinstance(given, list | tuple) and given and all(hasattr(each, "shape") for each in given):
+        numbers = _numbers(layers, len(given))
+        return {n: as_tensor(each, f"layer {n}: {part}") for n, each in zip(numbers, given, strict=True)}
+    tensor = as_tensor(given, part)
+    if not (tensor.ndim == 4 if axes is None else "layers" in axes):
+        (number,) = _numbers(layers, 1)
+        return {number: tensor}
+    place = 0 if axes is None else axes.index("layers")
+    if tensor.ndim <= place:
+        found = f"has {tensor.ndim} axes, but the layout {','.join(axes or ())} has more"
+        raise AttnscopeError(found, where=part, hint="name the order of its axes with layout")
+    return {n: tensor.select(place, at) for at, n in enumerate(_numbers(layers, tensor.shape[place]))}
+
+
+def _numbers(layers: Any, count: int) -> list[int]:
+    """Return the numbers of so many layers."""
+    if layers is None:
+        return list(range(count))
+    listed = layers.tolist() if hasattr(layers, "tolist") else layers
+    listed = [listed] if isinstance(listed, int) else listed
+    usable = isinstance(listed, list | tuple | range) and all(type(n) is int and 0 <= n < 1_000_000 for n in listed)
+    if not usable or len(listed) != count or any(b <= a for a, b in pairwise(listed)):
+        hint = f"give {count} number{'s' if count > 1 else ''} in ascending order, such as {list(range(count))[:3]}"
+        raise AttnscopeError(f"{listed!r:.60} are not the numbers of {count} layers", where="layers", hint=hint)
+    return list(listed)
+
+
+def _digest(by_name: Mapping[str, Mapping[int, Any]]) -> bytes:
+    """Return a SHA-256 over shapes, types and samples of tensors."""
+    digest = hashlib.sha256()
+    for part, arrays in by_name.items():
+        for layer, tensor in arrays.items():
+            flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
+            sample = flat[:: max(1, flat.numel() // _SAMPLES)].float().cpu().contiguous()
+            digest.update(f"{part} {layer} {list(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(sample.numpy().tobytes())
+    return digest.digest()
+
+
+def _assemble(
+    name: str,
+    layers: Sequence[int],
+    read: Callable[[int], Mapping[str, Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: set[str],
+    values: Mapping[str, Any],
+    digest: bytes,
+) -> GivenArrays:
+    """Check that arrays and settings go together.
+
+    Args:
+        name: What they are called.
+        layers: Numbers of the layers, ascending.
+        read: Reads the arrays of a layer.
+        shapes: Shapes by name, such as `layer.3.q`; axes of layers are gone.
+        dtypes: Names of the arrays' types.
+        values: See `from_arrays`.
+        digest: Of the arrays.
+    """
+    weights = next(iter(shapes)).endswith("weights")
+    axes = parse_layout(values.get("layout"), "layout")
+    if axes is not None and "layers" in axes:
+        axes = tuple(axis for axis in axes if axis != "layers")
+    if weights and axes is not None:
+        raise AttnscopeError(
+            "applies to queries, keys and values", where="layout", hint="weights are heads,queries,keys"
+        )
+    ndim = len(next(iter(shapes.values())))
+    axes = axes or (("texts", *_WEIGHT_AXES) if ndim == 4 else _WEIGHT_AXES)
+    packed = {place: packed_shape(shape, axes, place) for place, shape in shapes.items()}
+    _refuse_types(dtypes, next(iter(shapes)))
+    sizes = _sizes(packed, weights=weights)
+    first = next(iter(packed.values()))
+    ranges = text_ranges(first, values.get("cu_seqlens"), values.get("lengths"), axes, next(iter(packed)))
+    texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
+    if weights:
+        longest = max(end - start for start, end in ranges)
+        if first.width != first.rows // (first.texts or 1) or longest > first.width:
+            found = f"has {first.rows // (first.texts or 1)} queries and {first.width} keys"
+            raise AttnscopeError(found, where=next(iter(packed)), hint="give a weight for every pair of tokens")
+    mask, matrices, windows = _mask(values.get("mask"), layers, [end - start for start, end in ranges], weights=weights)
+    settings = layer_settings({key: values.get(key) for key in NAMES}, layers, sizes.heads)
+    if any(window is not None for window in windows.values()):
+        if values.get("window") is not None:
+            raise AttnscopeError("masks of layers have windows already", where="window", hint="give them once")
+        settings = {n: LayerSettings(**{**_fields(each), "window": windows[n]}) for n, each in settings.items()}
+    _check_ropes(settings, sizes.width)
+    narrow = dtypes & {"bfloat16", "float16"}
+    notes = ["the weights were given, not computed"] if weights else []
+    notes += ["float64 numbers are computed in float32"] if "float64" in dtypes else []
+    if len(layers) <= layers[-1]:
+        notes.append(f"layers {', '.join(map(str, layers[:12]))}{', …' * (len(layers) > 12)} are given")
+    itemsize = max(_BYTES[dtype] for dtype in dtypes)
+    numbers = max(
+        sum(prod(shape) for place, shape in shapes.items() if place.startswith(f"layer.{n}.")) for n in layers
+    )
+    return GivenArrays(
+        name=name,
+        sizes=sizes,
+        settings=settings,
+        axes=axes,
+        ranges=ranges,
+        texts=texts,
+        read=read,
+        layer_bytes=numbers * itemsize,
+        mask=mask,
+        matrices=matrices,
+        dtype=next(iter(narrow)) if len(dtypes) == 1 and narrow else "float32",
+        fingerprint=digest.hex()[:16],
+        weights=weights,
+        notes=tuple(notes),
+    )
+
+
+def _fields(settings: LayerSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in NAMES}
+
+
+def _refuse_types(dtypes: set[str], where: str) -> None:
+    if unknown := dtypes - set(_BYTES):
+        hint = "use float32, bfloat16 or float16; dequantise what is stored as whole numbers"
+        raise AttnscopeError(f"has type {min(unknown)}", where=where, hint=hint)
+
+
+def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
+    """Return the sizes that all layers have.
+
+    Raises:
+        AttnscopeError: Layers, or queries, keys and values, do not go together.
+    """
+    first = {place.rpartition(".")[2]: shape for place, shape in reversed(list(packed.items()))}
+    for place, shape in packed.items():
+        model = first[place.rpartition(".")[2]]
+        if (shape.heads, shape.width, shape.rows) != (model.heads, model.width, model.rows):
+            found = f"has {_spell(shape)}, another layer {_spell(model)}"
+            raise AttnscopeError(found, where=place, hint="give layers of one size, or open them one by one")
+    if weights:
+        return GivenSizes(first["weights"].heads, first["weights"].heads, 0, 0)
+    q, k, v = first["q"], first["k"], first.get("v", first["k"])
+    place = next(iter(packed)).rpartition(".")[0]
+    if q.width != k.width or q.width == 0:
+        raise AttnscopeError(
+            f"q has width {q.width}, k {k.width}", where=place, hint="give queries and keys of one width"
+        )
+    if not q.rows == k.rows == v.rows:
+        found = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
+        hint = "give the queries of every token: a step of decoding has only those of the last one"
+        raise AttnscopeError(found, where=place, hint=hint)
+    if q.heads % k.heads or v.heads != k.heads:
+        found = f"q has {q.heads} heads, k {k.heads}, v {v.heads}"
+        hint = "the query heads are a multiple of the key/value heads; layout names another order of axes"
+        raise AttnscopeError(found, where=place, hint=hint)
+    return GivenSizes(q.heads, k.heads, q.width, v.width if "v" in first else 0)
+
+
+def _spell(shape: PackedShape) -> str:
+    return f"{shape.heads} heads × {shape.rows} tokens × {shape.width}"
+
+
+def _mask(
+    given: Any, layers: Sequence[int], lengths: Sequence[int], *, weights: bool
+) -> tuple[str, dict[str, Any], dict[int, int | None]]:
+    """Return the mask that layers share, the matrices that it names, and the window of each layer."""
+    if weights:
+        if given is not None:
+            raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
+        return "bidirectional", {}, {}
+    if given is None or isinstance(given, str):
+        return require_expression(given or "causal", "mask"), {}, {}
+    if isinstance(given, Mapping):
+        masks = {int(n): require_expression(str(mask), "mask") for n, mask in given.items()}
+        if set(masks) != set(layers):
+            hint = "give one for every layer, or one for all"
+            raise AttnscopeError(f"is given for layers {sorted(masks)[:8]}", where="mask", hint=hint)
+        return (*_shared(masks),)
+    if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+        if len(given) != len(layers):
+            raise AttnscopeError(
+                f"has {len(given)} values for {len(layers)} layers", where="mask", hint="give one for each"
+            )
+        return (*_shared({n: require_expression(m, "mask") for n, m in zip(layers, given, strict=True)}),)
+    matrix = _matrix(given, lengths)
+    name = f"array:{hashlib.sha256(matrix.tobytes()).hexdigest()[:8]}"
+    return name, {name: matrix}, {}
+
+
+def _shared(masks: Mapping[int, str]) -> tuple[str, dict[str, Any], dict[int, int | None]]:
+    mask, windows = split_windows(masks, "mask")
+    return mask, {}, windows
+
+
+def _matrix(given: Any, lengths: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return a boolean matrix (queries, keys), also of one that is added to scores: 0 where allowed, else −inf."""
+    array = given.detach().cpu() if hasattr(given, "detach") else given
+    array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
+    if array.dtype.kind == "f":
+        allowed, least = array == 0, np.finfo(array.dtype).min / 2
+        if not bool((allowed | (array <= least)).all()):
+            hint = "pass True where attention is allowed, or 0 there and -inf elsewhere"
+            raise AttnscopeError("is a bias, with other numbers than 0 and -inf", where="mask", hint=hint)
+        array = allowed
+    while array.ndim > 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.dtype != np.bool_ or array.ndim != 2:
+        hint = "pass an expression such as causal, or a boolean matrix (queries, keys)"
+        raise AttnscopeError(f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint)
+    if set(lengths) != {len(array)} or array.shape[0] != array.shape[1]:
+        found = (
+            f"has shape {list(array.shape)}, but the texts have {', '.join(map(str, sorted(set(lengths))[:8]))} tokens"
+        )
+        raise AttnscopeError(found, where="mask", hint="give a row for every query and a column for every key")
+    return np.ascontiguousarray(array)
+
+
+def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
+    for layer, each in settings.items():
+        rotated = 2 if each.rope is None else each.rope.width(width)
+        if rotated % 2 or rotated < 2:
+            hint = "the rotated width, width × fraction, must be even"
+            raise AttnscopeError(f"rotates {rotated} of {width} dimensions", where=f"rope of layer {layer}", hint=hint)
+
+
+__all__ = ["ENDINGS", "from_arrays", "from_file"]

@@ -1,0 +1,92 @@
+"""Open given arrays as a source of runs. Never imports torch."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.base.system.escape import as_unicode
+from attnscope.checkpoints.source import ModelSource
+from attnscope.checkpoints.tokenization.given import GivenTokens
+from attnscope.engines.arrays.given import GivenArrays
+from attnscope.request.memory import memory_limit, require_memory
+from attnscope.request.run_config import RunConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.engines.arrays.engine import ArraysModel
+
+_OF_MODELS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "hash_weights")
+
+
+@dataclass(frozen=True)
+class ArraysInMemory:
+    """Arrays that a caller has in memory; see session.InMemory."""
+
+    given: GivenArrays
+
+    def open(self, run: RunConfig) -> ModelSource:
+        """Open them; see open_arrays."""
+        return open_arrays(self.given, run)
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Need no preparation."""
+        return nullcontext()
+
+
+def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
+    """Return given arrays as a source of runs.
+
+    Raises:
+        UsageError: The run names what only a model has.
+        AttnscopeError: They do not fit into memory.
+    """
+    _refuse_model_options(given, run)
+    need = {"arrays": 2 * given.layer_bytes}  # as they are read, and as they are laid out
+    require_memory(need, *memory_limit(run.max_memory))
+
+    def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "ArraysModel":
+        from attnscope.engines.arrays.engine import ArraysModel
+
+        return ArraysModel(given, device)
+
+    config = given.config()
+    return ModelSource(
+        name=as_unicode(given.name),
+        family="weights" if given.weights else "arrays",
+        config=config,
+        weights="given",
+        fingerprint=given.fingerprint,
+        tokenizer=GivenTokens({given.origin(n): tokens for n, (_, tokens) in enumerate(given.texts)}),
+        load=load,
+        folder=None,
+        notes=given.notes,
+        engine="arrays",
+        has_projection=False,
+        has_values=bool(given.sizes.value_width),
+        stages=("weights",) if given.weights else None,
+        layerwise=False,
+        runs=False,
+        dtype=given.dtype,
+        layers=given.layers if len(given.layers) < config.n_layers else None,
+    )
+
+
+def _refuse_model_options(given: GivenArrays, run: RunConfig) -> None:
+    """Refuse options that are about a model, and masks over given weights."""
+    default = RunConfig(())
+    for name in (*_OF_MODELS, "dtype", "engine"):
+        if getattr(run, name) != getattr(default, name):
+            hint = "remove it: queries and keys are given, and no model is opened"
+            value = getattr(run, name)
+            raise UsageError(
+                f"cannot be used with {arg('qkv')}", where=arg(name, value if name == "part" else None), hint=hint
+            )
+    if given.weights and not run.own_mask:
+        name = "hide" if run.hide is not None else "mask"
+        hint = "remove it, or give queries and keys instead of weights"
+        raise UsageError("no other mask can be applied to given weights", where=arg(name), hint=hint)
+    if run.show_padding:
+        hint = "remove it: arrays hold no padding"
+        raise UsageError(f"cannot be used with {arg('qkv')}", where=arg("show_padding"), hint=hint)

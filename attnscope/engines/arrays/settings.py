@@ -1,0 +1,185 @@
+"""How the scores of given queries and keys become weights, layer by layer. Never imports torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.model_config import Rope
+from attnscope.request.masks.expression import parse_mask, spell_mask
+from attnscope.request.masks.terms import SlidingWindow
+
+T = TypeVar("T")
+NAMES = ("scale", "softcap", "window", "sinks", "rope")  # settings that may differ between layers
+
+
+@dataclass(frozen=True)
+class GivenRope:
+    """A rotation that queries and keys are still to get.
+
+    Attributes:
+        rope: The rotary parameters.
+        interleaved: Pairs are neighbours (GPT-J, GGML), not half a width apart.
+    """
+
+    rope: Rope
+    interleaved: bool = False
+
+    def width(self, d_head: int) -> int:
+        """Return how many dimensions of a head are rotated."""
+        return int(d_head * self.rope.fraction)
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """How one layer's scores become weights.
+
+    Attributes:
+        scale: Factor on q·k; None for 1/√width.
+        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
+        window: N of an additional `window:N`; None for none.
+        sinks: A logit for every head that takes part in the softmax and belongs to no key; None for none.
+        rope: Rotation of queries and keys; None if they are as attention takes them.
+    """
+
+    scale: float | None = None
+    softcap: float | None = None
+    window: int | None = None
+    sinks: tuple[float, ...] | None = None
+    rope: GivenRope | None = None
+
+
+def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int) -> dict[int, LayerSettings]:
+    """Return the settings of every layer.
+
+    Args:
+        values: Setting to its value for all layers, or a list with one for each, or a dict by layer.
+        layers: Numbers of the layers.
+        heads: Query heads of a layer.
+
+    Raises:
+        AttnscopeError: A value is not one that the setting takes.
+    """
+    by_name = {name: _by_layer(name, values.get(name), layers, heads) for name in NAMES}
+    return {layer: LayerSettings(**{name: by_name[name][layer] for name in NAMES}) for layer in layers}
+
+
+def split_windows(masks: Mapping[int, str], where: str) -> tuple[str, dict[int, int | None]]:
+    """Return the mask that all layers share, and the window of each.
+
+    Raises:
+        AttnscopeError: The masks of layers differ by more than a window.
+    """
+    shared: dict[str, None] = {}
+    windows: dict[int, int | None] = {}
+    alike = len(set(masks.values())) == 1
+    for layer, mask in masks.items():
+        terms = parse_mask(mask, where)
+        sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]
+        kept = terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
+        shared[spell_mask(kept) or "bidirectional"] = None
+        windows[layer] = min(sizes, default=None)
+    if len(shared) > 1:
+        found = f"layers have {' and '.join(list(shared)[:3])}"
+        raise AttnscopeError(found, where=where, hint="only the window may differ between layers: pass window")
+    return next(iter(shared)), windows
+
+
+def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[int, Any]:
+    """Return one value for each layer, read."""
+    read = {"scale": _scale, "softcap": _softcap, "window": _window, "rope": _rope}.get(name)
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(plain, Mapping) and all(isinstance(key, int | np.integer) for key in plain):
+        unknown = sorted(set(map(int, plain)) - set(layers))
+        if unknown:
+            found = f"is given for layer {unknown[0]}, which is not there"
+            raise AttnscopeError(found, where=name, hint=f"the layers are {', '.join(map(str, layers[:12]))}")
+        values = {layer: plain.get(layer) for layer in layers}
+    elif isinstance(plain, list | tuple) and (name != "sinks" or _is_nested(plain)):
+        if len(plain) != len(layers):
+            found = f"has {len(plain)} values for {len(layers)} layers"
+            raise AttnscopeError(found, where=name, hint="give one for all layers, or one for each")
+        values = dict(zip(layers, plain, strict=True))
+    else:
+        values = dict.fromkeys(layers, plain)
+    if read is None:
+        return {layer: _sinks(each, heads) for layer, each in values.items()}
+    return {layer: None if each is None else read(each) for layer, each in values.items()}
+
+
+def _is_nested(values: Sequence[Any]) -> bool:
+    return any(each is None or isinstance(each, list | tuple) or getattr(each, "ndim", 0) == 1 for each in values)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > 1e30:
+        raise AttnscopeError(f"{value!r:.40} is not a finite number", where=name, hint="pass a number such as 0.125")
+    return float(value)
+
+
+def _scale(value: Any) -> float:
+    return _number("scale", value)
+
+
+def _softcap(value: Any) -> float:
+    cap = _number("softcap", value)
+    if cap <= 0:
+        raise AttnscopeError(f"{value!r} is not above 0", where="softcap", hint="pass a number such as 50, or None")
+    return cap
+
+
+def _window(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+        raise AttnscopeError(f"{value!r:.40} is not a whole number", where="window", hint="pass a number of tokens")
+    if value == -1:
+        return None
+    if not 1 <= value < 1 << 62:
+        hint = "pass the number of keys that a query sees, itself included; -1 or None for no window"
+        raise AttnscopeError(f"{value!r:.40} is no window", where="window", hint=hint)
+    return int(value)
+
+
+def _sinks(value: Any, heads: int) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple) or len(listed) != heads:
+        count = len(listed) if isinstance(listed, list | tuple) else f"{value!r:.40}"
+        raise AttnscopeError(f"{count} for {heads} heads", where="sinks", hint="give one logit for every query head")
+    return tuple(_number("sinks", each) for each in listed)
+
+
+def _rope(value: Any) -> GivenRope:
+    """Read a base, or an object with the fields of Rope and `interleaved`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = {"theta": float(value)}
+    if isinstance(value, Rope):
+        return GivenRope(value)
+    fields = dict(value) if isinstance(value, Mapping) else None
+    hint = "pass the base, such as 10000.0, or an object with theta, fraction, scaling and interleaved"
+    if fields is None:
+        raise AttnscopeError(f"{value!r:.40} is no rotation", where="rope", hint=hint)
+    interleaved = fields.pop("interleaved", False)
+    try:
+        return GivenRope(msgspec.convert(fields, Rope), msgspec.convert(interleaved, bool))
+    except msgspec.ValidationError as e:
+        raise AttnscopeError(f"{e}", where="rope", hint=hint) from e
+
+
+def require_expression(mask: str, where: str) -> str:
+    """Return a mask expression in its usual spelling.
+
+    Raises:
+        AttnscopeError: It is none, or refers to a model's own mask.
+    """
+    try:
+        terms = parse_mask(mask, where)
+    except UsageError as e:
+        raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
+    if any(str(term) == "own" for term in terms):
+        raise AttnscopeError("given arrays have no model's own mask", where=where, hint="use causal or bidirectional")
+    return spell_mask(terms)

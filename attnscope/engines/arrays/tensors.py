@@ -1,0 +1,93 @@
+"""Turn arrays of any library into tensors, and the axes of a layout into texts one after the other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.base.errors import AttnscopeError
+
+_KEPT = (torch.float32, torch.bfloat16, torch.float16)
+_PACKED = ("layers", "texts", "tokens", "heads", "width")
+
+
+def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
+    """Return an array as a tensor, without a copy where that is possible.
+
+    Args:
+        array: A tensor, an array of NumPy, or anything with DLPack or `__array__` (JAX, MLX, CuPy); nested lists.
+        where: What it is, for errors.
+        dtype: `bfloat16` for numbers that NumPy holds as uint16.
+
+    Returns:
+        A tensor of float32, bfloat16 or float16; float64 becomes float32.
+
+    Raises:
+        AttnscopeError: It is no array of real numbers.
+    """
+    tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
+    if dtype == "bfloat16" and tensor.dtype == torch.uint16:
+        tensor = tensor.view(torch.bfloat16)
+    if tensor.layout != torch.strided:
+        raise AttnscopeError("is a sparse tensor", where=where, hint="pass a dense one")
+    if tensor.dtype == torch.float64:
+        return tensor.to(torch.float32)
+    if tensor.dtype not in _KEPT:
+        hint = "pass float32, bfloat16 or float16; dequantise what is stored as whole numbers"
+        raise AttnscopeError(f"has type {str(tensor.dtype).removeprefix('torch.')}", where=where, hint=hint)
+    return tensor
+
+
+def _from_library(array: Any, where: str) -> Tensor:
+    if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
+        try:
+            tensor: Tensor = torch.utils.dlpack.from_dlpack(array)
+            return tensor
+        except (RuntimeError, BufferError, TypeError, ValueError, AttributeError):
+            if not hasattr(array, "__array__"):
+                raise
+    try:
+        values = np.asarray(array)
+    except (ValueError, TypeError, OverflowError, MemoryError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise AttnscopeError(f"is no array ({reason})", where=where, hint="pass an array of numbers") from e
+    if values.dtype.name == "bfloat16":  # of ml_dtypes, which torch does not know
+        return torch.from_numpy(np.ascontiguousarray(values).view(np.uint16).copy()).view(torch.bfloat16)
+    if values.dtype.kind not in "fiub":
+        hint = "pass float32, bfloat16 or float16"
+        raise AttnscopeError(f"holds {values.dtype}, no real numbers", where=where, hint=hint)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if not native.flags.writeable or min(native.strides, default=0) < 0:  # torch shares neither
+        native = native.copy()
+    return torch.from_numpy(native)
+
+
+def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
+    """Return (rows, heads, width) of the texts one after the other; a view where the axes allow it.
+
+    Raises:
+        AttnscopeError: There is another number of axes, or a number is not finite.
+    """
+    ordered = tensor.permute([axes.index(axis) for axis in _PACKED if axis in axes])
+    if "texts" in axes:
+        ordered = ordered.flatten(0, 1)
+    if not bool(torch.isfinite(ordered.sum(dtype=torch.float32))) and not bool(torch.isfinite(ordered).all()):
+        row, head, dimension = (~torch.isfinite(ordered)).nonzero()[0].tolist()
+        value = float(ordered[row, head, dimension])
+        found = f"holds {value} at token {row}, head {head}, dimension {dimension}"
+        raise AttnscopeError(found, where=where, hint="pass finite numbers; padding is not needed")
+    return ordered
+
+
+def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+    """Return some texts side by side, (B, heads, longest, width), shorter ones filled up with zeros."""
+    longest = max(end - start for start, end in ranges)
+    if len(ranges) == 1:
+        ((start, end),) = ranges
+        return packed[start:end].transpose(0, 1)[None].to(device)
+    batch = packed.new_zeros(len(ranges), longest, *packed.shape[1:])
+    for number, (start, end) in enumerate(ranges):
+        batch[number, : end - start] = packed[start:end]
+    return batch.transpose(1, 2).to(device)

@@ -1,0 +1,1 @@
+"""Queries, keys, values and weights that another program computed."""

@@ -1,0 +1,186 @@
+"""Random arrays with random settings, and what attention makes of them in NumPy float64."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+WORDS = "the bank by river is wide and old stones lie under cold water where two paths meet".split()
+SPELLINGS = {
+    "heads": ("h", "heads"),
+    "tokens": ("t", "tokens"),
+    "width": ("d", "width"),
+    "layers": ("l", "layers"),
+    "texts": ("b", "batch"),
+}
+
+
+@dataclass
+class Drawn:
+    """Arrays of some texts.
+
+    Attributes:
+        parts: `q`, `k` and perhaps `v`: layer to text to (heads, tokens, width), float64 of float32 or narrower values.
+        settings: Layer to scale, soft-cap, window and sinks; None for none.
+        mask: The mask expression, and the function of positions that it stands for.
+        dtype: Type of the arrays.
+        tokens: Words of every text.
+    """
+
+    parts: dict[str, dict[int, list[np.ndarray]]]
+    settings: dict[int, dict[str, Any]]
+    mask: tuple[str, Any]
+    dtype: str
+    tokens: list[list[str]] = field(default_factory=list)
+
+    @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers."""
+        return list(self.settings)
+
+    def stages(self, layer: int, text: int) -> dict[str, np.ndarray]:
+        """Every stage of a layer and text, (heads, queries, keys), float64; NaN in rows that see nothing."""
+        q, k = self.parts["q"][layer][text], self.parts["k"][layer][text]
+        share, s = len(q) // len(k), self.settings[layer]
+        scores = np.stack([q[h] @ k[h // share].T for h in range(len(q))])
+        scaled = scores * (s["scale"] if s["scale"] is not None else 1 / np.sqrt(q.shape[-1]))
+        if s["softcap"] is not None:
+            scaled = s["softcap"] * np.tanh(scaled / s["softcap"])
+        i, j = np.arange(q.shape[1])[:, None], np.arange(q.shape[1])[None]
+        allowed = np.broadcast_to(self.mask[1](i, j), scaled.shape[1:])
+        if s["window"] is not None:
+            allowed = allowed & (np.abs(i - j) < s["window"])
+        masked = np.where(allowed, scaled, -np.inf)
+        shifted = masked
+        if s["sinks"] is not None:
+            sink = np.broadcast_to(np.array(s["sinks"])[:, None, None], (*masked.shape[:2], 1))
+            shifted = np.concatenate((masked, sink), -1)
+        with np.errstate(invalid="ignore"):
+            exponentials = np.exp(shifted - shifted.max(-1, keepdims=True))
+            weights = (exponentials / exponentials.sum(-1, keepdims=True))[..., : masked.shape[-1]]
+        weights = np.where(allowed.any(-1)[None, :, None], weights, np.nan)
+        found = {"scores": scores, "scaled": scaled, "masked": masked, "weights": weights}
+        if "v" in self.parts:
+            v = self.parts["v"][layer][text]
+            found["output"] = np.stack([weights[h] @ v[h // share] for h in range(len(q))])
+        return found
+
+
+MASKS = [
+    ("causal", lambda i, j: j <= i),
+    ("bidirectional", lambda i, j: (i >= 0) & (j >= 0)),
+    ("causal+window:3", lambda i, j: (j <= i) & (i - j < 3)),
+    ("prefix:2", lambda i, j: (j <= i) | (j < 2)),
+    ("block:4", lambda i, j: i // 4 == j // 4),
+]
+
+
+def draw(rng: np.random.Generator) -> Drawn:
+    """Draw arrays and settings."""
+    kv_heads, share = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    width, value_width = int(rng.integers(1, 10)), int(rng.integers(1, 10))
+    lengths = [int(n) for n in rng.integers(1, 12, size=rng.integers(1, 4))]
+    layers = sorted(int(n) for n in rng.choice(6, size=rng.integers(1, 4), replace=False))
+    dtype = str(rng.choice(["float32", "float64", "float16", "bfloat16"], p=[0.55, 0.15, 0.15, 0.15]))
+    kinds = {"q": (kv_heads * share, width), "k": (kv_heads, width), "v": (kv_heads, value_width)}
+    if rng.random() < 0.25:
+        del kinds["v"]
+    parts = {
+        name: {layer: [_rounded(rng.normal(size=(heads, n, size)) * 2, dtype) for n in lengths] for layer in layers}
+        for name, (heads, size) in kinds.items()
+    }
+    per_layer = rng.random() < 0.5
+    first: dict[str, Any] = {}
+    settings = {}
+    for layer in layers:
+        drawn = {
+            "scale": float(rng.uniform(0.05, 0.6)) if rng.random() < 0.5 else None,
+            "softcap": float(rng.uniform(1, 8)) if rng.random() < 0.4 else None,
+            "window": int(rng.integers(1, 6)) if rng.random() < 0.4 else None,
+            "sinks": rng.normal(size=kv_heads * share).round(3).tolist() if rng.random() < 0.4 else None,
+        }
+        first = first or drawn
+        settings[layer] = drawn if per_layer else first
+    tokens = [[str(rng.choice(WORDS)) for _ in range(n)] for n in lengths]
+    return Drawn(parts, settings, MASKS[rng.integers(len(MASKS))], dtype, tokens)
+
+
+def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    narrow = torch.from_numpy(values).to(torch.float32 if dtype == "float64" else getattr(torch, dtype))
+    return narrow.double().numpy()
+
+
+def arguments(drawn: Drawn, rng: np.random.Generator) -> dict[str, Any]:
+    """Arguments of `from_qkv` for drawn arrays, in a random form: layout, library, one array, list or dict."""
+    one_text, packed = len(drawn.tokens) == 1, bool(rng.random() < 0.5)
+    order = [str(axis) for axis in rng.permutation(["heads", "tokens", "width"])]
+    given: dict[str, Any] = {}
+    if not one_text and not packed:
+        order.insert(int(rng.integers(4)), "texts")
+        given["lengths"] = [len(words) for words in drawn.tokens]
+    elif not one_text:
+        given["cu_seqlens"] = np.cumsum([0, *map(len, drawn.tokens)])
+    form = str(rng.choice(["dict", "list", "axis"]))
+    place = int(rng.integers(len(order) + 1))
+    library = str(rng.choice(["numpy", "torch", "swapped", "fortran", "jax"]))
+    for name, layers in drawn.parts.items():
+        arrays = {layer: _laid_out(texts, order) for layer, texts in layers.items()}
+        if form == "dict":
+            given[name] = {layer: _of_library(array, library, drawn.dtype) for layer, array in arrays.items()}
+        elif form == "list":
+            given[name] = [_of_library(array, library, drawn.dtype) for array in arrays.values()]
+        else:
+            given[name] = _of_library(np.stack([*arrays.values()], axis=place), library, drawn.dtype)
+    if form != "dict":
+        given["layers"] = drawn.layers
+    full = [*order[:place], "layers", *order[place:]] if form == "axis" else order
+    usual = ["layers", "heads", "tokens", "width"] if form == "axis" else ["heads", "tokens", "width"]
+    if full != usual or rng.random() < 0.5:
+        spelling = int(rng.integers(2))
+        words = [SPELLINGS[axis][spelling] for axis in full]
+        given["layout"] = "".join(words) if spelling == 0 else str(rng.choice([",", " "])).join(words)
+    for name in ("scale", "softcap", "window", "sinks"):
+        values = {layer: settings[name] for layer, settings in drawn.settings.items()}
+        same = all(value == next(iter(values.values())) for value in values.values())
+        given[name] = next(iter(values.values())) if same else values if rng.random() < 0.5 else [*values.values()]
+    if drawn.mask[0] != "causal" or rng.random() < 0.5:
+        given["mask"] = drawn.mask[0]
+    return given | {"tokens": drawn.tokens[0] if one_text else drawn.tokens}
+
+
+def _laid_out(texts: list[np.ndarray], order: list[str]) -> np.ndarray:
+    """Texts (heads, tokens, width), packed or padded with numbers that must not be read, with their axes in order."""
+    if "texts" in order:
+        longest = max(text.shape[1] for text in texts)
+        array = np.stack(
+            [np.pad(text, ((0, 0), (0, longest - text.shape[1]), (0, 0)), constant_values=1e3) for text in texts]
+        )
+        return array.transpose([["texts", "heads", "tokens", "width"].index(axis) for axis in order])
+    array = np.concatenate(texts, axis=1)
+    return array.transpose([["heads", "tokens", "width"].index(axis) for axis in order])
+
+
+def _of_library(array: np.ndarray, library: str, dtype: str) -> Any:
+    if dtype == "bfloat16" and library in ("numpy", "swapped", "fortran"):
+        library = "torch"
+    if library == "torch":
+        return torch.from_numpy(array.copy()).to(getattr(torch, dtype))
+    if library == "jax":
+        jax = _jax()
+        if jax is not None and dtype != "float64":
+            return jax.numpy.asarray(array, dtype=dtype)
+    narrow = array.astype(dtype)
+    if library == "swapped":
+        return narrow.astype(narrow.dtype.newbyteorder(">"))
+    if library == "fortran":
+        return np.asfortranarray(narrow[..., ::-1])[..., ::-1]  # also a negative stride
+    return narrow
+
+
+def _jax() -> Any:
+    try:
+        import jax
+    except ImportError:
+        return None
+    return jax
