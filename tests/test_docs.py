@@ -99,6 +99,9 @@ def inputs(tmp_path_factory):
     np.savez(folder / "qkv.npz", **arrays, tokens=["The", "bank", "by", "the"], mask="causal", scale=0.35)
     texts = str(folder / "texts.txt")
     assert main(["batch", texts, "--quiet", "-o", str(folder / "dump.jsonl")]) == 0
+    for number in (1, 2, 3):
+        part = str(folder / f"part-{number}.jsonl")
+        assert main(["batch", texts, "--quiet", "-o", part, "--shard", f"{number}/3"]) == 0
     assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
     assert main(["batch", texts, "--quiet", "--keep", "effects", "-o", str(folder / "effects.jsonl")]) == 0
     return folder

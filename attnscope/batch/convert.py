@@ -3,13 +3,13 @@
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
-from attnscope.base.files.atomic import check_name, check_target
+from attnscope.base.files.atomic import check_name, check_not_read, check_target
 from attnscope.base.system.file_system import FileSystem, sync_file
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch import copying, tables
@@ -17,8 +17,11 @@ from attnscope.batch.dump import DumpConfig, DumpProgress, check_output, write_d
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
+from attnscope.batch.merge import write_merged
+from attnscope.batch.parts import gather_parts_of, require_complete
+from attnscope.batch.records import End
 from attnscope.batch.reports import read_report, records_of, settings_of
-from attnscope.batch.runner import Summary
+from attnscope.batch.summary import Summary
 from attnscope.findings.run import Report
 
 
@@ -98,6 +101,39 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
             summary = write_dump(replace(order, output=lines), on_progress)
         copying.write_document(Dump(lines), temporary)
     return summary
+
+
+def merge(
+    paths: Sequence[Path], target: Path, *, force: bool, on_progress: Callable[[int, int], None] | None = None
+) -> End:
+    """Join the parts of a dump, atomically: `attnscope merge`.
+
+    Args:
+        paths: What `--shard` wrote, in any order.
+        target: The new dump: a file of lines, or a folder if the parts are folders.
+        force: Replace an existing file.
+        on_progress: Called with the number of records that are written, and of all.
+
+    Returns:
+        The end line of the new dump.
+
+    Raises:
+        AttnscopeError: Parts are missing, unfinished, damaged or of different dumps, or the target cannot be written.
+        UsageError: The target is of another kind than the parts.
+    """
+    found = gather_parts_of(paths)
+    here = _format(target, arg("output"))
+    there = "shards" if paths[0].is_dir() else "lines"
+    if here.layout != there or any(path.is_dir() != paths[0].is_dir() for path in paths):
+        hint = "use a name without extension" if there == "shards" else "use .jsonl, .jsonl.gz or .jsonl.zst"
+        kinds = "folders" if there == "shards" else "files"
+        raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
+    if not found.complete:
+        require_complete(gather_parts_of(paths, count=True))
+    check_not_read(target, [str(path) for path in paths])
+    total = found.total
+    with _replacing(target, force=force) as temporary:
+        return write_merged(found, temporary, lambda done: on_progress and on_progress(done, total))
 
 
 def _rows(source: Report | Dump, asked: str | None) -> tuple[str, tables.TableRows]:

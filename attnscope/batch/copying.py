@@ -9,8 +9,8 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, arrays_of, encode
-from attnscope.batch.runner import MAX_WINDOW_RECORDS
 from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink
+from attnscope.batch.windows import MAX_WINDOW_RECORDS
 
 
 def write_lines(dump: Dump, target: Path) -> int:

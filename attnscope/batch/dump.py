@@ -1,8 +1,9 @@
 """Write or resume a dump: what `attnscope batch` does, without printing."""
 
 import os
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,16 @@ from attnscope.base.files.atomic import check_not_read
 from attnscope.base.system.file_system import FileSystem
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.base.system.threads import count_threads
+from attnscope.batch.blocks import count_selected, select_items, with_blocks
 from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
-from attnscope.batch.reader import InputReader, count_selected, select_items
+from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
-from attnscope.batch.runner import Runner, Summary
+from attnscope.batch.runner import Runner
 from attnscope.batch.sinks import INDEX, open_dump
+from attnscope.batch.summary import Summary
 from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
@@ -55,6 +58,7 @@ class DumpConfig:
         run: Model, mask and machine; its texts and selection are not looked at.
         force: Start over; an existing dump is kept until records of the new one are safe.
         strict: Stop at the first failure.
+        max_minutes: Stop after this time, with everything saved; None for no limit.
     """
 
     input: str
@@ -64,6 +68,7 @@ class DumpConfig:
     run: RunConfig
     force: bool = False
     strict: bool = False
+    max_minutes: float | None = None
 
 
 def write_dump(
@@ -88,6 +93,7 @@ def write_dump(
         UsageError: A selection does not fit the model.
     """
     run = run_config(order.settings, order.run)
+    until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (
         InputReader(order.input, order.format, order.settings.column) as given,
@@ -97,8 +103,8 @@ def write_dump(
         session = session or Session(texts)
         session.source(run)
         facts = given.facts()
-        total = count_selected(facts.records, order.settings)
-        model, header, holds = _load(order.settings, run, session, facts, journal)
+        model, header, holds = _load(order.settings, run, session, facts, given.costs, journal)
+        total = count_selected(given.costs, order.settings, header.grouping)
         before = journal.written
         if before.header is None:
             journal.start(encode(header))
@@ -116,11 +122,13 @@ def write_dump(
             holds=holds,
             before=before,
             again=again,
+            until=until,
         )
         if on_start is not None:
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
-        summary = runner.run(select_items(given.items(), order.settings))
-        journal.finish(summary.counts)
+        summary = runner.run(select_items(given.items(), order.settings, header.grouping))
+        if not summary.stopped:
+            journal.finish(summary.counts)
         return summary
 
 
@@ -139,7 +147,7 @@ def check_output(order: DumpConfig) -> None:
 
 
 def _load(
-    settings: Settings, run: RunConfig, session: Session, facts: InputFacts, journal: Journal
+    settings: Settings, run: RunConfig, session: Session, facts: InputFacts, costs: Sequence[int], journal: Journal
 ) -> tuple[ModelWorker, Header, int]:
     """Return the model and the header: that of an existing dump must have the same settings.
 
@@ -154,7 +162,12 @@ def _load(
     if old is None:
         cuts = count_units(run, source) if "effects" in settings.keep else 0
         first, most = _window_tokens(source, model.device.type, cuts)
-        bounds = msgspec.structs.replace(bounds, window_tokens=most, first_window_tokens=first)
+        bounds = msgspec.structs.replace(
+            bounds,
+            window_tokens=most,
+            first_window_tokens=first,
+        )
+        bounds = with_blocks(bounds, settings, costs)
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"

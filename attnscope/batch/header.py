@@ -11,6 +11,7 @@ from attnscope.findings.record_parts import RECORD_PARTS
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.run import MaskUse, Provenance
 
+CHARACTERS_OF_A_TOKEN = 4  # in English; a block of another language has a few windows, or a short one
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
 END = b'{"end":'  # first bytes of an end line
@@ -39,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
         column: Column of a table, or member of a JSON object, that holds the text.
         skip: Number of records skipped at the start.
         limit: Number of records read after these; None for all.
-        shard: Number and count: every count-th of these records, starting with the number-th (from 1).
+        shard: Number and count: every count-th block of these records, starting with the number-th (from 1).
         statistics: Row statistics that are kept; None for all.
         digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
     """
@@ -97,6 +98,10 @@ class Grouping(msgspec.Struct, frozen=True):
         window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
         first_window_tokens: Largest number of tokens in the first window. Each later window may have 16 times as many
             as the one before, up to `window_tokens`; 0, as in older dumps, for `window_tokens` in all windows.
+        block_characters: Largest number of characters in a block, the unit that shards and workers share out (at least
+            one text); the first blocks are shorter, as the first windows are. 0, as in older dumps: every window
+            follows from the one before, and a shard has every N-th text.
+        block_texts: Largest number of texts in a block.
     """
 
     tokens: int
@@ -106,12 +111,21 @@ class Grouping(msgspec.Struct, frozen=True):
     threads: int
     window_tokens: int = 0
     first_window_tokens: int = 0
+    block_characters: int = 0
+    block_texts: int = 0
 
     def most_tokens(self, window: int) -> int:
         """Return how many tokens the texts of a window may have, counted from 0; 0 for no limit."""
-        if not self.first_window_tokens:
+        if not self.first_window_tokens or self.block_characters:
             return self.window_tokens
         return min(self.window_tokens, self.first_window_tokens << min(4 * window, 32))
+
+    def most_characters(self, block: int) -> int:
+        """Return how many characters the texts of a block may have, counted from 0; 0 for no limit."""
+        if not self.first_window_tokens or not self.block_characters:
+            return self.block_characters
+        first = CHARACTERS_OF_A_TOKEN * self.first_window_tokens
+        return min(self.block_characters, first << min(4 * block, 32))
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class Item:
         text: What to look at; None where it cannot be read.
         fields: All other members of the record.
         error: Why there is no text.
+        block: Its block, once the input has been cut into blocks; see blocks.py.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Item:
     text: TextInput | None
     fields: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    block: int = 0
 
 
 def _digest(data: bytes) -> str:

@@ -33,8 +33,8 @@ from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.findings.codec import decode_json
 
-_CHECK = b',"check":"'
-_TAIL = len(_CHECK) + 8 + len(b'"}\n')
+CHECK_TAIL = b',"check":"%08x"}\n'  # how every line ends
+CHECK_BYTES = len(CHECK_TAIL % 0)
 
 
 class _RecordLine(msgspec.Struct):
@@ -79,15 +79,15 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
     start = memoryview(body)[:-1]  # the line of a long text has hundreds of megabytes: avoid a second copy
     check = crc32(start, crc)
-    tail = _CHECK + b'%08x"}\n' % check
+    tail = CHECK_TAIL % check
     return b"".join((start, tail)), crc32(tail, check)
 
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
-    body, tail = memoryview(line)[:-_TAIL], line[-_TAIL:]  # a line may be long: it is copied only once
+    body, tail = memoryview(line)[:-CHECK_BYTES], line[-CHECK_BYTES:]  # a line may be long: it is copied only once
     check = crc32(body, crc)
-    if len(line) <= _TAIL or tail != _CHECK + b'%08x"}\n' % check:
+    if len(line) <= CHECK_BYTES or tail != CHECK_TAIL % check:
         return None
     return b"".join((body, b"}")), crc32(tail, check)
 

@@ -12,7 +12,6 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from hashlib import file_digest
-from itertools import islice
 from pathlib import PurePath
 from types import TracebackType
 from typing import IO, Any, BinaryIO
@@ -22,6 +21,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_at_once, wait_for_data
+from attnscope.batch.blocks import cost
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.input_lines import COMPRESSED, open_decompressed
 from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
@@ -34,6 +34,9 @@ class InputReader:
         name: The file, or `-` for standard input.
         format: One of FORMATS; None for the one of the file's extension.
         column: Column or member that holds the texts.
+
+    Attributes:
+        costs: How long every text is, once `facts` has read them; see blocks.cost.
 
     Raises:
         UsageError: The extension is unknown.
@@ -51,6 +54,7 @@ class InputReader:
                 "applies only to tables and .jsonl: every line of .txt is a text", where=arg("column"), hint=hint
             )
         self._column = column
+        self.costs = array("I")
         self._file: Any = _open(name)
         self._state = os.fstat(self._file.fileno())
 
@@ -87,7 +91,10 @@ class InputReader:
             digest = file_digest(self._file, "sha256").hexdigest()
         except OSError as e:
             raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
-        ids = array("q", (hash(item.id) for item in self.items()))
+        ids, self.costs = array("q"), array("I")
+        for item in self.items():
+            ids.append(hash(item.id))
+            self.costs.append(cost(item))
         self._check_ids(np.frombuffer(ids, dtype=np.int64))
         return InputFacts(as_unicode(self.name), self.format, digest, len(ids))
 
@@ -113,20 +120,6 @@ class InputReader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
-
-
-def select_items(items: Iterator[Item], settings: Settings) -> Iterator[Item]:
-    """Return the items that `--skip`, `--limit` and `--shard` leave."""
-    number, count = settings.shard
-    end = None if settings.limit is None else settings.skip + settings.limit
-    return (item for item in islice(items, settings.skip, end) if item.index % count == number - 1)
-
-
-def count_selected(records: int, settings: Settings) -> int:
-    """Return how many of a number of items `select_items` leaves."""
-    number, count = settings.shard
-    end = records if settings.limit is None else min(records, settings.skip + settings.limit)
-    return len(range(settings.skip + (number - 1 - settings.skip) % count, end, count))
 
 
 def _format(endings: list[str], name: str) -> str:

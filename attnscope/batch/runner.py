@@ -1,117 +1,31 @@
-"""Run a worker over the items of an input and write every record in input order.
-
-Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
-depend on the input and the header alone, never on where an earlier run stopped: the numbers come out with the same
-bits.
-"""
+"""Run a worker over the items of an input, in this process, and write every record in input order."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby, takewhile
 from threading import Lock
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.shutdown import finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
-from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.journal import JournalState
 from attnscope.batch.records import Record
-from attnscope.request.options import on_command_line
-
-MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
+from attnscope.batch.summary import SlowText, Summary, SummaryCallback
+from attnscope.batch.windows import (
+    OutOfTime,
+    PartialWindow,
+    TextWorker,
+    Window,
+    WindowComputer,
+    WindowRecords,
+    location,
+)
 
 T = TypeVar("T")
-
-
-class TextWorker(Protocol[T]):
-    """What looks into texts."""
-
-    def prepare(self, item: Item) -> "T | Record":
-        """Prepare a text, or return the record of one that is skipped.
-
-        Raises:
-            AttnscopeError: The text cannot be looked into.
-        """
-
-    def size(self, ready: T) -> TextSize:
-        """Return the size of a prepared text."""
-
-    def start_window(self) -> None:
-        """Start a new window."""
-
-    def process(self, ready: Sequence[T]) -> list[Record]:
-        """Return the records of some texts that go through the model together.
-
-        Raises:
-            ModelError: The model cannot be read, so that none can be done.
-            MemoryExceeded: The run takes more memory than it may.
-            DeviceMemoryExceeded: They do not fit into a GPU's memory together.
-            AttnscopeError: One of them at least cannot be done.
-        """
-
-
-@dataclass
-class Summary:
-    """How a run went.
-
-    Attributes:
-        counts: Records in the dump by status.
-        resumed: Records that were there before.
-        computed: Records computed now; the last of these may not be written yet.
-        tokens: Tokens of the records computed now.
-        failures: The first failures, `line: why` each.
-        started: When the run began, on the monotonic clock.
-    """
-
-    counts: "Counter[str]" = field(default_factory=Counter)
-    resumed: int = 0
-    computed: int = 0
-    tokens: int = 0
-    failures: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def records(self) -> int:
-        """Records in the dump."""
-        return sum(self.counts.values())
-
-    @property
-    def reached(self) -> int:
-        """Records that were there before or are computed."""
-        return self.resumed + self.computed
-
-    @property
-    def rates(self) -> str:
-        """Texts and tokens per second of this run."""
-        seconds = max(time.monotonic() - self.started, 1e-3)
-        return f"{self.computed / seconds:,.0f} texts/s · {self.tokens / seconds:,.0f} tokens/s"
-
-    @property
-    def speed(self) -> str:
-        """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
-        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
-
-
-@dataclass(frozen=True)
-class _Unfinished:
-    """A window that is being computed.
-
-    Attributes:
-        places: Places of its records that are not written yet.
-        found: Its records so far, by place.
-    """
-
-    places: range = range(0)
-    found: dict[int, Record] = field(default_factory=dict)
-
-
-SummaryCallback = Callable[[Summary], None]
-_LISTED = 20
 
 
 class Runner(Generic[T]):
@@ -126,6 +40,7 @@ class Runner(Generic[T]):
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         before: State of the records written before; None for the sink's own.
         again: Numbers of records among these that are tried again; the sink goes through what was written before.
+        until: When the run stops, on the monotonic clock, once something new is written; None for no limit.
     """
 
     def __init__(
@@ -139,13 +54,15 @@ class Runner(Generic[T]):
         holds: int,
         before: JournalState | None = None,
         again: Collection[int] = (),
+        until: float | None = None,
     ) -> None:
-        self._work, self._sink, self._bounds, self._holds = work, sink, bounds, holds
+        self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
+        self._sink, self._bounds, self._until = sink, bounds, until
         self._strict, self._on_progress, self._again = strict, on_progress, again
         self._written = before or sink.written
         self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
-        self._unfinished = _Unfinished()
+        self._submitted = False  # whether this run has a window
         self._handing_on = Lock()  # a signal keeps it: nothing is handed on any more
         self.summary = Summary() if again else Summary(Counter(self._written.counts), resumed=self._done)
 
@@ -157,27 +74,46 @@ class Runner(Generic[T]):
         """
         self._on_progress(self.summary)
         with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
-            windows = self._windows(items)
+            windows = self._computer.windows(self._unwritten(items))
             window = next(windows, None)
             while window is not None:
-                done = min(max(0, self._done - self._place), len(window))
-                self._check_same(window[:done])
+                place = self._place
+                done = min(max(0, self._done - place), len(window.items))
+                check_same(window.items[:done], place, self._written)
                 if self._again:
-                    done = self._taken_over([item.index for item, _, _ in window[:done]], writer)
-                finished = self._compute(window, done) if done < len(window) else None
+                    done = self._taken_over([item.index for item in window.items[:done]], writer)
+                try:
+                    finished = self._compute(window, done) if done < len(window.items) else None
+                except OutOfTime:
+                    self._save_finished(writer, None)
+                    self.summary.stopped = True
+                    return self.summary
+                self._place += len(window.items)
                 try:  # tokenize before the writer starts: they share one interpreter, computing needs it far less
                     following = next(windows, None)
                 finally:
                     if finished is not None:
-                        self._write(*finished, writer)
-                self._place += len(window)
+                        self._write(finished, writer)
                 window = following
             writer.wait()
         if self._place < self._done:
-            raise AttnscopeError(
-                "the dump has more records than the input", hint=f"pass {arg('force', True)} to start over"
-            )
+            raise too_many_records()
         return self.summary
+
+    def _unwritten(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Leave out the blocks that are written as a whole: their texts need not be tokenized."""
+        if not self._bounds.block_characters or self._again:
+            yield from items
+            return
+        place = 0
+        for _, texts in groupby(items, lambda item: item.block):
+            block = list(texts)
+            if place + len(block) <= self._done:
+                check_same(block, place, self._written)
+                self._place += len(block)
+            else:
+                yield from block
+            place += len(block)
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
         """Copy a window's records from what was written before, and return their number; 0 where one is tried again.
@@ -193,168 +129,110 @@ class Runner(Generic[T]):
         self._on_progress(self.summary)
         return len(indices)
 
-    def _windows(self, items: Iterable[Item]) -> "Iterator[list[tuple[Item, T | Record, TextSize]]]":
-        window: list[tuple[Item, T | Record, TextSize]] = []
-        values = tokens = number = 0
-        bounds = self._bounds
-        for item in items:
-            ready = self._prepared(item)
-            size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            costly = values + size.values > bounds.window or 0 < bounds.most_tokens(number) < tokens + size.longest
-            if window and (costly or len(window) == MAX_WINDOW_RECORDS):
-                yield window
-                window, values, tokens, number = [], 0, 0, number + 1
-            window.append((item, ready, size))
-            values, tokens = values + size.values, tokens + size.longest
-        if window:
-            yield window
-
-    def _prepared(self, item: Item) -> "T | Record":
-        if item.text is None:
-            return record_of(item, "failed", error=str(item.error))
-        try:
-            ready = self._work.prepare(item)
-        except AttnscopeError as e:
-            return record_of(item, "failed", error=_without_location(e, item))
-        return ready
-
-    def _check_same(self, window: "Sequence[tuple[Item, T | Record, TextSize]]") -> None:
-        """Refuse to resume a dump of other texts."""
-        written = self._written
-        for place, (item, _, _) in enumerate(window, self._place):
-            if (item.index, int(item.hash, 16)) != (written.indices[place], written.hashes[place]):
-                found = f"record {item.index} of the dump is for another text"
-                raise AttnscopeError(found, hint=f"pass {arg('force', True)} to start over")
-
-    def _compute(
-        self, window: "list[tuple[Item, T | Record, TextSize]]", done: int
-    ) -> tuple[list[Record], list[Item], int, list[list[Record]]]:
-        """Return a window's last records, their items, how many of them are new, and the records by group."""
-        first = 0 if self._sink.needs_all_records else done
-        found = {place: ready for place, (_, ready, _) in enumerate(window) if isinstance(ready, Record)}
-        places = [place for place in range(len(window)) if place not in found]
-        self._unfinished = _Unfinished(range(done, len(window)), found)
-        by_group = []
-        self._check_room([size.values for _, _, size in window if size.held <= self._holds], 4 * self._holds)
-        self._work.start_window()
+    def _compute(self, window: Window[T], done: int) -> WindowRecords:
         computed, tokens = self.summary.computed, self.summary.tokens
 
-        def report_progress() -> None:
-            new = [record for place, record in found.items() if place >= done]
+        def on_records(new: list[Record]) -> None:
             self.summary.computed = computed + len(new)
             self.summary.tokens = tokens + sum(len(record.tokens) for record in new)
             self._on_progress(self.summary)
 
-        for group in group_texts([window[place][2] for place in places], self._bounds):
-            chosen = [places[i] for i in group]
-            item, _, size = window[chosen[0]]
-            if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
-                error = f"{size.held:,} numbers are more than memory holds"
-                found[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
-                continue
-            if max(chosen) >= first:
-                self._check_room([window[place][2].values for place in chosen], self._holds)
-                by_group.append(self._process_group([window[place] for place in chosen]))
-                found |= dict(zip(chosen, by_group[-1], strict=True))
-            report_progress()
-        report_progress()  # of those that were skipped or failed, too
-        items = [item for item, _, _ in window[first:]]
-        records = [found[place] for place in range(first, len(window))]
-        return records, items, len(window) - done, by_group
+        return self._computer.compute(window, done, on_records, self._check_time)
 
-    def _check_room(self, values: list[int], most: int) -> None:
-        """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
+    def _check_time(self, indices: list[int]) -> None:
+        """End the run if its time is over and it has at least one window to show for it.
 
         Raises:
-            AttnscopeError: What is written stays.
+            OutOfTime: It is.
         """
-        if sum(values) > most:
-            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
-            again = f"start a new dump with {arg('max_memory')} to keep fewer"
-            hint = f"run the same command with more free memory, or {again}"
-            raise AttnscopeError(found, hint=hint)
+        if self._until is not None and time.monotonic() >= self._until and self._submitted:
+            raise OutOfTime
 
-    def _process_group(self, group: "list[tuple[Item, T | Record, TextSize]]") -> list[Record]:
-        """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
-        ready = [one for _, one, _ in group if not isinstance(one, Record)]
-        try:
-            return self._work.process(ready)
-        except (ModelError, MemoryExceeded):
-            raise
-        except AttnscopeError as e:
-            if len(group) == 1:
-                return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
-            size = -(-len(group) // 2) if isinstance(e, DeviceMemoryExceeded) else 1
-        # the error, whose traceback holds what the group had on the device, is gone by now
-        parts = [group[first : first + size] for first in range(0, len(group), size)]
-        return [record for part in parts for record in self._process_group(part)]
-
-    def _write(
-        self, records: list[Record], items: list[Item], new: int, by_group: list[list[Record]], writer: BackgroundWriter
-    ) -> None:
+    def _write(self, window: WindowRecords, writer: BackgroundWriter) -> None:
         """Queue a window's last records, and stop before a failure that ends the dump."""
-        fresh = len(records) - new
-        end = bad = next(
-            (i for i in range(fresh, len(records)) if self._strict and records[i].status == "failed"), len(records)
-        )
+        records, items = window.records, window.items
+        fresh = len(records) - window.new
+        end = bad = first_failure(records, fresh) if self._strict else len(records)
         if bad < len(records) and self._sink.whole_windows:
             end = fresh
+        self.summary.time_texts(slow_texts(window))
 
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
-                self.summary.counts[record.status] += 1
-                if record.status == "failed" and len(self.summary.failures) < _LISTED:
-                    self.summary.failures.append(f"{item.line}: {record.error}")
+                self.summary.count(record, item)
             self._on_progress(self.summary)
 
         with self._handing_on:
-            self._unfinished = _Unfinished()
+            self._computer.partial = PartialWindow()
             if end > fresh:
-                writer.submit(records[:end], end - fresh, by_group, then)
+                self._submitted = True
+                writer.submit(records[:end], end - fresh, window.by_group, then)
         if bad < len(records):
             writer.wait()
-            hint = f"remove {arg('strict')} to skip failed records"
-            raise AttnscopeError(str(records[bad].error), where=_location(items[bad]), hint=hint)
+            raise strict_failure(records[bad], items[bad])
 
-    def _save_finished(self, writer: BackgroundWriter, seconds: float) -> None:
-        """Save the first records of the window that is being computed, before a signal ends the process.
+    def _save_finished(self, writer: BackgroundWriter, seconds: float | None) -> None:
+        """Save the first records of the window that is being computed, before the process or the run ends.
 
         Args:
             writer: Writes the window before it.
-            seconds: How long that may take.
+            seconds: How long that may take; None for as long as it takes, and for counting them.
         """
-        until = time.monotonic() + seconds
-        if not self._handing_on.acquire(timeout=seconds):
+        until = None if seconds is None else time.monotonic() + seconds
+        if not self._handing_on.acquire(timeout=-1 if seconds is None else seconds):
             return
-        found, places = self._unfinished.found, [] if self._sink.whole_windows else self._unfinished.places
+        partial = self._computer.partial
+        found, places = partial.found, [] if self._sink.whole_windows else partial.places
         finished = [found[place] for place in takewhile(found.__contains__, places)]
         if self._strict:
             finished = list(takewhile(lambda record: record.status != "failed", finished))
-        writer.finish(finished, until - time.monotonic())
+        if until is not None:
+            writer.finish(finished, until - time.monotonic())
+            return
+        writer.wait()
+        if finished:
+            self._sink.write(finished, len(finished), [])
+        self.summary.counts.update(record.status for record in finished)
+        self.summary.computed = self.summary.records - self.summary.resumed
+        self._on_progress(self.summary)
 
 
-def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:
-    """Return the record of a text, with what was found, or why there is nothing (`error`)."""
-    text = item.text
-    return Record(
-        item.index,
-        item.id,
-        item.line,
-        item.hash,
-        status,
-        text=None if text is None else text.text,
-        pair=None if text is None else text.pair,
-        context=None if text is None else text.context,
-        fields=item.fields,
-        **found,
+def check_same(items: list[Item], place: int, written: JournalState) -> None:
+    """Refuse to resume a dump of other texts.
+
+    Args:
+        items: Texts of the input.
+        place: Of the first of these among the records of the dump.
+        written: What the dump holds.
+    """
+    for at, item in enumerate(items[: max(0, len(written.indices) - place)], place):
+        if (item.index, int(item.hash, 16)) != (written.indices[at], written.hashes[at]):
+            found = f"record {item.index} of the dump is for another text"
+            raise AttnscopeError(found, hint=f"pass {arg('force', True)} to start over")
+
+
+def too_many_records() -> AttnscopeError:
+    """Return the error about a dump that has more records than its input has texts."""
+    return AttnscopeError("the dump has more records than the input", hint=f"pass {arg('force', True)} to start over")
+
+
+def first_failure(records: list[Record], first: int) -> int:
+    """Return the place of the first record from `first` on that failed; their number if none did."""
+    return next((i for i in range(first, len(records)) if records[i].status == "failed"), len(records))
+
+
+def strict_failure(record: Record, item: Item) -> AttnscopeError:
+    """Return the error that ends a strict run."""
+    return AttnscopeError(
+        str(record.error), where=location(item), hint=f"remove {arg('strict')} to skip failed records"
     )
 
 
-def _location(item: Item) -> str:
-    return item.text.where if item.text is not None else f"line {item.line}"
-
-
-def _without_location(error: AttnscopeError, item: Item) -> str:
-    """Return the error message without the item's location."""
-    where = None if error.parts.where == _location(item) else error.parts.where
-    return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(on_command_line)
+def slow_texts(window: WindowRecords) -> list[SlowText]:
+    """Return what the texts of a window took."""
+    texts = zip(window.items, window.records, strict=True)
+    return [
+        SlowText(window.seconds[item.index], item.line, len(record.tokens))
+        for item, record in texts
+        if item.index in window.seconds
+    ]

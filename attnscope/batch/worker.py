@@ -13,7 +13,7 @@ from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, axes_of, gather_parts
-from attnscope.batch.runner import record_of
+from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import device_failures
 from attnscope.findings.row_statistics import STATISTICS

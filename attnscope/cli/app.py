@@ -18,6 +18,8 @@ _MODULES = {
     "ablate": "ablate",
     "explore": "explore",
     "batch": "batch",
+    "merge": "merge",
+    "verify": "verify",
     "convert": "convert",
     "import": "import_",
     "check": "check",

@@ -19,8 +19,9 @@ from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
     from attnscope.batch.dump import DumpConfig
-    from attnscope.batch.runner import Summary
+    from attnscope.batch.summary import Summary
 
+_LONG_RUN, _SLOW_TEXT = 60, 1  # seconds from which the slowest texts are named: of the run, or of one text
 EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
@@ -40,10 +41,13 @@ def batch(given: Given) -> None:
     """
     from attnscope.cli.batch_progress import progress
 
-    if given.file is None and not is_piped(sys.stdin):
+    if given.file is None and not given.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = given.file or "-"
     resumes = _check_ending(given.output)
+    if given.status:
+        _print_status(given.output)
+        return
     order = _order(name, given)
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
@@ -57,6 +61,13 @@ def batch(given: Given) -> None:
             summary = write_document(order, on_progress)
     if not given.quiet:
         _report(summary, given.output, name)
+    if summary.stopped:
+        ((_, total),) = begun
+        message = (
+            f"{given.max_minutes:g} minutes are over; {summary.records:,} of {total:,} saved; run the same command"
+        )
+        print_notice("stopped", f"{message} to continue")
+        raise typer.Exit(Exit.FAILED)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
@@ -107,7 +118,16 @@ def _order(name: str, given: Given) -> "DumpConfig":
         **{name: getattr(given, name) for name in names},
     )
     run = run_config((), given, pool=None)
-    return DumpConfig(name, given.format, given.output, settings, run, force=given.force, strict=given.strict)
+    return DumpConfig(
+        name,
+        given.format,
+        given.output,
+        settings,
+        run,
+        force=given.force,
+        strict=given.strict,
+        max_minutes=given.max_minutes,
+    )
 
 
 _USED_BY = {"pool": "pooled", "top": "top", "by": "top", "special": "top"}  # an option to the part it is about
@@ -140,6 +160,13 @@ def _kept(given: Given) -> dict[str, Any]:
     }
 
 
+def _print_status(output: Path) -> None:
+    """Print how far a dump is."""
+    from attnscope.batch.parts import describe_status, gather_parts_of
+
+    print(escape_control(describe_status(gather_parts_of([output], count=True), alone=True)))
+
+
 def _report(summary: "Summary", output: Path, name: str) -> None:
     """Print the failures and the summary of a dump."""
     name = "standard input" if name == "-" else name
@@ -148,6 +175,9 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
     more = summary.counts["failed"] - len(summary.failures)
     if more > 0:
         print_notice("failed", f"{more:,} more; their records in the dump have the status 'failed'")
+    if summary.slowest and (summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT):
+        texts = [f"{name}:{text.line} ({text.tokens:,} tokens, {text.seconds:,.1f} s)" for text in summary.slowest]
+        print_notice("slowest", escape_control(", ".join(texts)))
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were already done" if summary.resumed else ""
     there = "standard output" if str(output) == "-" else escape_control(str(output))

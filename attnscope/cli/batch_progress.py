@@ -1,28 +1,35 @@
-"""A progress bar for dumps on standard error, with rates, time left and failures."""
+"""How far a dump is, on standard error: a bar in a terminal, a line a minute elsewhere."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attnscope.cli.process import print_notice
 from attnscope.cli.progress import cursor_kept, rich_progress
 
 if TYPE_CHECKING:
-    from attnscope.batch.runner import Summary
+    from attnscope.batch.summary import Summary
+
+_MINUTE = 60.0  # seconds between two lines
 
 
 @contextmanager
 def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
-    """Show a bar that vanishes when the work ends.
+    """Show a bar that vanishes when the work ends; where it would not be seen, print a line a minute.
 
     Args:
-        quiet: Show none.
+        quiet: Show neither.
 
     Yields:
         What takes how far the dump is, and how many records it will have.
     """
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
+    if quiet or sys.stderr is None:
         yield lambda summary, total: None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines().update
         return
     bar = _rich_bar()
     task = bar.add_task("", total=None, rates="", failed="")
@@ -38,6 +45,25 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
             yield on_progress
         finally:
             bar.stop()
+
+
+class _Lines:
+    """A line a minute, for a log file."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _MINUTE
+
+    def update(self, summary: "Summary", total: int) -> None:
+        """Print how far the dump is, unless that was printed less than a minute ago."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _MINUTE
+        left = (total - summary.reached) * summary.seconds / max(1, summary.computed)
+        bad = f"; {summary.counts['failed']:,} failed" if summary.counts["failed"] else ""
+        hours, minutes = divmod(round(left / 60), 60)
+        line = f"{summary.reached:,} of {total:,} texts; {summary.rates}; {hours}:{minutes:02} h left{bad}"
+        print_notice("progress", line)
 
 
 def _rich_bar() -> Any:

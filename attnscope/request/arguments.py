@@ -1,5 +1,7 @@
 """Read single arguments, typed on the command line or given from Python, with usage errors."""
 
+import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
@@ -136,8 +138,24 @@ def size(text: Any) -> int:
     return int(count)
 
 
+def minutes(text: str) -> float:
+    """Read a number of minutes above 0, which need not be whole."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise UsageError(f"must be a number of minutes above 0, not '{text}'", where=arg("max_minutes"))
+    return found
+
+
 def shard(text: str) -> tuple[int, int]:
-    """Read `I/N`: the number of a shard, from 1, and how many there are."""
+    """Read `I/N`: the number of a shard, from 1, and how many there are.
+
+    `slurm` stands for the task of a job array of SLURM, from its environment.
+    """
+    if text == "slurm":
+        return _slurm_task()
     first, slash, second = text.partition("/")
     if not slash:
         raise UsageError(f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four")
@@ -147,6 +165,25 @@ def shard(text: str) -> tuple[int, int]:
             f"there is no shard {first} of {second}", where=arg("shard"), hint=f"use 1/{second} to {second}/{second}"
         )
     return int(first), int(second)
+
+
+def _slurm_task() -> tuple[int, int]:
+    """Return which task of its job array this process is, from 1, and how many there are.
+
+    Raises:
+        UsageError: The process is no task of a job array.
+    """
+    names = ("ID", "COUNT", "MIN", "STEP")
+    found = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
+    whole = {name: int(value) for name, value in found.items() if value.isascii() and value.isdigit()}
+    if not {"ID", "COUNT"} <= whole.keys():
+        hint = "submit the job with sbatch --array=1-64, or use I/N"
+        raise UsageError("SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT are not set", where=arg("shard"), hint=hint)
+    number = (whole["ID"] - whole.get("MIN", 1)) // max(1, whole.get("STEP", 1)) + 1
+    if not 1 <= number <= whole["COUNT"]:
+        message = f"task {whole['ID']} of {whole['COUNT']} has no shard"
+        raise UsageError(message, where=arg("shard"), hint="submit an array without gaps, such as --array=1-64")
+    return number, whole["COUNT"]
 
 
 def roles(text: str) -> tuple[str, ...]:

@@ -740,6 +740,49 @@ CONVERT = (
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide notes on standard error."),
 )
+MERGE = (
+    Option(
+        "parts",
+        OTHER,
+        "Parts that batch wrote with --shard 1/N to N/N, in any order.",
+        metavar="PART",
+        complete="files",
+        argument=True,
+        several="yes",
+    ),
+    Option(
+        "output",
+        OTHER,
+        "The whole dump: {resumed}, or a name without extension if the parts are folders.",
+        Path,
+        "OUT",
+        short="-o",
+        complete="files",
+    ),
+    Option("status", OTHER, "Print how far the parts are instead, as one line."),
+    Option("force", OTHER, "Overwrite OUT if it exists."),
+    Option("quiet", OTHER, "Hide progress and notes on standard error."),
+)
+VERIFY = (
+    Option(
+        "dump",
+        OTHER,
+        "Finished dump: {dumps}, or a folder.",
+        Path,
+        "DUMP",
+        complete="files",
+        argument=True,
+        required=True,
+    ),
+    Option(
+        "input",
+        OTHER,
+        "The texts that the dump was made of; default: the file that its header names.",
+        metavar="FILE",
+        complete="files",
+    ),
+    Option("quiet", OTHER, "Hide progress and notes on standard error."),
+)
 IMPORT = (
     Option(
         "source",
@@ -799,7 +842,15 @@ BATCH = (
     ),
     number("skip", INPUT, 0, "Skip the first N texts.", default="0"),
     number("limit", INPUT, 1, "Stop after N texts."),
-    Option("shard", INPUT, "Process every N-th text, starting with the I-th.", arguments.shard, "I/N", "1/1"),
+    Option(
+        "shard",
+        INPUT,
+        "Process every N-th block of texts, starting with the I-th; attnscope merge joins the parts. slurm stands for "
+        "the task of a job array.",
+        arguments.shard,
+        "I/N|slurm",
+        "1/1",
+    ),
     *THE_MODEL,
     replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean")),
     replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean")),
@@ -835,6 +886,14 @@ BATCH = (
         required=True,
     ),
     Option("strict", OUTPUT, "Stop at the first failed record."),
+    Option(
+        "max_minutes",
+        OUTPUT,
+        "Stop after this many minutes, with everything saved and exit code 1; the same command resumes.",
+        arguments.minutes,
+        "MINUTES",
+    ),
+    Option("status", OUTPUT, "Print how far {output} is instead, as one line."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),
     *THE_MACHINE,
@@ -847,6 +906,8 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "ablate": ABLATE,
     "explore": EXPLORE,
     "batch": BATCH,
+    "merge": MERGE,
+    "verify": VERIFY,
     "convert": CONVERT,
     "import": IMPORT,
     "check": CHECK,

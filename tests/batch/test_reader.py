@@ -6,13 +6,19 @@ import sys
 
 import msgspec
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch.header import Settings
-from attnscope.batch.reader import InputReader, count_selected, select_items
+from attnscope.batch.blocks import cost, count_selected, select_items
+from attnscope.batch.header import Grouping, Settings
+from attnscope.batch.items import from_txt
+from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record, encode
-from attnscope.batch.runner import record_of
+from attnscope.batch.windows import record_of
 from attnscope.findings.codec import decode_json
+
+NO_LIMITS = {"tokens": 1, "values": 1, "window": 1, "cells": 0, "threads": 1}
 
 
 def read(path, format=None, column="text"):
@@ -259,24 +265,61 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
 
 
 @pytest.mark.parametrize(
-    ("options", "left"),
+    ("options", "blocks", "left"),
     [
-        ({}, range(10)),
-        ({"skip": 3}, range(3, 10)),
-        ({"limit": 4}, range(4)),
-        ({"skip": 8, "limit": 4}, [8, 9]),
-        ({"shard": (1, 3)}, [0, 3, 6, 9]),
-        ({"shard": (3, 3)}, [2, 5, 8]),
-        ({"skip": 1, "limit": 5, "shard": (2, 2)}, [1, 3, 5]),
-        ({"skip": 20}, []),
+        ({}, {}, range(10)),
+        ({"skip": 3}, {}, range(3, 10)),
+        ({"limit": 4}, {}, range(4)),
+        ({"skip": 8, "limit": 4}, {}, [8, 9]),
+        ({"shard": (1, 3)}, {}, [0, 3, 6, 9]),
+        ({"shard": (3, 3)}, {}, [2, 5, 8]),
+        ({"shard": (3, 3)}, {"block_characters": 18, "block_texts": 9}, [4, 5]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {}, [1, 3, 5]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 99, "block_texts": 2}, [3, 4]),
+        ({"skip": 20}, {}, []),
     ],
 )
-def test_parts_of_an_input(tmp_path, options, left):
+def test_parts_of_an_input(tmp_path, options, blocks, left):
     path = write(tmp_path, "a.txt", "".join(f"{i}\n" for i in range(10)))
-    settings = Settings(**options)
+    settings, bounds = Settings(**options), Grouping(**NO_LIMITS | blocks)
     with InputReader(str(path), None, "text") as given:
-        assert [item.index for item in select_items(given.items(), settings)] == list(left)
-    assert count_selected(10, settings) == len(left)
+        assert [item.index for item in select_items(given.items(), settings, bounds)] == list(left)
+        given.facts()
+    assert count_selected(given.costs, settings, bounds) == len(left)
+
+
+@drawn(
+    st.lists(st.integers(0, 30), max_size=60),
+    st.integers(1, 60),
+    st.integers(1, 8),
+    st.integers(0, 5),
+    st.integers(1, 5),
+)
+def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters, texts, skip, count):
+    items = list(from_txt(io.BytesIO("".join("x" * n + "\n" for n in lengths).encode()), "a.txt"))
+    bounds = Grouping(**NO_LIMITS | {"block_characters": characters, "block_texts": texts})
+    every = list(select_items(iter(items), Settings(skip=skip), bounds))
+    assert [item.index for item in every] == list(range(skip, len(lengths)))
+    blocks = [[item for item in every if item.block == n] for n in range(every[-1].block + 1 if every else 0)]
+    assert [item for block in blocks for item in block] == every
+    for n, block in enumerate(blocks):
+        costs = [cost(item) for item in block]
+        assert len(block) == 1 or (sum(costs) <= characters and len(block) <= texts)
+        if n + 1 < len(blocks):  # as many as fit
+            assert len(block) == texts or sum(costs) + cost(blocks[n + 1][0]) > characters
+    parts = [
+        list(select_items(iter(items), Settings(skip=skip, shard=(n, count)), bounds)) for n in range(1, count + 1)
+    ]
+    assert sorted((item for part in parts for item in part), key=lambda item: item.index) == every
+    assert all({item.block % count for item in part} <= {n} for n, part in enumerate(parts))
+    costs = [cost(item) for item in items]
+    for n, part in enumerate(parts, 1):
+        assert count_selected(costs, Settings(skip=skip, shard=(n, count)), bounds) == len(part)
+
+
+def test_the_first_blocks_are_as_short_as_the_first_windows():
+    bounds = Grouping(1, 1, 1, 0, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9)
+    assert [bounds.most_characters(n) for n in range(4)] == [40, 640, 4000, 4000]
 
 
 def test_what_is_refused(tmp_path):

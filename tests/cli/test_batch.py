@@ -75,8 +75,8 @@ def test_options_reach_the_dump(texts, capsys):
     assert main(["batch", "in.csv", "-o", "dump.json", "--quiet", *options, *CONFIG]) == 0
     assert capsys.readouterr().err == ""
     document = json.loads((texts / "dump.json").read_bytes())
-    (record,) = document["records"]
-    assert (record["id"], record["text"]) == ("c", "river")
+    first, record = document["records"]
+    assert (first["id"], record["id"], record["text"]) == ("b", "c", "river")
     assert {"columns", "pooled", "stages"} <= set(record)
     assert not {"top", "rows"} & set(record)
 

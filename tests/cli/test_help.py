@@ -16,7 +16,20 @@ def pinned(monkeypatch):
     monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
 
 
-COMMANDS = ("run", "compare", "explain", "heads", "ablate", "explore", "check", "batch", "convert", "info")
+COMMANDS = (
+    "run",
+    "compare",
+    "explain",
+    "heads",
+    "ablate",
+    "explore",
+    "check",
+    "batch",
+    "merge",
+    "verify",
+    "convert",
+    "info",
+)
 
 
 @pytest.mark.parametrize(("args", "name"), [([], "attnscope"), *(([name], name) for name in COMMANDS)])

@@ -14,8 +14,9 @@ from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
 from attnscope.batch.records import Record, TopArrays, encode
-from attnscope.batch.runner import Runner, record_of
+from attnscope.batch.runner import Runner
 from attnscope.batch.sinks import open_dump
+from attnscope.batch.windows import record_of
 from attnscope.findings.run import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 

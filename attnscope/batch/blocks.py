@@ -1,0 +1,92 @@
+"""Cut an input into blocks: the unit that shards, workers and tasks of a cluster share out.
+
+Texts that go through the model together decide the last bits of its numbers. A window and its groups therefore lie
+within one block, and where a block begins depends on the input and the header alone: whoever computes a block computes
+the same bits, and parts joined in input order are the file of one process. Lengths are counted in characters, which are
+known without a tokenizer: a shard tokenizes only its own texts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from msgspec import structs
+
+from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Settings
+from attnscope.batch.items import Item
+
+TEXTS_OF_A_BLOCK = 1024  # fewer make groups smaller, more make shards uneven
+_FEWEST_TOKENS = 1024  # of a block: a group
+_BLOCKS = 8  # at least, even of a small input, so that there is something to share out
+_BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
+
+
+def cost(item: Item) -> int:
+    """Return how long a text is, in characters."""
+    text = item.text
+    return _BESIDE + (0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or ""))
+
+
+def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
+    """Return bounds that cut an input into blocks about as long as a window.
+
+    Args:
+        bounds: Bounds of groups and windows.
+        settings: What is selected of the input.
+        costs: Of every item of the input.
+    """
+    share = sum(islice(costs, settings.skip, _end(settings))) // _BLOCKS
+    most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * _FEWEST_TOKENS, share))
+    return structs.replace(bounds, block_characters=most, block_texts=TEXTS_OF_A_BLOCK)
+
+
+class BlockCounter:
+    """Tell the block of each text, one after the other.
+
+    Args:
+        bounds: How large blocks may be; without such a bound, everything is one block.
+    """
+
+    def __init__(self, bounds: Grouping) -> None:
+        self._bounds, self._block, self._characters, self._texts = bounds, 0, 0, 0
+
+    def next(self, characters: int) -> int:
+        """Return the block of the next text, counted from 0."""
+        most = self._bounds.most_characters(self._block)
+        full = self._characters + characters > most or self._texts == self._bounds.block_texts
+        if most and self._texts and full:
+            self._block, self._characters, self._texts = self._block + 1, 0, 0
+        self._characters, self._texts = self._characters + characters, self._texts + 1
+        return self._block
+
+
+def select_items(items: Iterator[Item], settings: Settings, bounds: Grouping) -> Iterator[Item]:
+    """Yield the items that `--skip`, `--limit` and `--shard` leave, each with its block."""
+    (number, count), blocks = settings.shard, BlockCounter(bounds)
+    for item in islice(items, settings.skip, _end(settings)):
+        if not bounds.block_characters:  # a dump of an older version
+            if item.index % count == number - 1:
+                yield item
+        elif (block := blocks.next(cost(item))) % count == number - 1:
+            yield replace(item, block=block)
+
+
+def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -> int:
+    """Return how many items `select_items` leaves.
+
+    Args:
+        costs: Of every item of the input.
+        settings: What is selected.
+        bounds: How large blocks may be.
+    """
+    (number, count), blocks = settings.shard, BlockCounter(bounds)
+    chosen = enumerate(islice(costs, settings.skip, _end(settings)), settings.skip)
+    if not bounds.block_characters:
+        return sum(index % count == number - 1 for index, _ in chosen)
+    if count == 1:
+        return sum(1 for _ in chosen)
+    return sum(blocks.next(characters) % count == number - 1 for _, characters in chosen)
+
+
+def _end(settings: Settings) -> int | None:
+    return None if settings.limit is None else settings.skip + settings.limit

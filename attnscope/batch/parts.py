@@ -1,0 +1,272 @@
+"""The parts of a dump that `--shard` wrote: which there are, how far each is, and whether they belong together."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError, UsageError, arg, listed
+from attnscope.batch.changes import find_change
+from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.formats import format_of
+from attnscope.batch.frames import TruncatedFrame, open_lines
+from attnscope.batch.header import END, MAGIC, Header
+from attnscope.batch.journal import unseal
+from attnscope.batch.records import End
+from attnscope.batch.sinks import INDEX
+from attnscope.findings.codec import decode_json
+
+_END_BYTES = 256  # an end line has fewer
+_PIECE = 1 << 20  # bytes that are read at a time
+_NAMED = 6  # parts that an error names
+
+
+@dataclass(frozen=True)
+class ShardPart:
+    """One part of a dump.
+
+    Attributes:
+        path: The file or folder, as the user named it.
+        header: Its header; None if it has none yet.
+        end: Its end line; None if it is not finished.
+        records: Its number of records; of an unfinished compressed part, those that could be read.
+    """
+
+    path: Path
+    header: Header | None
+    end: End | None
+    records: int
+
+    @property
+    def lines(self) -> Path:
+        """The file that holds its lines."""
+        return lines_path(self.path)
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """Number and count of its shard."""
+        return (1, 1) if self.header is None else self.header.settings.shard
+
+
+@dataclass(frozen=True)
+class PartSet:
+    """Parts of one dump.
+
+    Attributes:
+        parts: The parts that have a header, by the number of their shard.
+        header: The header of the whole dump.
+        missing: Numbers of the shards of which no part was given.
+        unfinished: Parts without an end.
+        empty: Paths that have no header yet.
+    """
+
+    parts: list[ShardPart]
+    header: Header
+    missing: list[int] = field(default_factory=list)
+    unfinished: list[ShardPart] = field(default_factory=list)
+    empty: list[Path] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Number of shards."""
+        return self.parts[0].shard[1]
+
+    @property
+    def records(self) -> int:
+        """Records in all parts."""
+        return sum(part.records for part in self.parts)
+
+    @property
+    def total(self) -> int:
+        """Records that the whole dump will have."""
+        settings, records = self.header.settings, self.header.input.records
+        end = records if settings.limit is None else min(records, settings.skip + settings.limit)
+        return max(0, end - settings.skip)
+
+    @property
+    def complete(self) -> bool:
+        """Every shard is there, and finished."""
+        return not (self.missing or self.unfinished or self.empty)
+
+    def describe_gaps(self) -> str:
+        """Return which parts are missing or not finished."""
+        gaps = []
+        if self.missing:
+            shards = [f"{number}/{self.count}" for number in self.missing]
+            gaps.append(f"{len(shards):,} missing ({listed(shards, _NAMED)})")
+        if self.unfinished:
+            names = [f"{part.path} has {part.records:,} records" for part in self.unfinished]
+            gaps.append(f"{len(names):,} unfinished ({listed(names, _NAMED)})")
+        if self.empty:
+            gaps.append(f"{len(self.empty):,} without a header ({listed([str(path) for path in self.empty], _NAMED)})")
+        return ", ".join(gaps)
+
+
+def lines_path(path: Path) -> Path:
+    """Return the file with the lines of a dump, which may be a folder."""
+    return path / INDEX if path.is_dir() else path
+
+
+def read_part(path: Path, *, count: bool = False) -> ShardPart:
+    """Read header and end of a part, without the records between them.
+
+    Args:
+        path: The file or folder.
+        count: Count the records of a part that is not finished, line by line.
+
+    Raises:
+        AttnscopeError: It cannot be read, or is no part of a dump.
+    """
+    layout = format_of(path)
+    if layout is None or not layout.resumes:
+        raise UsageError(f"'{path}' is no part of a dump", where="PART", hint="pass what batch with --shard wrote")
+    lines = lines_path(path)
+    if not lines.exists():
+        raise AttnscopeError("no such file", where=path)
+    with naming_errors(lines, reading=True):
+        header = _read_header(lines)
+        end = None
+        if header is not None:
+            end = _read_end(lines) if layout.packing is None else None
+        if header is None or end is not None:
+            return ShardPart(path, header, end, 0 if end is None else end.records)
+        if layout.packing is not None or count:
+            return _counted(path, lines, header)
+        return ShardPart(path, header, None, 0)
+
+
+def _read_header(lines: Path) -> Header | None:
+    try:
+        with open_lines(lines) as file:
+            line = file.readline(1 << 16)
+    except (TruncatedFrame, EOFError):
+        return None
+    if not line.endswith(b"\n") and MAGIC.startswith(line[: len(MAGIC)]):
+        return None
+    whole = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
+    if whole is None:
+        raise AttnscopeError("is not a dump", where=lines, hint="create one with attnscope batch")
+    try:
+        return decode_json(whole[0], Header)  # type: ignore[no-any-return]
+    except ValueError as e:
+        raise AttnscopeError(f"is not a dump ({e})", where=lines, hint="create one with attnscope batch") from e
+
+
+def _read_end(lines: Path) -> End | None:
+    """Return the end line of a plain file; whether its check is right is found out when all of it is read."""
+    with open(lines, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END_BYTES))
+        last = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
+    if not last.startswith(END):
+        return None
+    try:
+        return decode_json(last, End)  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
+    """Count the records of a part by its lines, of which the first is the header and the last may be cut off."""
+    count, last = -1, b""
+    try:
+        with open_lines(lines) as file:
+            while piece := file.read(_PIECE):
+                count += piece.count(b"\n")
+                last = (last + piece)[-_END_BYTES:]
+    except (TruncatedFrame, EOFError):
+        pass
+    tail = last.removesuffix(b"\n").rpartition(b"\n")[2]
+    if last.endswith(b"\n") and tail.startswith(END):
+        end = decode_json(tail, End)
+        return ShardPart(path, header, end, end.records)
+    return ShardPart(path, header, None, max(0, count))
+
+
+def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
+    """Read what parts there are, and check that they belong to one dump.
+
+    Args:
+        paths: The parts, in any order.
+        count: See read_part.
+
+    Raises:
+        AttnscopeError: One is no part of a dump, two are the same shard, or they were made with different settings.
+    """
+    every = [read_part(path, count=count) for path in paths]
+    parts = sorted((part for part in every if part.header is not None), key=lambda part: part.shard)
+    empty = [part.path for part in every if part.header is None]
+    if not parts or parts[0].header is None:
+        raise AttnscopeError("none of the parts has a header yet", where=paths[0], hint="wait until batch has started")
+    first, whole = parts[0], whole_header(parts[0].header)
+    seen: dict[int, ShardPart] = {}
+    for part in parts:
+        assert part.header is not None
+        number, shards = part.shard
+        if shards != first.shard[1]:
+            found = f"is shard {number} of {shards}, but {first.path} is shard {first.shard[0]} of {first.shard[1]}"
+            raise AttnscopeError(found, where=part.path, hint="merge the parts of one run")
+        if number in seen:
+            found = f"is shard {number}/{shards}, as is {seen[number].path}"
+            raise AttnscopeError(found, where=part.path, hint="pass each shard once")
+        seen[number] = part
+        change = find_change(whole, whole_header(part.header))
+        if change is not None:
+            found = f"does not belong to the same dump as {first.path}: {change.replace('now it is', 'this one')}"
+            raise AttnscopeError(found, where=part.path, hint="run batch with the same options for every shard")
+    return PartSet(
+        parts,
+        whole,
+        [number for number in range(1, first.shard[1] + 1) if number not in seen],
+        [part for part in parts if part.end is None],
+        empty,
+    )
+
+
+def whole_header(header: Header) -> Header:
+    """Return the header of the dump that a part belongs to."""
+    return msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, shard=(1, 1)))
+
+
+def require_complete(found: PartSet) -> None:
+    """Refuse parts that do not make a whole dump.
+
+    Raises:
+        AttnscopeError: Parts are missing or not finished.
+    """
+    if not found.complete:
+        hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
+        raise AttnscopeError(f"not all parts are finished: {found.describe_gaps()}", hint=hint)
+
+
+def describe_status(found: PartSet, *, alone: bool = False) -> str:
+    """Return how far parts are, as one line.
+
+    Args:
+        found: The parts.
+        alone: There is one part, and only its own share of the records is waited for.
+    """
+    number, total = found.count, found.total
+    about = ""
+    if alone and number > 1 and found.parts[0].end is not None:
+        total = found.records
+    elif alone and number > 1:
+        total, about = round(total / number), "about "
+    percent = 100 * found.records // total if total else 100
+    line = [f"{found.records:,} of {about}{total:,} texts ({percent} %)"]
+    finished = sum(part.end is not None for part in found.parts)
+    if not alone:
+        line.append(f"{finished:,} of {number:,} parts finished")
+        if not found.complete:
+            line.append(found.describe_gaps())
+    else:
+        line.append("finished" if finished else "not finished")
+    if failed := sum(part.end.failed for part in found.parts if part.end is not None):
+        line.append(f"{failed:,} failed")
+    if finished < len(found.parts):
+        age = time.time() - max(part.lines.stat().st_mtime for part in found.parts)
+        line.append(f"last written {max(0, age):,.0f} s ago")
+    return " · ".join(line)

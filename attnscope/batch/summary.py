@@ -1,0 +1,93 @@
+"""How a run of `attnscope batch` goes, for its progress and its summary."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import nlargest
+
+from attnscope.batch.items import Item
+from attnscope.batch.records import Record
+
+LISTED = 20  # failures that are named
+_SLOWEST = 3
+
+
+@dataclass(frozen=True, order=True)
+class SlowText:
+    """A text that took long.
+
+    Attributes:
+        seconds: What it took; its share of the time of its group, by tokens.
+        line: Its line in the input.
+        tokens: Its number of tokens.
+    """
+
+    seconds: float
+    line: int
+    tokens: int
+
+
+@dataclass
+class Summary:
+    """How a run went.
+
+    Attributes:
+        counts: Records in the dump by status.
+        resumed: Records that were there before.
+        computed: Records computed now; the last of these may not be written yet.
+        tokens: Tokens of the records computed now.
+        failures: The first failures, `line: why` each.
+        started: When the run began, on the monotonic clock.
+        slowest: The texts that took longest, the slowest first.
+        workers: Processes that compute; 0 for this one.
+        stopped: The run ended early, since its time was over; the same command goes on.
+    """
+
+    counts: "Counter[str]" = field(default_factory=Counter)
+    resumed: int = 0
+    computed: int = 0
+    tokens: int = 0
+    failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    slowest: list[SlowText] = field(default_factory=list)
+    workers: int = 0
+    stopped: bool = False
+
+    @property
+    def records(self) -> int:
+        """Records in the dump."""
+        return sum(self.counts.values())
+
+    @property
+    def reached(self) -> int:
+        """Records that were there before or are computed."""
+        return self.resumed + self.computed
+
+    @property
+    def seconds(self) -> float:
+        """How long this run has taken."""
+        return max(time.monotonic() - self.started, 1e-3)
+
+    @property
+    def rates(self) -> str:
+        """Texts and tokens per second of this run."""
+        return f"{self.computed / self.seconds:,.0f} texts/s · {self.tokens / self.seconds:,.0f} tokens/s"
+
+    @property
+    def speed(self) -> str:
+        """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
+        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
+
+    def count(self, record: Record, item: Item) -> None:
+        """Count a record that is written now."""
+        self.counts[record.status] += 1
+        if record.status == "failed" and len(self.failures) < LISTED:
+            self.failures.append(f"{item.line}: {record.error}")
+
+    def time_texts(self, texts: list[SlowText]) -> None:
+        """Note what texts took."""
+        self.slowest = nlargest(_SLOWEST, [*self.slowest, *texts])
+
+
+SummaryCallback = Callable[[Summary], None]

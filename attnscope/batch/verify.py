@@ -1,0 +1,101 @@
+"""Verify a dump: every checksum and count, the header against the input, and every record against its text."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.batch.blocks import count_selected, select_items
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.header import Header
+from attnscope.batch.reader import InputReader
+from attnscope.batch.records import Record
+
+_RESTORE = "restore it from a backup"
+_OTHER = "pass the file that the dump was made of"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was verified.
+
+    Attributes:
+        header: The dump's header.
+        counts: Records by status.
+        input: The input that every record was compared with; None if it was not looked at.
+    """
+
+    header: Header
+    counts: "Counter[str]"
+    input: str | None
+
+
+def verify(path: Path, source: str | None, on_progress: Progress = lambda done, total: None) -> Verified:
+    """Read a whole dump, and compare it with its input.
+
+    Args:
+        path: A finished dump.
+        source: Its input; None for the file that the header names, if it is there.
+        on_progress: Called with how many records were read, and how many there are.
+
+    Raises:
+        AttnscopeError: A line, shard or count is wrong, or the dump is of another input.
+    """
+    dump = Dump(path)
+    facts = dump.header.input
+    name = source or facts.name
+    if source is None and not Path(name).is_file():
+        counts = Counter[str]()
+        for record in dump.records():
+            counts[record.status] += 1
+            on_progress(counts.total(), facts.records)
+        return Verified(dump.header, _compared(dump, counts), None)
+    settings = dump.header.settings
+    with InputReader(name, facts.format, settings.column) as given:
+        now = given.facts()
+        if (now.sha256, now.records) != (facts.sha256, facts.records):
+            what = "has changed since, or is another file than" if now.records == facts.records else "differs from"
+            message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
+            raise AttnscopeError(message, where=name, hint=_OTHER)
+        total = count_selected(given.costs, settings, dump.header.grouping)
+        counts = Counter[str]()
+        texts = select_items(given.items(), settings, dump.header.grouping)
+        for record in dump.records():
+            item = next(texts, None)
+            if item is None:
+                raise AttnscopeError(f"has more records than the {total:,} texts of {name}", where=path, hint=_RESTORE)
+            _same(record, (item.index, item.id, item.line, item.hash), path)
+            counts[record.status] += 1
+            on_progress(counts.total(), total)
+        if counts.total() != total:
+            message = f"has {counts.total():,} records, but {name} has {total:,} texts"
+            raise AttnscopeError(message, where=path, hint=_RESTORE)
+    return Verified(dump.header, _compared(dump, counts), name)
+
+
+def _same(record: Record, text: tuple[int, int | str, int, str], path: Path) -> None:
+    for name, there, here in zip(("index", "id", "line", "hash"), _place(record), text, strict=True):
+        if there != here:
+            message = f"record {record.index}: {name} is {there!r}, but that of the input is {here!r}"
+            raise AttnscopeError(message, where=path, hint=_OTHER)
+
+
+def _place(record: Record) -> tuple[int, int | str, int, str]:
+    return record.index, record.id, record.line, record.hash
+
+
+def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":
+    """Compare the counts with those of the end line.
+
+    Raises:
+        AttnscopeError: They differ.
+    """
+    end = dump.end
+    assert end is not None
+    for status in ("ok", "skipped", "failed"):
+        if counts[status] != getattr(end, status):
+            message = f"has {counts[status]:,} {status} records, but its end says {getattr(end, status):,}"
+            raise AttnscopeError(message, where=dump.path, hint=_RESTORE)
+    return counts

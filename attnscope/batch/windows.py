@@ -1,0 +1,277 @@
+"""Form the windows of a dump and compute their records: the same bits in whichever process this happens.
+
+Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
+depend on the input and the header alone, never on where an earlier run stopped.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
+from attnscope.batch.groups import TextSize, group_texts
+from attnscope.batch.header import Grouping
+from attnscope.batch.items import Item
+from attnscope.batch.records import Record
+from attnscope.request.options import on_command_line
+
+MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
+
+T = TypeVar("T")
+
+
+class TextWorker(Protocol[T]):
+    """What looks into texts."""
+
+    def prepare(self, item: Item) -> "T | Record":
+        """Prepare a text, or return the record of one that is skipped.
+
+        Raises:
+            AttnscopeError: The text cannot be looked into.
+        """
+
+    def size(self, ready: T) -> TextSize:
+        """Return the size of a prepared text."""
+
+    def start_window(self) -> None:
+        """Start a new window."""
+
+    def process(self, ready: Sequence[T]) -> list[Record]:
+        """Return the records of some texts that go through the model together.
+
+        Raises:
+            ModelError: The model cannot be read, so that none can be done.
+            MemoryExceeded: The run takes more memory than it may.
+            DeviceMemoryExceeded: They do not fit into a GPU's memory together.
+            AttnscopeError: One of them at least cannot be done.
+        """
+
+
+class OutOfTime(Exception):
+    """The time that a run may take is over."""
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Texts that were being computed when a process died.
+
+    Attributes:
+        alone: Numbers of the texts that run alone, since one of their group may have been the cause.
+        failed: Numbers of the texts that are given up, to the reason.
+    """
+
+    alone: Collection[int] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Window(Generic[T]):
+    """Texts that are sorted by length together.
+
+    Attributes:
+        items: In the order of the input.
+        ready: What was prepared of each, or its record if it is not computed.
+        sizes: How large each is.
+    """
+
+    items: list[Item]
+    ready: "list[T | Record]"
+    sizes: list[TextSize]
+
+
+@dataclass(frozen=True)
+class WindowRecords:
+    """Records of a window, the last of which are new.
+
+    Attributes:
+        items: The texts, in the order of the input.
+        records: Their records.
+        new: How many of these, the last ones, are not written yet.
+        by_group: The records as they went through the model, group by group.
+        seconds: What each took, by the number of the text.
+    """
+
+    items: list[Item]
+    records: list[Record]
+    new: int
+    by_group: list[list[Record]]
+    seconds: dict[int, float]
+
+
+@dataclass(frozen=True)
+class PartialWindow:
+    """A window that is being computed.
+
+    Attributes:
+        places: Places of its records that are not written yet.
+        found: Its records so far, by place.
+    """
+
+    places: range = range(0)
+    found: dict[int, Record] = field(default_factory=dict)
+
+
+class WindowComputer(Generic[T]):
+    """Forms windows and computes their records.
+
+    Args:
+        work: Looks into texts.
+        bounds: How large groups and windows may be.
+        holds: Number of values of one text that fit into memory; a window may have four times as many.
+        needs_all_records: Compute those records of a window, too, that are written.
+
+    Attributes:
+        partial: The window that is being computed.
+        suspects: Texts that were being computed when a process died.
+    """
+
+    def __init__(self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool) -> None:
+        self._work, self._bounds, self._holds, self._needs_all = work, bounds, holds, needs_all_records
+        self.partial, self.suspects = PartialWindow(), Suspects()
+
+    def windows(self, items: Iterable[Item]) -> "Iterator[Window[T]]":
+        """Yield the windows of some blocks of the input."""
+        items_of, ready_of, sizes = list[Item](), list[T | Record](), list[TextSize]()
+        values = tokens = number = 0
+        bounds = self._bounds
+        for item in items:
+            ready = self._prepared(item)
+            size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            full = values + size.values > bounds.window or 0 < bounds.most_tokens(number) < tokens + size.longest
+            if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
+                yield Window(items_of, ready_of, sizes)
+                items_of, ready_of, sizes = [], [], []
+                values, tokens, number = 0, 0, number + 1
+            items_of.append(item)
+            ready_of.append(ready)
+            sizes.append(size)
+            values, tokens = values + size.values, tokens + size.longest
+        if items_of:
+            yield Window(items_of, ready_of, sizes)
+
+    def _prepared(self, item: Item) -> "T | Record":
+        if item.text is None:
+            return record_of(item, "failed", error=str(item.error))
+        try:
+            ready = self._work.prepare(item)
+        except AttnscopeError as e:
+            return record_of(item, "failed", error=_without_location(e, item))
+        return ready
+
+    def compute(
+        self,
+        window: Window[T],
+        done: int,
+        on_records: Callable[[list[Record]], None],
+        on_group: Callable[[list[int]], None] = lambda indices: None,
+    ) -> WindowRecords:
+        """Compute the last records of a window.
+
+        Args:
+            window: The window.
+            done: How many of its records are written.
+            on_records: Called with the new records so far.
+            on_group: Called with the numbers of the texts that are computed next; what it raises ends the window.
+        """
+        first = 0 if self._needs_all else done
+        found = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
+        places = [place for place in range(len(window.items)) if place not in found]
+        self.partial = PartialWindow(range(done, len(window.items)), found)
+        by_group, seconds = list[list[Record]](), dict[int, float]()
+        self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
+        self._work.start_window()
+
+        def report_progress() -> None:
+            on_records([record for place, record in found.items() if place >= done])
+
+        for group in group_texts([window.sizes[place] for place in places], self._bounds):
+            chosen = [places[i] for i in group]
+            item, size = window.items[chosen[0]], window.sizes[chosen[0]]
+            if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
+                error = f"{size.held:,} numbers are more than memory holds"
+                found[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
+                continue
+            if max(chosen) >= first:
+                self._check_room([window.sizes[place].values for place in chosen], self._holds)
+                by_group.append(self._group_records(window, chosen, seconds, on_group))
+                found |= dict(zip(chosen, by_group[-1], strict=True))
+            report_progress()
+        report_progress()  # of those that were skipped or failed, too
+        records = [found[place] for place in range(first, len(window.items))]
+        return WindowRecords(window.items[first:], records, len(window.items) - done, by_group, seconds)
+
+    def _check_room(self, values: list[int], most: int) -> None:
+        """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
+
+        Raises:
+            AttnscopeError: What is written stays.
+        """
+        if sum(values) > most:
+            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
+            again = f"start a new dump with {arg('max_memory')} to keep fewer"
+            hint = f"run the same command with more free memory, or {again}"
+            raise AttnscopeError(found, hint=hint)
+
+    def _group_records(
+        self, window: Window[T], chosen: list[int], seconds: dict[int, float], on_group: Callable[[list[int]], None]
+    ) -> list[Record]:
+        """Compute a group's records; texts that may have ended a process run alone, or are given up."""
+        indices = [window.items[place].index for place in chosen]
+        suspected = any(index in self.suspects.alone or index in self.suspects.failed for index in indices)
+        found = list[Record]()
+        for part in [[place] for place in chosen] if suspected else [chosen]:
+            item = window.items[part[0]]
+            if item.index in self.suspects.failed:
+                found.append(record_of(item, "failed", error=self.suspects.failed[item.index]))
+                continue
+            on_group([window.items[place].index for place in part])
+            begun = time.perf_counter()
+            found += self._process([(window.items[place], window.ready[place]) for place in part])
+            took = time.perf_counter() - begun
+            tokens = sum(window.sizes[place].longest for place in part)
+            seconds |= {window.items[p].index: took * window.sizes[p].longest / max(1, tokens) for p in part}
+        return found
+
+    def _process(self, group: "list[tuple[Item, T | Record]]") -> list[Record]:
+        """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
+        ready = [one for _, one in group if not isinstance(one, Record)]
+        try:
+            return self._work.process(ready)
+        except (ModelError, MemoryExceeded):
+            raise
+        except AttnscopeError as e:
+            if len(group) == 1:
+                return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
+            size = -(-len(group) // 2) if isinstance(e, DeviceMemoryExceeded) else 1
+        # the error, whose traceback holds what the group had on the device, is gone by now
+        parts = [group[first : first + size] for first in range(0, len(group), size)]
+        return [record for part in parts for record in self._process(part)]
+
+
+def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:
+    """Return the record of a text, with what was found, or why there is nothing (`error`)."""
+    text = item.text
+    return Record(
+        item.index,
+        item.id,
+        item.line,
+        item.hash,
+        status,
+        text=None if text is None else text.text,
+        pair=None if text is None else text.pair,
+        context=None if text is None else text.context,
+        fields=item.fields,
+        **found,
+    )
+
+
+def location(item: Item) -> str:
+    """Return where in the input a text is."""
+    return item.text.where if item.text is not None else f"line {item.line}"
+
+
+def _without_location(error: AttnscopeError, item: Item) -> str:
+    """Return the error message without the item's location."""
+    where = None if error.parts.where == location(item) else error.parts.where
+    return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(on_command_line)

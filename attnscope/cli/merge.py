@@ -1,0 +1,38 @@
+"""The command `attnscope merge`: join the parts of a dump that were written with `--shard`."""
+
+from pathlib import Path
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.base.system.escape import escape_control
+from attnscope.cli.parameters import Given
+from attnscope.cli.process import print_notice
+from attnscope.cli.progress import progress
+
+EXAMPLES = """
+attnscope merge part-1.jsonl part-2.jsonl part-3.jsonl --status
+attnscope merge part-1.jsonl part-2.jsonl part-3.jsonl -o dump.jsonl
+"""
+
+
+def merge(given: Given) -> None:
+    """Join the parts of a dump that batch wrote with --shard.
+
+    The parts may be given in any order. The result is byte for byte the file that one process writes.
+    """
+    from attnscope.batch.convert import merge as make
+    from attnscope.batch.parts import describe_status, gather_parts_of
+
+    parts = [Path(part) for part in given.parts]
+    if not parts:
+        raise UsageError("no parts given", hint="pass what batch with --shard wrote, such as part-*.jsonl")
+    if given.status:
+        print(escape_control(describe_status(gather_parts_of(parts, count=True))))
+        return
+    if given.output is None:
+        raise UsageError("no output given", hint=f"add {arg('output', 'dump.jsonl')}, or {arg('status', True)}")
+    with progress(quiet=given.quiet) as bar:
+        on_progress = None if bar is None else lambda done, total: bar("merging", done, total)
+        end = make(parts, given.output, force=given.force, on_progress=on_progress)
+    if not given.quiet:
+        counts = [f"{getattr(end, name):,} {name}" for name in ("ok", "skipped", "failed") if getattr(end, name)]
+        print_notice("merged", f"{escape_control(str(given.output))} ({', '.join(counts) or 'no records'})")

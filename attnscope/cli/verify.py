@@ -1,0 +1,33 @@
+"""The command `attnscope verify`: check a finished dump against its checksums, its counts and its input."""
+
+from attnscope.base.system.escape import escape_control
+from attnscope.cli.parameters import Given
+from attnscope.cli.process import print_notice
+from attnscope.cli.progress import progress
+
+EXAMPLES = """
+attnscope verify dump.jsonl
+attnscope verify dump.jsonl --input texts.txt
+"""
+
+
+def verify(given: Given) -> None:
+    """Check that a finished dump is whole, and made of its input.
+
+    Every checksum, count and array is checked, and the header and every record are compared with the input.
+
+    Without --input, the file that the header names is read; if it is not there, the input is not compared.
+    """
+    from attnscope.batch.verify import verify as check
+
+    with progress(quiet=given.quiet) as bar:
+        found = check(given.dump, given.input, lambda done, total: bar and bar("verifying", done, total))
+    if given.quiet:
+        return
+    counts = [f"{found.counts[name]:,} {name}" for name in ("ok", "skipped", "failed") if found.counts[name]]
+    if found.input is None:
+        compared = f"its input {found.header.input.name} is not here and was not compared"
+    else:
+        compared = f"equal to the texts of {found.input}"
+    line = f"{given.dump} ({', '.join(counts) or 'no records'}): every checksum and count is right; {compared}"
+    print_notice("verified", escape_control(line))
