@@ -18,8 +18,8 @@ from attnscope.batch.summary import SlowText, Summary, SummaryCallback
 from attnscope.batch.windows import (
     OutOfTime,
     PartialWindow,
+    TextWindow,
     TextWorker,
-    Window,
     WindowComputer,
     WindowRecords,
     location,
@@ -129,7 +129,7 @@ class Runner(Generic[T]):
         self._on_progress(self.summary)
         return len(indices)
 
-    def _compute(self, window: Window[T], done: int) -> WindowRecords:
+    def _compute(self, window: TextWindow[T], done: int) -> WindowRecords:
         computed, tokens = self.summary.computed, self.summary.tokens
 
         def on_records(new: list[Record]) -> None:

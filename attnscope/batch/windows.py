@@ -66,7 +66,7 @@ class Suspects:
 
 
 @dataclass(frozen=True)
-class Window(Generic[T]):
+class TextWindow(Generic[T]):
     """Texts that are sorted by length together.
 
     Attributes:
@@ -130,7 +130,7 @@ class WindowComputer(Generic[T]):
         self._work, self._bounds, self._holds, self._needs_all = work, bounds, holds, needs_all_records
         self.partial, self.suspects = PartialWindow(), Suspects()
 
-    def windows(self, items: Iterable[Item]) -> "Iterator[Window[T]]":
+    def windows(self, items: Iterable[Item]) -> "Iterator[TextWindow[T]]":
         """Yield the windows of some blocks of the input."""
         items_of, ready_of, sizes = list[Item](), list[T | Record](), list[TextSize]()
         values = tokens = number = 0
@@ -140,7 +140,7 @@ class WindowComputer(Generic[T]):
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
             full = values + size.values > bounds.window or 0 < bounds.most_tokens(number) < tokens + size.longest
             if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
-                yield Window(items_of, ready_of, sizes)
+                yield TextWindow(items_of, ready_of, sizes)
                 items_of, ready_of, sizes = [], [], []
                 values, tokens, number = 0, 0, number + 1
             items_of.append(item)
@@ -148,7 +148,7 @@ class WindowComputer(Generic[T]):
             sizes.append(size)
             values, tokens = values + size.values, tokens + size.longest
         if items_of:
-            yield Window(items_of, ready_of, sizes)
+            yield TextWindow(items_of, ready_of, sizes)
 
     def _prepared(self, item: Item) -> "T | Record":
         if item.text is None:
@@ -161,7 +161,7 @@ class WindowComputer(Generic[T]):
 
     def compute(
         self,
-        window: Window[T],
+        window: TextWindow[T],
         done: int,
         on_records: Callable[[list[Record]], None],
         on_group: Callable[[list[int]], None] = lambda indices: None,
@@ -214,7 +214,7 @@ class WindowComputer(Generic[T]):
             raise AttnscopeError(found, hint=hint)
 
     def _group_records(
-        self, window: Window[T], chosen: list[int], seconds: dict[int, float], on_group: Callable[[list[int]], None]
+        self, window: TextWindow[T], chosen: list[int], seconds: dict[int, float], on_group: Callable[[list[int]], None]
     ) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone, or are given up."""
         indices = [window.items[place].index for place in chosen]
