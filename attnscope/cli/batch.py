@@ -108,6 +108,8 @@ def _order(name: str, given: Given) -> "DumpConfig":
     from attnscope.cli.run_config import run_config
 
     layer, head = join_label(given.layer, given.head)
+    if head.pairs:
+        head.numbers(0, "head")  # refuses them: a record has the same heads of every layer
     names = ("top", "by", "special", "stages", "pool", "truncate", "column", "skip", "limit", "shard")
     settings = Settings(
         layer=str(layer),

@@ -241,7 +241,7 @@ LAYER = Option(
 HEAD = replace(
     LAYER,
     name="head",
-    help=f"Heads, in the same form, or L2H3. {_AUTO_HEAD}",
+    help=f"Heads, in the same form, or L2H3,L0H1. {_AUTO_HEAD}",
     read=parse_indices_or_label("head"),
     metavar="HEADS",
     short="-H",

@@ -36,13 +36,17 @@ class IndexSelection:
         word: The word; None for numbers.
         ranges: Inclusive ranges; negative numbers count from the end.
         slice: Start, stop and step of a Python slice instead of ranges; None for none.
+        pairs: Of heads, layer and head of each, if not every layer has the same; `ranges` are then all their numbers.
     """
 
     word: Literal["auto", "all", "mean"] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
     slice: tuple[int | None, int | None, int | None] | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
+        if self.pairs:
+            return ",".join(f"L{layer}H{head}" for layer, head in self.pairs)
         if self.slice is not None:
             edges = self.slice if self.slice[2] is not None else self.slice[:2]
             return ":".join("" if edge is None else str(edge) for edge in edges)
@@ -60,14 +64,24 @@ class IndexSelection:
             return False
         return len(self.ranges) <= 1 and all(low == high for low, high in self.ranges)
 
-    def numbers(self, count: int, what: str, where: str | None = None) -> Sequence[int]:
+    def numbers(self, count: int, what: str, where: str | None = None, *, by_layer: bool = False) -> Sequence[int]:
         """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
 
         A word or a single range returns a `range`, since a config may claim a billion layers.
 
+        Args:
+            count: Layers, or heads of a layer.
+            what: `layer` or `head`.
+            where: What an error names; None for the option.
+            by_layer: The caller obeys `pairs`.
+
         Raises:
-            UsageError: A number is outside 0 … count − 1, or ranges hold more numbers than any model has.
+            UsageError: A number is outside 0 … count − 1, ranges hold more numbers than any model has, or the caller
+                takes the same heads of every layer.
         """
+        if self.pairs and not by_layer:
+            hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
+            raise UsageError(f"'{self}' has other heads in each layer", where=where or arg(what), hint=hint)
         if self.word:
             return range(count)
         if self.slice is not None:
@@ -109,19 +123,27 @@ def extremes(numbers: Sequence[int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HeadLabel:
-    """A layer and a head in one word, such as `L2H3`, as `--layer` or `--head`."""
+    """Layer and head in one word, such as `L2H3`, or several such words, as `--layer` or `--head`."""
 
-    layer: int
-    head: int
+    pairs: tuple[tuple[int, int], ...]
     written: str
+
+    def selections(self) -> tuple[IndexSelection, IndexSelection]:
+        """Return the layers and the heads that are meant."""
+        layers, heads = (dict.fromkeys(pair[n] for pair in self.pairs) for n in (0, 1))
+        of_heads = IndexSelection.of(heads)
+        if len(set(self.pairs)) < len(layers) * len(heads):
+            of_heads = replace(of_heads, pairs=self.pairs)
+        return IndexSelection.of(layers), of_heads
 
 
 def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
     """Return a reader of layers or heads that also takes the label of a head."""
 
     def read(text: str) -> IndexSelection | HeadLabel:
-        match = _UNIT.fullmatch(text.strip())
-        return HeadLabel(int(match[1]), int(match[2]), text) if match else parse_indices(text, name)
+        labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
+        pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
+        return HeadLabel(pairs, text) if len(pairs) == len(labels) else parse_indices(text, name)
 
     return read
 
@@ -138,7 +160,7 @@ def join_label(
     if label is None:
         assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
-    meant = IndexSelection.of([label.layer]), IndexSelection.of([label.head])
+    meant = label.selections()
     for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
         same = (
             given in (number, AUTO, ALL)

@@ -279,7 +279,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     layers, heads = present_layers(run.layer, source), run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
-    heads.numbers(c.n_heads, "head")
+    heads.numbers(c.n_heads, "head", by_layer=True)
     if run.by == "projected" and not source.has_projection:
         hint = f"use {arg('by', 'weight')} or {arg('by', 'value')}"
         raise UsageError("the model's output projection was not found", where=arg("by", "projected"), hint=hint)
@@ -368,7 +368,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     run, source, c, text_plans = plan.run, plan.source, plan.config, plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
-    heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head"))
+    heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head", by_layer=True))
     longest = max(
         len(tokens)
         for text_plan in text_plans

@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
 from attnscope.base.errors import UsageError
+from attnscope.cli import main
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_mask, used_mask
 from attnscope.request.masks.terms import MatrixFile
@@ -293,3 +296,23 @@ def test_what_is_no_cut_is_refused(typed, said):
         parse_cut(typed, "--cut")
     assert said in error.value.message
     assert error.value.where == "--cut" and error.value.hint
+
+
+def test_labels_of_several_heads_select_these_and_no_others(capsys):
+    layers, heads = join_labels("auto", "L2H1,L0H3,L2H0")
+    assert (str(layers), str(heads)) == ("2,0", "L2H1,L0H3,L2H0")
+    assert main(["run", "the bank", "--head", "L2H1,L0H3,L2H0", "--format", "json"]) == 0
+    heads = json.loads(capsys.readouterr().out)["texts"][0]["heads"]
+    assert [(head["layer"], head["head"]) for head in heads] == [(2, 1), (0, 3), (2, 0)]
+
+
+def test_labels_that_name_the_same_heads_of_every_layer_are_numbers():
+    assert tuple(map(str, join_labels("auto", "L2H1,L0H1"))) == ("2,0", "1")
+
+
+@pytest.mark.parametrize(
+    "command", [["batch", "texts.txt", "-o", "out.jsonl"], ["ablate", "the bank", "--each", "head"]]
+)
+def test_heads_that_differ_between_layers_are_refused_if_a_command_has_the_same_in_each(command, capsys):
+    assert main([*command, "--head", "L2H1,L0H3"]) == 2
+    assert "--head: 'L2H1,L0H3' has other heads in each layer; name heads of one layer" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def choose_heads(
     Raises:
         UsageError: A number is out of range.
     """
-    all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head"))
+    all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head", by_layer=True))
     if layers.word == "mean":
         return _over_mean_layer(ranking, tuple(all_layers), heads, all_heads)
     reason = None
@@ -136,6 +136,9 @@ def choose_heads(
             units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
+    if heads.pairs:
+        named = {(unit.layers[0], unit.heads[0]): unit for unit in units}
+        return [named[pair] for pair in dict.fromkeys(heads.pairs)]
     return units
 
 
