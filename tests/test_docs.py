@@ -78,6 +78,17 @@ def save_weights(folder):
     (folder / "my-lora" / "adapter_config.json").write_text(json.dumps(config))
 
 
+def save_chats(folder):
+    """A chat template, the chat of the page, the same with its documents in another order, and a file of both."""
+    shutil.copyfile(ROOT / "tests/chat/templates/phi3.jinja", folder / "my-llama" / "chat_template.jinja")
+    (chat,) = (json.loads(block) for block in blocks(DOCS / "chats.md", "json"))
+    system, user = chat["messages"]
+    other = [system, user | {"content": [user["content"][n] for n in (1, 0, 2)]}]
+    for name, value in (("chat.json", chat), ("other.json", other)):
+        (folder / name).write_text(json.dumps(value))
+    (folder / "chats.jsonl").write_text(f"{json.dumps(chat)}\n{json.dumps(other)}\n")
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A folder with every file and model that the examples name."""
@@ -92,6 +103,7 @@ def inputs(tmp_path_factory):
     for name, kind in MODELS.items():
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
     save_weights(folder)
+    save_chats(folder)
     for name in ("report.json", "before.json", "after.json"):
         assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 8)).astype(np.float32)
@@ -155,6 +167,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
         "python.md": {"python"},
         "doctor.md": {"python"},
         "dumps.md": {"python", "sql"},
+        "chats.md": {"json"},
         "other-engines.md": {"python", "cpp"},
     }.get(page.name, set())
     assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known

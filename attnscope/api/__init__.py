@@ -78,7 +78,7 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
     """Show what attention does with a text, as `attnscope run` does.
 
     Args:
-        text: The text, or several; None if `spans` has the texts that it consists of, or with `qkv`.
+        text: The text, or several; None if `messages` or `qkv` are given, or `spans` has the texts that it consists of.
         options: `model` (a folder, the name of a bundled sample, or a model of transformers in memory) or `config`, and
             how it runs: see OpenArguments. What to compute and keep: see ModelInspectArguments.
 
@@ -94,7 +94,7 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
     """Explain the attention of one token step by step, as `attnscope explain` does.
 
     Args:
-        text: The text; None only with `qkv`.
+        text: The text; None if `messages` are given, or with `qkv`.
         options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
 
     Raises:
@@ -128,11 +128,11 @@ def heads(
         return opened.heads(text, **rest)
 
 
-def ablate(text: str, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
+def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
     """Cut heads, layers or edges out of attention and measure what changes, as `attnscope ablate` does.
 
     Args:
-        text: The text.
+        text: The text; None if `messages` are given.
         options: The model, as for `inspect`; what to cut: see ModelAblateArguments.
 
     Returns:
@@ -193,7 +193,7 @@ def doctor(
 
 
 def compare(
-    text: str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]],
+    text: str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]] | None = None,
     *others: str | InspectResult | os.PathLike[str],
     **options: Unpack[CompareArguments],
 ) -> CompareResult:
@@ -273,7 +273,7 @@ def declared_studies() -> list[str]:
 def study_function(name: str) -> Any:
     """Return the function of a study that has no code of its own here: it takes a text, and the command's options."""
 
-    def call(text: str | Sequence[str], **options: Any) -> Result[Any]:
+    def call(text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
         names = {"model", *OpenArguments.__annotations__}
         opened = {each: value for each, value in options.items() if each in names}
         with OpenModel(opened.pop("model", None), opened) as model:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import indices, mask_of, positions, run_values, texts_of
+from attnscope.api.options import indices, mask_of, positions, run_values, several_chats, texts_of
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.api.running import new_session, opened, running
 from attnscope.base.errors import UsageError
@@ -44,9 +44,11 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     Raises:
         UsageError: There are several lists, or nothing to compare.
     """
-    given = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
+    given: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
     given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}  # read once
     several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
+    if several_chats(given.get("messages")):
+        several["messages"] = list(given["messages"])
     if len(several) > 1:
         hint = "compare one thing at a time; write a selection that all sides share as a tuple, such as layer=(0, 1)"
         raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
@@ -68,6 +70,8 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
 
 
 def _label(axis: str, value: Any) -> str:
+    if axis == "messages":
+        return "chat"
     if axis == "hide":
         return "none" if value is None else str(positions("hide")(value))
     if axis == "mask":
@@ -119,6 +123,7 @@ def compare_sides(
         run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
         value = session.source(run).name if axis == "model" else _label(axis, side[axis])
         runs.append((value, run))
+    axis = "text" if axis == "messages" else axis  # chats become texts
     key = runs[0][1].key
     whole = [(value, side_of(axis, run)) for value, run in runs]
     selected = [name for name in ("layer", "head") if options.get(name) is not None]

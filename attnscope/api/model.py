@@ -119,7 +119,7 @@ class OpenModel:
         run = self._run(texts, {name: value for name, value in options.items() if name != "keys"})
         return explore_model(run, opener, options)
 
-    def study(self, name: str, text: str | Sequence[str], **options: Any) -> Result[Any]:
+    def study(self, name: str, text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
         """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
         check_names(name, options, (*CallArguments.__annotations__, *(option.name for option in options_of(name))))
         return Result(self._answer(name, text, options))
@@ -144,17 +144,19 @@ class OpenModel:
 
         check_names("heads", options, ModelHeadsArguments)
         question = asks_one_number(options)
-        if text is None and question and self._given is None:
+        named = text is not None or options.get("messages") is not None or self._given is not None
+        if question and not named:
             raise UsageError("no text given", where="text", hint="give one, or several")
-        built_in = text is None and self._given is None
-        with self._call(options, TEXTS if built_in else text) as (session, texts):
+        with self._call(options, text if named else TEXTS) as (session, texts):
             others = {
                 name: value for name, value in options.items() if name != "measure"
             }  # one number, not over layers
-            run = self._run(() if built_in else texts, others)
+            run = self._run(texts if named else (), others)
             return (ask_one_number if question else measure_roles)(run, options, session)
 
-    def ablate(self, text: str, **options: Unpack[ModelAblateArguments]) -> AblationResult | EffectsResult:
+    def ablate(
+        self, text: str | None = None, **options: Unpack[ModelAblateArguments]
+    ) -> AblationResult | EffectsResult:
         """See attnscope.ablate."""
         check_names("ablate", options, ModelAblateArguments)
         with self._call(options, text) as (session, texts):
@@ -165,13 +167,14 @@ class OpenModel:
         check_names("check", options, ModelCheckArguments)
         allowed = options.get("tolerance")
         limit = None if allowed is None else tolerance("tolerance")(allowed)
-        with self._call(options, CHECKED_TEXTS if text is None else text) as (session, texts):
+        named = text is not None or options.get("messages") is not None
+        with self._call(options, text if named else CHECKED_TEXTS) as (session, texts):
             from attnscope.studies.check.run import check
 
-            return CheckResult(check(self._run(texts, options), limit, session=session, built_in=text is None))
+            return CheckResult(check(self._run(texts, options), limit, session=session, built_in=not named))
 
     def compare(
-        self, text: str | Sequence[str], *others: str, **options: Unpack[ModelCompareArguments]
+        self, text: str | Sequence[str] | None = None, *others: str, **options: Unpack[ModelCompareArguments]
     ) -> CompareResult:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)

@@ -26,6 +26,7 @@ from attnscope.request.arguments import (
     some_of,
     text,
 )
+from attnscope.request.chat import chat_of
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import MaskTerm, MatrixFile
 from attnscope.request.options import COMPARE, RUN, Option
@@ -81,6 +82,7 @@ class TorchTensor(Protocol):
 
 
 Model = str | os.PathLike[str] | PretrainedModel
+Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
 Mask = str | BoolMatrix | TorchTensor
 
@@ -138,6 +140,9 @@ class CallArguments(TypedDict, total=False):
     """Arguments of every call about its text.
 
     Attributes:
+        messages: Messages of a chat in place of the text, rendered with the model's own chat template: a list of dicts
+            with role and content, or a dict with `messages` and what else `apply_chat_template` takes, such as
+            `documents`; or a list of such chats.
         context: The text that provides keys and values in cross-attention; for several texts, one for each or one for
             all.
         spans: How to divide the text into named spans, which `query` and `key` may then name: `sentences`, `lines`,
@@ -148,6 +153,7 @@ class CallArguments(TypedDict, total=False):
         progress: Function that receives the current step, how much of it is done, and its total.
     """
 
+    messages: Messages | Sequence[Messages] | None
     context: str | Sequence[str | None] | None
     spans: Spans | None
     truncate: bool
@@ -390,11 +396,22 @@ def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[
 
 
 def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
-    """Return the texts of a call, each with its pair and context.
+    """Return the texts of a call, each with its pair and context, or its chats.
 
     Raises:
         UsageError: They are no texts, or there is not a pair or context for each.
     """
+    if (messages := options.get("messages")) is not None:
+        for name, value in (("text", text), *((name, options.get(name)) for name in ("pair", "context"))):
+            if value is not None:
+                raise UsageError(f"messages and {name} cannot be used together", hint=f"leave {name} out")
+        if not isinstance(options.get("spans"), str | Mapping | None):
+            hint = "use a word such as 'turns', marks, or names with ranges of the rendered text"
+            raise UsageError("texts as spans cannot be used with messages", where="spans", hint=hint)
+        named = [("messages", messages)]
+        if several_chats(messages):
+            named = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
+        return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named)
     text, spans = _divided(text, options.get("spans"))
     if isinstance(text, str):
         texts, names = [text], ["text"]
@@ -449,6 +466,14 @@ def _spans(value: Any) -> SpanRequest:
     if isinstance(value, str):
         return parse_spans(value)
     return SpanRequest("ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ())
+
+
+def several_chats(messages: Any) -> bool:
+    """Tell whether these are chats, not the messages of one."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
+        return False
+    first = messages[0]
+    return isinstance(first, list | tuple) or (isinstance(first, Mapping) and "messages" in first)
 
 
 def _several(name: str, values: Any) -> list[Any]:

@@ -12,6 +12,7 @@ import msgspec
 from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.batch.input_lines import decode_line, read_lines
 from attnscope.findings.codec import decode_json
+from attnscope.request.chat import CHAT_KEYS, MESSAGES, chat_of
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.request.text_files import MAX_LINE
@@ -52,8 +53,11 @@ def _digest(data: bytes) -> str:
 
 
 def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
-    text = TextInput(values["text"], values.get("pair"), values.get("context"), where=f"{name}:{line}")
-    number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
+    text = TextInput(
+        values["text"], values.get("pair"), values.get("context"), f"{name}:{line}", chat=values.get("chat")
+    )
+    given = (text.text, text.pair, text.context) if text.chat is None else text.chat
+    number = _digest(msgspec.json.encode(given))
     return Item(index, line, _named(values.get("id"), line), number, text, fields)
 
 
@@ -76,7 +80,7 @@ def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
 
 
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """Yield one JSON object a line, blank lines left out."""
+    """Yield one JSON object a line, blank lines left out; a line that is a list has the messages of a chat."""
     index = 0
     for number, start, line in read_lines(file):
         if line is not None and not line.strip():
@@ -84,13 +88,21 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
         members: dict[str, Any] = {}
         try:
             text = decode_line(line, start)
-            members = _member(text, dict[str, msgspec.Raw], None)
+            members = _members(text)
             _check_depth(text)
             item = _text_item(index, number, name, *_object(dict(members), column))
         except AttnscopeError as e:
             item = _failed_item(index, number, line or b"", e, _id(members))
         yield item
         index += 1
+
+
+def _members(text: str) -> dict[str, Any]:
+    """Return the members of a line, not decoded."""
+    if text.lstrip().startswith("["):
+        return {MESSAGES: msgspec.Raw(text.encode())}
+    members: dict[str, Any] = _member(text, dict[str, msgspec.Raw], None)
+    return members
 
 
 def _id(members: dict[str, Any]) -> int | str | None:
@@ -104,9 +116,14 @@ def _id(members: dict[str, Any]) -> int | str | None:
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the members into those we know and the others, which are copied."""
-    if column not in members:
-        raise AttnscopeError(f"no member '{column}'", hint=f"set {arg('column')} to the member that holds the text")
-    known = {"text": _member(members.pop(column), str, column)}
+    if column in members:
+        known: dict[str, Any] = {"text": _member(members.pop(column), str, column)}
+    elif MESSAGES in members:
+        given = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
+        known = {"text": "", "chat": chat_of(given, MESSAGES)}
+    else:
+        hint = f"set {arg('column')} to the member that holds the text"
+        raise AttnscopeError(f"no member '{column}' or '{MESSAGES}'", hint=hint)
     for key in [key for key in _KINDS if key in members]:
         known[key] = _member(members.pop(key), _KINDS[key], key)
     for key, data in members.items():

@@ -258,7 +258,7 @@ def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: A
         item.line,
         item.hash,
         status,
-        text=None if text is None else text.text,
+        text=None if text is None or (text.chat and not text.rendered) else text.text,
         pair=None if text is None else text.pair,
         context=None if text is None else text.context,
         fields=item.fields,

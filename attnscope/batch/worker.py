@@ -23,6 +23,7 @@ from attnscope.request.memory import MemoryLimit, layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import parse_indices, parse_positions
+from attnscope.run.chats import render_text
 from attnscope.run.plan import RunPlan, plan_for_texts
 from attnscope.run.record_plan import make_record_spec
 from attnscope.run.session import Session, attend, new_window, prepare
@@ -130,6 +131,8 @@ class ModelWorker:
 
     def prepare(self, item: Item) -> PreparedText | Record:
         """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
+        assert item.text is not None
+        item = replace(item, text=render_text(item.text, self._source))
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"

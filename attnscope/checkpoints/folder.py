@@ -10,6 +10,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
+from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
 from attnscope.checkpoints.tensor_names import pair_mxfp4, refuse_quantised, unwrap_names
 
@@ -36,6 +37,7 @@ class Folder:
         stamps: The files with tensors as they were when their headers were read.
         tokenizer: Content of the tokenizer.json, if it was built from another file.
         replaced: The base's tensors that an adapter replaces, by name.
+        chat: Its chat templates, if they are in no file of their own; None if files have them.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Folder:
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
     tokenizer: bytes | None = None
     replaced: dict[str, TensorInfo] = field(default_factory=dict)
+    chat: ChatTemplates | None = None
 
     @property
     def config_path(self) -> Path:

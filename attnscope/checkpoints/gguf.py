@@ -13,6 +13,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import format_value, open_regular, read_at_most
+from attnscope.checkpoints.chat.templates import gguf_templates
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.gguf_header import GgufHeader, read_gguf_header
 from attnscope.checkpoints.headers import TensorInfo
@@ -138,6 +139,7 @@ def open_gguf(path: Path) -> Folder:
         details=details,
         stamps={path: header.stamp},
         tokenizer=tokenizer,
+        chat=gguf_templates(header.metadata, path),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, listed
 from attnscope.base.files.reading import as_object, read_json
+from attnscope.checkpoints.chat.templates import TEMPLATE_FILE, TEMPLATE_FOLDER
 from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_INDEX, SINGLE
 from attnscope.checkpoints.hub_cache import cache_folder, is_repository
 from attnscope.checkpoints.locating import MODULES, transformer_folder
@@ -19,6 +20,7 @@ _T = TypeVar("_T")
 _SMALL = (
     CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentence_bert_config.json",
+    TEMPLATE_FILE,
 )  # fmt: skip
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _SHOWN = 3  # names of files in an error
@@ -71,6 +73,8 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
     else:
         raise _lacks(hub.name, "safetensors", names)
     yield from (prefix + file for file in _SMALL if prefix + file in names)
+    templates = f"{prefix}{TEMPLATE_FOLDER}/"
+    yield from sorted(name for name in names if name.startswith(templates) and name.endswith(".jinja"))
     yield from weights
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import GenerationRules
 from attnscope.checkpoints.tokenization.given import GivenTokens
@@ -59,6 +60,7 @@ class ModelSource:
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
         generation: How the checkpoint wants texts continued.
         begin: Id of the token that its config names as the begin of a text; None if it names none.
+        chat: Reads its chat templates.
     """
 
     name: str
@@ -92,6 +94,7 @@ class ModelSource:
     predicts: PredictionKind | None = None
     generation: GenerationRules = field(default_factory=GenerationRules)
     begin: int | None = None
+    chat: Callable[[], ChatTemplates] = ChatTemplates
 
     def require_model(self, what: str) -> None:
         """Refuse what has to run layers.
@@ -149,14 +152,22 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
 
 
 def tokenize(
-    source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool
+    source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool, special: bool = True
 ) -> tuple[list[Token], list[str]]:
     """Return the tokens of one text, checked against what the model can take, and notes on what was done to them.
+
+    Args:
+        source: The model.
+        text: The text.
+        pair: The second text of a pair.
+        where: Where it came from, for errors.
+        truncate: Truncate a text that exceeds the model's limit.
+        special: Add the special tokens of the tokenizer; a rendered chat has its own.
 
     Raises:
         AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
     """
-    tokens, notes = source.tokenizer.encode(text, pair, where=where), list[str]()
+    tokens, notes = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
     c = source.config
     if source.decoder_start is not None and where != arg("context"):
         # as in training: the start, then the text, without the special token that ends it

@@ -1,7 +1,7 @@
 """Find the tokenizer of a checkpoint, or the one that `--tokenizer` names: a tokenizer.json, or what one is made of."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -123,7 +123,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     """
     from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
 
-    written = {name: read_file(path / name, cap=_MAX_OPTIONS) for name in _OPTIONS if name in present}
+    written = _read_options(path, present)
     options = _options(path, written)
     stated = options.get("tokenizer_class") or config.get("tokenizer_class")
     name = str(stated).removesuffix("Fast") if stated else None
@@ -140,6 +140,23 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     used = data | written
     digest = sha256(b"".join(sha256(used[name]).digest() for name in sorted(used))).hexdigest()
     return FoundTokenizer(tokenizer, {name: len(used[name]) for name in used}, digest)
+
+
+def read_options(path: Path, present: Collection[str]) -> dict[str, Any]:
+    """Read what a folder's files say about special tokens, the treatment of texts, and chat templates.
+
+    Args:
+        path: The folder.
+        present: Names of its files.
+
+    Raises:
+        AttnscopeError: A file cannot be read.
+    """
+    return _options(path, _read_options(path, present))
+
+
+def _read_options(path: Path, present: Collection[str]) -> dict[str, bytes]:
+    return {name: read_file(path / name, cap=_MAX_OPTIONS) for name in _OPTIONS if name in present}
 
 
 def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:

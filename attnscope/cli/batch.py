@@ -41,6 +41,11 @@ def batch(given: Given) -> None:
     """
     from attnscope.cli.batch_progress import progress
 
+    if given.file is not None and given.chat is not None:
+        raise UsageError(f"FILE and {arg('chat')} cannot be used together", hint="pass one of them")
+    if given.chat is not None and given.format not in (None, "jsonl"):
+        raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", given.format), hint="remove it")
+    given.file = given.file if given.chat is None else given.chat
     if given.file is None and not given.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = given.file or "-"
@@ -120,9 +125,10 @@ def _order(name: str, given: Given) -> "DumpConfig":
         **{name: getattr(given, name) for name in names},
     )
     run = run_config((), given, pool=None)
+    format = given.format if given.chat is None else "jsonl"
     return DumpConfig(
         name,
-        given.format,
+        format,
         given.output,
         settings,
         run,

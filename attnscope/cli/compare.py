@@ -106,6 +106,7 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
     from attnscope.studies.compare.runs import compare_runs, side_of
 
     axis, values = _axis(several)
+    compared = "text" if axis == "chat" else axis  # chats become texts
     window = PRINTED if is_table(given) else None
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
@@ -115,15 +116,16 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
         for name, option in _COMPARED.items():
             default = option.read(option.default) if option.read and option.default is not None else option.default
             setattr(side, name, value if name == axis else several.get(name, [default])[0])
-        if side.text not in read:
-            read[side.text] = read_texts(side)
-        run = run_config(read[side.text], side, window=window)
+        named = side.text, side.chat
+        if named not in read:
+            read[named] = read_texts(side)
+        run = run_config(read[named], side, window=window)
         if window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
-        runs.append((_spelled(axis, value), side_of(axis, run)))
+        runs.append((_spelled(axis, value), side_of(compared, run)))
 
     with progress(quiet=given.quiet) as on_progress:
-        return compare_runs(axis, runs, given.key, on_progress, tolerance, selected=selected)
+        return compare_runs(compared, runs, given.key, on_progress, tolerance, selected=selected)
 
 
 def _spelled(axis: str, value: Any) -> str:

@@ -37,6 +37,13 @@ def is_picture(given: Given) -> bool:
     )
 
 
+def is_page(given: Given) -> bool:
+    """Tell whether findings are written as a page to walk through."""
+    return given.output is not None and any(
+        one.page and one.ending == given.output.suffix.lower() for one in FILE_FORMATS
+    )
+
+
 def check_output(given: Given, command: str) -> None:
     """Refuse an output that cannot be written before any work is done.
 
@@ -68,20 +75,27 @@ def check_output(given: Given, command: str) -> None:
     check_target(given.output, force=given.force)
 
 
-def deliver(findings: Any, given: Given, listing: "Listing | None" = None, **detail: "Unpack[Detail]") -> None:
+def deliver(
+    findings: Any,
+    given: Given,
+    listing: "Listing | None" = None,
+    every_head: Any = None,
+    **detail: "Unpack[Detail]",
+) -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
         findings: What was found.
         given: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
+        every_head: Of a page: the same findings with every head in summary.
         **detail: How much is shown on a terminal, in addition to what `given` says.
 
     Raises:
         AttnscopeError: It cannot be written.
     """
     if given.output is not None:
-        _to_file(findings, given, listing)
+        _to_file(findings, given, listing, every_head)
     elif given.format == "json":
         from attnscope.findings.codec import json_parts
 
@@ -108,10 +122,18 @@ def put(
     parts = present(
         findings, format=format, precision=given.precision, listing=listing, data_only=given.quiet, **detail
     )
-    draw(parts, console(given.color))
+    screen = console(given.color)
+    if not (given.pager and sys.stdout.isatty()):
+        draw(parts, screen)
+        return
+    from attnscope.cli.pager import write_paged
+
+    with screen.capture() as captured:
+        draw(parts, screen)
+    write_paged(captured.get())
 
 
-def _to_file(findings: Any, given: Given, listing: "Listing | None") -> None:
+def _to_file(findings: Any, given: Given, listing: "Listing | None", every_head: Any) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 
@@ -124,6 +146,7 @@ def _to_file(findings: Any, given: Given, listing: "Listing | None") -> None:
         listing=listing,
         look=given.look,
         data_only=given.quiet,
+        every_head=every_head,
     )
     size = write_atomic(path, parts, force=given.force)
     if not given.quiet:

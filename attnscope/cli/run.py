@@ -2,7 +2,7 @@
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
-from attnscope.request.selection import PRINTED
+from attnscope.request.selection import PAGE, PRINTED, WALKED
 
 EXAMPLES = """
 attnscope run "The bank by the river"
@@ -27,7 +27,7 @@ def run(given: Given) -> None:
     tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much
     each token contributes to every token over several layers.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_picture, is_table
+    from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
 
@@ -41,16 +41,23 @@ def run(given: Given) -> None:
     asked = run_config(
         read_texts(given),
         given,
-        window=PRINTED if is_table(given) else None,
+        window=PAGE if is_page(given) else PRINTED if is_table(given) else None,
         picture=is_picture(given),
         target=given.target if given.by == "logit" else None,
         by="weight" if given.by == "logit" else given.by,
+        **({"stages": WALKED} if is_page(given) and given.stages is None else {}),
     )
     from attnscope.studies.rollout.run import reporter
 
+    every_head = None
     with progress(quiet=given.quiet) as on_progress:
-        report = reporter(asked)(asked, on_progress)
-    deliver(report, given, brief="stages" not in given.typed, words=given.words, ids=given.ids)
+        if is_page(given) and given.measure == "weights":
+            from attnscope.run.session import inspect_every_head
+
+            report, every_head = inspect_every_head(asked, on_progress)
+        else:
+            report = reporter(asked)(asked, on_progress)
+    deliver(report, given, None, every_head, brief="stages" not in given.typed, words=given.words, ids=given.ids)
 
 
 def _check_printed(given: Given) -> None:

@@ -85,6 +85,8 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
         UsageError: There is no text, or there are two sources of one.
         AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
+    if getattr(given, "chat", None) is not None:
+        return (_chat(given),)
     if getattr(given, "qkv", None) is not None:
         return _given_texts(given)
     text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
@@ -123,6 +125,28 @@ def read_lines(given: Given) -> "tuple[TextInput, ...]":
         AttnscopeError: The file cannot be read, or is not UTF-8.
     """
     return _from_file(given.file, None, quiet=given.quiet)
+
+
+def _chat(given: Any) -> "TextInput":
+    """Return the messages that `--chat` names.
+
+    Raises:
+        UsageError: Another option names a text, or the file has something other than messages.
+        AttnscopeError: The file or standard input cannot be read, or is not JSON.
+    """
+    from attnscope.base.files.reading import parse_json, read_file
+    from attnscope.request.chat import chat_of
+    from attnscope.request.run_config import TextInput
+
+    for name in ("text", "file", "pair", "context", "keep_newline"):
+        if getattr(given, name, None):
+            hint = f"remove {arg(name)}: the messages are the text"
+            raise UsageError(f"{arg('chat')} and {arg(name)} cannot be used together", hint=hint)
+    if given.chat == "-":
+        where, data = "standard input", _standard_input(keep_newline=True, quiet=given.quiet).encode()
+    else:
+        where, data = given.chat, read_file(Path(given.chat), cap=_LONGEST)
+    return TextInput("", where=where, chat=chat_of(parse_json(data, where), where))
 
 
 def _given_texts(given: Any) -> "tuple[TextInput, ...]":

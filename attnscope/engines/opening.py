@@ -5,6 +5,7 @@ The native engine's models are opened without importing torch.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
+from attnscope.checkpoints.chat.files import chat_templates
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import OWN, check_counts, open_config
 from attnscope.checkpoints.families.heads import separate_head
@@ -128,12 +130,13 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         ignored_keys=described.ignored_keys,
     )
     try:
-        return find_tokenizer(folder, run.tokenizer).give_to(source)
+        tokenizer = find_tokenizer(folder, run.tokenizer)
     except AttnscopeError as e:
         if needs_tokenizer or run.tokenizer is not None:
             raise
         missing = MissingTokenizer(e.line(on_command_line))
         return replace(source, tokenizer=missing, notes=(*source.notes, *missing.notes))
+    return replace(tokenizer.give_to(source), chat=partial(chat_templates, folder, tokenizer))
 
 
 def _predicts(config: ModelConfig) -> PredictionKind | None:

@@ -29,6 +29,9 @@ class RowWeights(Protocol):
     def entropy(self) -> Any:
         """Return −Σ α log₂ α, (B, h, r)."""
 
+    def max_score(self) -> Any:
+        """Return the largest masked score, (B, h, r)."""
+
     def on_first(self) -> Any:
         """Return the weight on the first key, (B, h, r)."""
 
@@ -54,6 +57,7 @@ class WholeRows:
 
     Attributes:
         weights: α, (Q, K).
+        masked: Scaled scores, −inf where a key is not allowed, (Q, K).
         query: Position of every query, (Q, 1).
         key: Position of every key, (1, K).
         tokens: The tokens that keys stand for.
@@ -61,6 +65,7 @@ class WholeRows:
     """
 
     weights: Array
+    masked: Array
     query: Array
     key: Array
     tokens: Sequence[Token]
@@ -91,6 +96,7 @@ class RowStatistic:
         phrase: Format of its average in a header; None if headers do not show it.
         place: Order in a header.
         added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
+        linear: Whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'.
     """
 
     name: str
@@ -103,6 +109,7 @@ class RowStatistic:
     phrase: str | None = None
     place: int = 0
     added: bool = False
+    linear: bool = True
 
 
 def _weight_on(
@@ -153,11 +160,12 @@ def _on_others(rows: WholeRows) -> Array:
 ROW_STATISTICS = (
     RowStatistic(
         "entropy",
-        "−Σ α log₂ α, in bits; of a mean, the mean over its heads, not the entropy of the mean weights.",
+        "−Σ α log₂ α, in bits; null for a mean over layers of a text that is shown as a map.",
         lambda row: row.entropy(),
         _entropy,
         phrase="entropy {:.2f} bits",
         place=6,
+        linear=False,
     ),
     RowStatistic(
         "first",
@@ -208,8 +216,18 @@ ROW_STATISTICS = (
         place=4,
         added=True,
     ),
+    RowStatistic(
+        "max_score",
+        "Largest scaled score of the row on a key that the mask allows, which QK-Clip limits; of a mean, of the mean "
+        "scores; null as entropy is.",
+        lambda row: row.max_score(),
+        lambda rows: rows.masked.max(-1),
+        added=True,
+        linear=False,
+    ),
 )
 STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
+LINEAR = {statistic.name: statistic.linear for statistic in ROW_STATISTICS}
 KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTICS if statistic.key_token is not None}
 WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
 

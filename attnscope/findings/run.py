@@ -7,6 +7,7 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
+from attnscope.findings.chat import ChatText
 from attnscope.findings.flow import TokenFlow
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
@@ -188,6 +189,7 @@ class TextReport(msgspec.Struct, frozen=True):
         padding: How many of the last tokens are padding; 0 unless padding is shown.
         flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
         spans: Weights between spans of the text (`--spans`), in every layer and head; None unless requested.
+        chat: How messages became the text (`--chat`); None for a text.
     """
 
     index: int
@@ -206,6 +208,7 @@ class TextReport(msgspec.Struct, frozen=True):
     flows: list[TokenFlow] = []
     padding: int = 0
     spans: SpanReport | None = None
+    chat: ChatText | None = None
 
     @property
     def sources(self) -> list[Token]:

@@ -44,7 +44,9 @@ _SMALLEST = -87.0  # above it, e^x is surely a normal float32; e^x of others cou
 _SERIES = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
-def softmax(masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], strongest: NDArray[Any]) -> NDArray[Any]:
+def softmax(
+    masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], strongest: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Compute the softmax of every row, its entropy, and its largest weights.
 
     These are ranked by their scores, which order them as weights do, and also order those that have become 0.
@@ -57,17 +59,18 @@ def softmax(masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], s
         strongest: Receives these weights, (n, count); 0 where fewer keys are allowed.
 
     Returns:
-        −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key.
+        −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key. The largest score of
+        every row, likewise; −inf there.
     """
     n, size = masked.shape
-    totals = np.empty((n, 2))
+    totals = np.empty((n, 3))
     work = np.empty(2 * CHUNK + -(-size // (CHUNK * LANES)) * LANES, np.float32)
     addresses = (array.ctypes.data for array in (masked, weights, totals, places, strongest, work))
     _softmax(*addresses, n, size, places.shape[1])
-    total, weighted = totals.T  # Σ e^(s − largest), and the sum of its terms times s − largest
+    total, weighted, largest = totals.T  # Σ e^(s − largest), and the sum of its terms times s − largest
     bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)  # since log w = (s − largest) − log Σ
     bits = np.maximum(bits, 0, dtype=np.float32)
-    return bits
+    return bits, largest.astype(np.float32)
 
 
 def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], query: int) -> NDArray[Any]:
@@ -128,8 +131,9 @@ def _write_softmax(module: ir.Module) -> None:
                 with _loop(b, b.mul(n_chunks, _LONG(2))) as number:
                     shares.store(b, b.fmul(shares.load(b, number), _everywhere(b, factor)), number)
         shares.put_rest(b)
-        for k, variable in enumerate((total, weighted)):
-            b.store(b.load(variable, typ=_DOUBLE), _at(b, totals, b.add(b.mul(i, _LONG(2)), _LONG(k)), _DOUBLE))
+        of_row = (b.load(total, typ=_DOUBLE), b.load(weighted, typ=_DOUBLE), b.fpext(largest, _DOUBLE))
+        for k, number in enumerate(of_row):
+            b.store(number, _at(b, totals, b.add(b.mul(i, _LONG(3)), _LONG(k)), _DOUBLE))
         with _loop(b, count) as j:
             place = b.load(_at(b, places, b.add(first, j), _LONG), typ=_LONG)
             found = b.icmp_signed(">=", place, _LONG(0))

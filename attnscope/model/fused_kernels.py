@@ -13,7 +13,7 @@ CHUNKS: tl.constexpr = tl.constexpr(5)  # that a row keeps: as many as keys are 
 SLOTS: tl.constexpr = tl.constexpr(8)  # a row's places in memory: the next power of two
 STATISTICS = (
     "log_sum", "entropy", "distance", "first", "self", "within_16", "within_64", "within_256", "within_1024", "special",
-    "punctuation", "content", "sink",
+    "punctuation", "content", "sink", "max_score",
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def layer_kernel(
     """Compute a block of BM rows of one head of one text.
 
     Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32; NORMS (B, H / SHARE, n), logarithms, read
-    if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32; STATS (13, B, H, n) float32; KEPT (B, H, n, SLOTS) int32.
+    if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32; STATS (14, B, H, n) float32; KEPT (B, H, n, SLOTS) int32.
     """
     # the last blocks, which are the longest under a causal mask, first
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
@@ -159,6 +159,7 @@ def layer_kernel(
     tl.store(STATS + 10 * step + at, punctuation * share + seen, mask=inside)
     tl.store(STATS + 11 * step + at, content * share + seen, mask=inside)
     tl.store(STATS + 12 * step + at, sink * share + seen, mask=inside)
+    tl.store(STATS + 13 * step + at, tl.where(m == float("-inf"), float("nan"), m), mask=inside)
     kept = KEPT + at * SLOTS
     tl.store(kept, p0, mask=inside)
     tl.store(kept + 1, p1, mask=inside)

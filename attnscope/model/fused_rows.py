@@ -76,6 +76,10 @@ class FusedRows:
         """Return the entropy of every row, in bits."""
         return self.numbers["entropy"]
 
+    def max_score(self) -> Tensor:
+        """Return the largest masked score."""
+        return self.numbers["max_score"]
+
     def on_first(self) -> Tensor:
         """Return the weight on the first key."""
         return self.numbers["first"]

@@ -94,12 +94,14 @@ class RowSummary:
     Attributes:
         loops: The compiled loops.
         entropy: In bits, (B, h, q).
+        largest: Largest masked score, (B, h, q); −inf without an allowed key.
         places: Places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed.
         strongest: These weights, (B, h, q, count); 0 where fewer keys are allowed.
     """
 
     loops: ModuleType
     entropy: Tensor
+    largest: Tensor
     places: Tensor
     strongest: Tensor
 
@@ -132,8 +134,9 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     shape = masked.shape[:3]
     strongest = masked.new_empty(*shape, count)
     places = torch.empty_like(strongest, dtype=torch.int64)
-    entropy = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
-    return RowSummary(loops, torch.from_numpy(entropy).view(shape), places, strongest)
+    found = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
+    entropy, largest = (torch.from_numpy(values).view(shape) for values in found)
+    return RowSummary(loops, entropy, largest, places, strongest)
 
 
 def _rows(tensor: Tensor) -> NDArray[Any]:

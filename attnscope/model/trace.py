@@ -9,6 +9,7 @@ from attnscope.model.recorders import (
     SUM_RECORDERS,
     FindingsRecorder,
     MatrixRecorder,
+    MeanRowRecorder,
     PackedMatrices,
     RecordedTokens,
     RowRecorder,
@@ -53,6 +54,7 @@ class UnitRecorders:
         rows: Row statistics of each layer.
         sums: What is summed over rows, by the part that it is.
         head: Which of the recorders' heads is this unit's; 0 for a mean.
+        mean_rows: Statistics of the mean rows that are kept; None where nothing is averaged, or no row is kept.
     """
 
     matrices: MatrixRecorder
@@ -61,6 +63,7 @@ class UnitRecorders:
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
     head: int = 0
+    mean_rows: MeanRowRecorder | None = None
 
 
 @dataclass
@@ -137,9 +140,12 @@ def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
     matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
     contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if "top" in w.parts else None
     rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts]
-    sums = _sums(unit.heads, trace, mean=True)
+    sums, mean_rows = _sums(unit.heads, trace, mean=True), None
+    complete = w.counted if len(unit.layers) == 1 else w.rows  # of several layers, whole rows are kept until the last
+    if rows and complete:
+        mean_rows = MeanRowRecorder(unit.heads, complete, tokens.sources, len(unit.layers))
     for place, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
-        every = [*exact, *rows[place : place + 1], *sums.values()]
+        every = [*exact, *rows[place : place + 1], mean_rows, *sums.values()]
         trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
-    return UnitRecorders(matrices, None, contributions, rows, sums)
+    return UnitRecorders(matrices, None, contributions, rows, sums, mean_rows=mean_rows)

@@ -118,6 +118,14 @@ TEXTS = (
     ),
     Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files"),
     Option(
+        "chat",
+        TEXT,
+        "Read messages instead (JSON: a list of role and content, or an object with messages, documents and tools) and "
+        "render them with the model's own chat template; - reads standard input.",
+        metavar="FILE|-",
+        complete="files",
+    ),
+    Option(
         "keep_newline",
         TEXT,
         "Keep the last newline of standard input, which echo adds but some chat prompts end with.",
@@ -361,6 +369,7 @@ _LOOKS = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
+    Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
@@ -442,7 +451,7 @@ RUN = (
     *THE_MACHINE,
 )
 COMPARE = (
-    *_compared(TEXTS, "text"),
+    *_compared(TEXTS, "text", "chat"),
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer"),
     *_compared(
         tuple(
@@ -825,6 +834,14 @@ BATCH = (
         metavar="FILE",
         argument=True,
     ),
+    Option(
+        "chat",
+        INPUT,
+        "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a chat on each line "
+        "(its messages, or an object with messages); - reads standard input.",
+        metavar="FILE|-",
+        complete="files",
+    ),
     choice(
         "format",
         INPUT,
@@ -835,7 +852,7 @@ BATCH = (
     Option(
         "column",
         INPUT,
-        "Column or JSON member that holds the text.",
+        "Column or JSON member that holds the text; a JSON object without it may have messages of a chat.",
         arguments.text(arg("column")),
         "NAME",
         "text",

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from attnscope.base.errors import arg
+from attnscope.request.chat import Chat, RenderedChat
 from attnscope.request.masks.terms import MaskTerm, Own
 from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
 from attnscope.request.spans import SpanRange, SpanRequest
@@ -19,7 +20,8 @@ class TextInput(msgspec.Struct, frozen=True):
         context: The text that provides keys and values in cross-attention.
         where: Origin of the text, for errors: `TEXT`, or a file and a line.
         spans: Named ranges of this text; none where RunConfig.spans says how it is divided.
-        turns: Turns of a chat, in order; its other characters are the template's. Empty for a text that is no chat.
+        chat: Messages that the text is rendered from, once the model is known; None for a text.
+        rendered: How they were rendered; None before that.
     """
 
     text: str
@@ -27,7 +29,18 @@ class TextInput(msgspec.Struct, frozen=True):
     context: str | None = None
     where: str = arg("text")
     spans: tuple[SpanRange, ...] = ()
-    turns: tuple[SpanRange, ...] = ()
+    chat: Chat | None = None
+    rendered: RenderedChat | None = None
+
+    @property
+    def turns(self) -> tuple[SpanRange, ...]:
+        """Characters of each message of a chat; what none covers is the template's own."""
+        return () if self.rendered is None else self.rendered.turns
+
+    @property
+    def adds_special(self) -> bool:
+        """Special tokens are added to it; a chat template writes its own."""
+        return self.rendered is None
 
 
 class RunConfig(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
 from attnscope.run.attribution_plan import attribution_bytes, target_notes
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
+from attnscope.run.summary_plan import summary_bytes
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 
 if TYPE_CHECKING:
@@ -99,7 +100,12 @@ class RunPlan:
 
 
 def make_plan(
-    run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None, *, sides: int = 1
+    run: RunConfig,
+    source: ModelSource,
+    continued: Mapping[int, list[Token]] | None = None,
+    *,
+    sides: int = 1,
+    every_head: bool = False,
 ) -> RunPlan:
     """Plan what the user asked, checked against the model and the texts.
 
@@ -108,6 +114,7 @@ def make_plan(
         source: The model.
         continued: By a text's number, its tokens with those that the model continued it by.
         sides: Runs like this one whose findings are kept at the same time, to be compared.
+        every_head: Every head is recorded in summary, too; see run.every_head.
 
     Raises:
         UsageError: A layer, head, position or word is not there.
@@ -132,6 +139,9 @@ def make_plan(
     if sides > 1:
         plan = replace(plan, sides=sides)
         more["other sides"] = (sides - 1) * _side_bytes(plan)
+    if every_head:
+        plan = replace(plan, n_layers_run=source.config.n_layers)
+        more["every head"] = sides * summary_bytes(run, source.config, plan.text_plans, plan.stages)
     return fit_to_memory(plan, more, hint=hint)
 
 
@@ -386,6 +396,8 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     drawn *= drawn_heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
     if "mean" in (plan.layers.word, plan.heads.word):
         width += 4 * longest  # mean contributions over every key
+    if plan.layers.word == "mean":
+        width += 2 * longest  # mean weights and scores, until the last layer is added
     cells = layers * heads * rows * width
     return MemoryDemand(
         layers=plan.n_layers_run,

@@ -29,7 +29,9 @@ from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO, FEW
 from attnscope.run.attribution_plan import target_ids
+from attnscope.run.chats import chat_text, render_chats
 from attnscope.run.cost import allowed_pairs
+from attnscope.run.every_head import summarised, summary_trace
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
 from attnscope.run.prediction_plan import plan_generation
 from attnscope.run.record_plan import make_record_spec
@@ -95,6 +97,15 @@ class Session:
             self.sources[key] = open_source(run, self.texts) if live is None else live.open(run)
         return self.sources[key]
 
+    def open(self, run: RunConfig) -> tuple[ModelSource, RunConfig]:
+        """Open the model that a run names, and render the chats among its texts with its template.
+
+        Raises:
+            AttnscopeError: The model cannot be read, or messages cannot be rendered.
+        """
+        source = self.source(run)
+        return source, render_chats(run, source)
+
     def load(self, plan: RunPlan, times: int = 1) -> "tuple[LoadedModel, torch.device]":
         """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
 
@@ -144,15 +155,42 @@ def inspect(
         AttnscopeError: The model, the texts or the memory do not allow it.
         UsageError: A selection does not fit the model or the text.
     """
+    return _inspect(run, progress, session, sides, summary=False)[0]
+
+
+def inspect_every_head(
+    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None, *, sides: int = 1
+) -> tuple[Report, Report]:
+    """Return what `inspect` does, and every head of the model in summary, of the same pass; see run.every_head.
+
+    Args:
+        run: What the user asked.
+        progress: See inspect.
+        session: See inspect.
+        sides: See inspect.
+
+    Raises:
+        AttnscopeError: See inspect.
+        UsageError: See inspect.
+    """
+    report, summary = _inspect(run, progress, session, sides, summary=True)
+    assert summary is not None
+    return report, summary
+
+
+def _inspect(
+    run: RunConfig, progress: ProgressCallback | None, session: Session | None, sides: int, *, summary: bool
+) -> tuple[Report, Report | None]:
     session = session or Session(run.texts, progress)
-    source = session.source(run)
+    source, run = session.open(run)
     continued = None if not run.generate else _continue(run, source, session)
     grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
-    plan = make_plan(run, source, grown, sides=sides)
+    plan = make_plan(run, source, grown, sides=sides, every_head=summary)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)
-    trace = attend(plan, batch, engine, session.progress, spans=spans)
+    every_head = summary_trace(plan, batch, engine) if summary else None
+    trace = attend(plan, batch, engine, session.progress, spans=spans, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
@@ -165,7 +203,11 @@ def inspect(
         texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     made = provenance(source, run, device, values)
-    return Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+    report = Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+    if every_head is None:
+        return report, None
+    whole = [summarised(plan, i, every_head, text) for i, text in enumerate(texts)]
+    return report, msgspec.structs.replace(report, texts=whole)
 
 
 def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
@@ -347,6 +389,7 @@ def attend(
     record_spec: RecordSpec | None = None,
     *,
     spans: "SpanRecorders | None" = None,
+    every_head: "Trace | None" = None,
 ) -> "Trace":
     """Choose the heads, where that is left to us, and record what was asked for of them.
 
@@ -357,6 +400,7 @@ def attend(
         on_progress: See `inspect`.
         record_spec: What to record; None for the content of a Report.
         spans: Recorders of the weights between spans, which see one pass over all layers; None for none.
+        every_head: Recorders of every head, which see that pass, too; None for none.
 
     Raises:
         AttnscopeError: A score is not finite.
@@ -366,7 +410,9 @@ def attend(
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
-    beside = {} if spans is None else spans.recorders
+    beside: Mapping[int, Sequence[Recorder]] = {} if spans is None else spans.recorders
+    if every_head is not None:
+        beside = _merged(beside, every_head.recorders)
     heads, hidden = select_heads(plan, batch, engine, on_progress, beside)
     trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
     final = bool(plan.predicted) and hidden is None
@@ -374,7 +420,9 @@ def attend(
     made = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = made if final else hidden
     if batch.tokens.real.device.type != "cpu":
-        trace.to_cpu()
+        for one in (trace, every_head):
+            if one is not None:
+                one.to_cpu()
     return trace
 
 
@@ -487,6 +535,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         list(text_plan.hidden),
         predictions,
         padding=text_plan.padding,
+        chat=chat_text(text, text_plan.tokens),
     )
     return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed, FEW)
 

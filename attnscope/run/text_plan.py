@@ -106,7 +106,8 @@ def plan_text(
         AttnscopeError: The text does not fit the model.
     """
     _check_context(text, source)
-    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)
+    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)
+    notes = [*(text.rendered.notes if text.rendered else ()), *notes]
     if continued is not None:
         tokens = continued
         rows = [position - 1 for position, token in enumerate(tokens) if token.made]

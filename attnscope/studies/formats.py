@@ -31,6 +31,7 @@ class Drawing:
         listing: Of a survey of heads: which of them are listed; None for a choice by the format.
         look: Of pictures.
         data_only: Whether remarks are left out.
+        every_head: Of a page: the same findings with every head in summary; None if there are none.
     """
 
     precision: int = 2
@@ -38,6 +39,7 @@ class Drawing:
     listing: "Listing | None" = None
     look: Look = "figure"
     data_only: bool = False
+    every_head: Any = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def export(
     listing: "Listing | None" = None,
     look: Look = "figure",
     data_only: bool = False,
+    every_head: Any = None,
 ) -> Iterator[bytes]:
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
@@ -83,13 +86,14 @@ def export(
         listing: For a survey of heads, which heads are listed.
         look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
         data_only: Leave out header, remarks and notes of formats made for reading.
+        every_head: Of a page: the same findings with every head in summary; None if there are none.
 
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
     found = format_for(path, kind_of(findings))
     check_look(path, look)
-    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only))
+    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head))
 
 
 def check_look(path: Path, look: Look) -> None:
@@ -169,7 +173,7 @@ def _html(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.views.page import as_html
 
     settings: Any = {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
-    parts = present(findings, format="page", options=False, **settings)
+    parts = present(findings, format="page", options=False, every_head=drawing.every_head, **settings)
     yield from as_html(parts, title_of(findings))
 
 

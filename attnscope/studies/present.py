@@ -26,6 +26,7 @@ def present(
     options: bool = True,
     listing: "Listing | None" = None,
     data_only: bool = False,
+    every_head: Any = None,
     **detail: Unpack[Detail],
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
@@ -39,10 +40,11 @@ def present(
         listing: Of a survey of heads, or of effects: which of them are listed.
         data_only: Leave out the header, remarks, notes and options, but not the label of random weights, nor a mask
             that is not the model's own.
+        every_head: Of a page: the same findings with every head in summary; None if there are none.
         **detail: How much is shown.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)
-    parts = kind_of(findings).show(findings, settings, Display(format, listing))
+    parts = kind_of(findings).show(findings, settings, Display(format, listing, every_head))
     return _only_data(parts) if data_only else parts
 
 

@@ -31,10 +31,12 @@ class Display:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
         listing: Which heads or effects are listed; None for a choice by the format.
+        every_head: Of a page: the same findings with every head in summary; None if there are none.
     """
 
     format: Format = "table"
     listing: "Listing | None" = None
+    every_head: Any = None
 
 
 @dataclass(frozen=True)

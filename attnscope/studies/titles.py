@@ -14,6 +14,7 @@ def title_of(findings: Any) -> str:
     if text is None:
         made = getattr(findings, "provenance", None)
         text = "" if made is None else made.model.rsplit("/", 1)[-1]
+    text = " ".join(text.split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST].rsplit(" ", 1)[0] + "…"
     command = kind_of(findings).typed or kind_of(findings).name

@@ -92,6 +92,7 @@ def test_every_argument_is_drawn():
         "trust_config",
         "target",
         "spans",
+        "messages",
         "qkv",
     }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others

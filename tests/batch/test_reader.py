@@ -205,7 +205,7 @@ def test_standard_input_is_kept_so_that_it_can_be_read_twice(monkeypatch):
         (b'{"text":"caf\xe9"}', "byte 0xe9 at byte 12 of the line (30 of the file) is not UTF-8"),
         (b'{"text":"\\ud800"}', "not valid JSON"),
         (b'{"text":', "not valid JSON"),
-        (b"[1]", "not valid JSON"),
+        (b"[1]", "message 0: is a number, not an object"),
         (b'{"txt":"a"}', "no member 'text'"),
         (b'{"text":7}', "text: Expected 'str', got 'int'"),
         (b'{"text":null}', "text: Expected 'str', got 'null'"),

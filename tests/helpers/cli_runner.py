@@ -46,6 +46,7 @@ def on_terminal(kind, *args, env, stop_at=None):
     Ctrl-C follows where it has seen `stop_at`.
     """
     ours, theirs = pty.openpty()
+    env = {"PAGER": "", **env}  # a pager would wait for a key
     changed = {name: value for name, value in environment(**env).items() if env.get(name, "") is not None}
     process = Process(kind, *args, stdin=theirs, stdout=theirs, stderr=theirs, env=changed)
     os.close(theirs)

@@ -81,6 +81,7 @@ def test_softmax_and_entropy_are_as_exact_as_float32(size: int, spread: float) -
     assert (ours[visible] <= 8e-6 * exact[visible]).all()
     entropy = torch.special.entr(exact).sum(-1) / np.log(2)
     torch.testing.assert_close(found.entropy.double(), entropy, rtol=2e-6, atol=2e-6)
+    assert torch.equal(found.largest, masked.amax(-1))
     places = masked.sort(dim=-1, descending=True, stable=True).indices[..., : min(3, size)]
     none = masked.gather(-1, places) == -torch.inf
     assert torch.equal(found.places, places.masked_fill(none, -1))
@@ -121,7 +122,9 @@ def test_weights_may_overwrite_scores(size: int) -> None:
 
 def sums(weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
     nothing = torch.empty(0)
-    return row_summary.RowSummary(compiled_rows, nothing, nothing, nothing).sums(weights, kinds, reaches, query)
+    return row_summary.RowSummary(compiled_rows, nothing, nothing, nothing, nothing).sums(
+        weights, kinds, reaches, query
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)

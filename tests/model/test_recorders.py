@@ -1,7 +1,9 @@
 """What recorders keep equals what whole tensors say: cells, means, rankings, statistics of rows."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,7 @@ from attnscope.findings.row_statistics import WITHIN
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import MatrixMask, intersect
-from attnscope.model.recorders import MatrixRecorder, RowRecorder, TopRecorder, strongest
+from attnscope.model.recorders import MatrixRecorder, MeanRowRecorder, RowRecorder, TopRecorder, strongest
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
@@ -169,16 +171,38 @@ def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], coun
 def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     heads, rows, sources = data.draw(st.permutations(some(data, n_heads))), some(data, n_queries), case.sources
-    recorder, whole = RowRecorder(heads, rows, sources), MatrixRecorder(["weights"], heads, rows, range(n_keys))
+    recorder = RowRecorder(heads, rows, sources)
+    whole = MatrixRecorder(["weights", "masked"], heads, rows, range(n_keys))
     run(case, recorder, whole)
     for b in range(case.sizes[0]):
         weights = whole.compute()["weights"][b].double().numpy()
         kinds = sources.special[b].numpy(), sources.kinds["punctuation"][b].numpy()
         real = sources.real[b].numpy()
         expected = row_statistics(weights, *kinds, queries=rows, aligned=sources.same, real=real)
+        expected["max_score"] = whole.compute()["masked"][b].double().numpy().max(-1)
         none = ~case.allowed[b, rows].any(-1)
         for name, kept in recorder.recorded.items():
             close(kept[b], torch.from_numpy(expected[name]).masked_fill(none, torch.nan))
+
+
+@given(cases(), st.data(), st.integers(1, 2))
+def test_statistics_of_mean_rows_are_those_of_the_mean_matrix(case: Case, data: st.DataObject, layers: int) -> None:
+    _, n_heads, _, n_keys = case.sizes
+    heads, rows = some(data, n_heads), some(data, case.sizes[2])
+    recorder = MeanRowRecorder(heads, rows, case.sources, layers)
+    whole = MatrixRecorder(["weights", "masked"], heads, rows, range(n_keys), mean=True)
+    for layer in range(layers):
+        attend(
+            replace(case.inputs, layer=layer, q=case.inputs.q * (1 - layer / 2)),
+            [recorder, whole],
+            need_output=False,
+            tile_elements=max(1, case.tile // (layer + 1)),
+        )
+    weights, masked = (whole.compute()[stage].double().numpy() for stage in ("weights", "masked"))
+    entropy = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(-1)
+    close(recorder.recorded["entropy"], torch.from_numpy(entropy))
+    largest = masked.max(-1)
+    close(recorder.recorded["max_score"], torch.from_numpy(np.where(largest == -np.inf, np.nan, largest)))
 
 
 @pytest.mark.parametrize("heads", [[0, 3, 2], [0, 3, 2, 1], [3, 2, 1, 0]])

@@ -39,6 +39,8 @@ class PageData:
         raw = self.raw(reference)
         if "decimals" not in reference:
             return raw
+        if reference.get("falls"):
+            raw = np.concatenate([raw[:1].astype(np.int64), raw[:1].astype(np.int64) - np.cumsum(raw[1:], axis=0)])
         return np.where(raw == reference["missing"], np.nan, raw / 10.0 ** reference["decimals"])
 
 

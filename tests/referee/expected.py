@@ -20,7 +20,8 @@ U = 2.0**-24
 ROUNDINGS = 210.0
 STAGES = ("scores", "scaled", "masked", "weights", "output")
 STATISTICS = (
-    "entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN), "punctuation"
+    "entropy", "first", "special", "self", "other", "distance", *(f"within_{n}" for n in WITHIN), "punctuation",
+    "max_score",
 )  # fmt: skip
 
 
@@ -120,6 +121,9 @@ class Attention:
                 bits = np.log2(np.where(w > 0, w, 1.0))
                 off = self._sum(-bits - 1 / np.log(2))
                 return Number(np.where(self.dead, np.nan, -(w * bits).sum(-1)), off.slack)
+            case "max_score":
+                value = np.where(self.dead, np.nan, self.masked.max(-1))
+                return Number(value, np.broadcast_to(self.delta[:, None], value.shape))
             case "sink":
                 assert self.sink is not None
                 off = self.growth[..., 0] * self.sink * (1 - self.sink) + 4 * U
@@ -169,8 +173,21 @@ class Unit:
         return mean([one.number(name)[head] for one in self.layers for head in self.heads])
 
     def statistic(self, name: str) -> Number:
-        """A statistic of every row, (Q,)."""
+        """A statistic of every row, (Q,); of a mean that of its rows, where that is no mean of the heads'."""
+        if name in ("entropy", "max_score") and not self.single and len(self.layers) * len(self.heads) > 1:
+            return self._of_mean_rows(name)
         return mean([one.statistic(name)[head] for one in self.layers for head in self.heads])
+
+    def _of_mean_rows(self, name: str) -> Number:
+        if name == "max_score":
+            scores = self.number("masked")
+            visible = np.all([one.used for one in self.layers], axis=0)
+            value = np.where(visible, scores.value, -np.inf).max(-1)
+            return Number(np.where(value == -np.inf, np.nan, value), scores.slack.max(-1))
+        weights = self.number("weights")
+        bits = np.log2(np.where(weights.value > 0, weights.value, 1.0))
+        slack = (weights.slack * (np.abs(bits) + 2)).sum(-1) + 32 * U
+        return Number(-(weights.value * bits).sum(-1), slack)
 
     def columns(self, rows: Sequence[int]) -> Number:
         """The weight that every key gets from these rows, (K,)."""

@@ -1,6 +1,6 @@
 // Reads the data of a page: see attnscope/views/page/container.py, which writes it.
 
-export type Ref = { "@": number; decimals?: number; missing?: number };
+export type Ref = { "@": number; decimals?: number; missing?: number; falls?: boolean };
 type Product = { product: [Ref, Ref]; d: Ref | "none" };
 type Staged = { of: string; how: "weights" | "scaled"; scale?: number; allowed?: Ref | null; d: Ref | "none" };
 export type Source = Ref | Product | Staged;
@@ -69,6 +69,11 @@ export class Data {
     const raw = this.raw(ref);
     if (ref.decimals === undefined) return raw as Float32Array;
     const factor = 10 ** ref.decimals;
+    if (ref.falls) {
+      // every rank is stored as what it is less than the one before
+      const rank = raw.length / this.shape(ref)[0]!;
+      for (let i = rank; i < raw.length; i++) raw[i] = Number(raw[i - rank]) - Number(raw[i]);
+    }
     return Float64Array.from(raw as Uint16Array, (step) => (step === ref.missing ? Number.NaN : step / factor));
   }
 
@@ -132,11 +137,11 @@ function softmax(masked: Matrix): Float32Array {
     for (let c = 0; c < columns; c++) most = Math.max(most, data[r * columns + c]!);
     let total = 0;
     for (let c = 0; c < columns; c++) {
-      const value = data[r * columns + c]! - most;
-      powers[c] = exponential(value, factorials);
-      total = c ? total + powers[c]! : powers[c]!;
+      powers[c] = Math.fround(exponential(Math.fround(data[r * columns + c]! - most), factorials));
+      total += powers[c]!;
     }
-    for (let c = 0; c < columns; c++) found[r * columns + c] = powers[c]! / total;
+    const share = Math.fround(1 / Math.fround(total));
+    for (let c = 0; c < columns; c++) found[r * columns + c] = powers[c]! * share;
   }
   return found;
 }
@@ -149,7 +154,7 @@ const words = new Uint32Array(power.buffer);
 function exponential(x: number, factorials: number[]): number {
   if (Number.isNaN(x)) return x;
   if (x < -700) return 0;
-  const k = Math.floor(x * 1.4426950408889634 + 0.5);
+  const k = Math.floor(x * Math.LOG2E + 0.5);
   const r = x - k * LN2_HIGH - k * LN2_LOW;
   let total = 1 / factorials[12]!;
   for (let n = 11; n >= 0; n--) total = total * r + 1 / factorials[n]!;

@@ -24,11 +24,13 @@ export interface HeatProps {
   cursor?: [number, number];
   onCursor?: (row: number, column: number) => void;
   onHover?: (cell: [number, number] | null) => void;
-  marked?: (row: number, column: number) => boolean;
   height?: number;
   limit?: number; // largest size of a cell
   id?: string;
   legend?: string;
+  // Draws a cell instead of its colour.
+  paint?: (g: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, size: number) => void;
+  onEnter?: () => void;
 }
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
@@ -114,10 +116,6 @@ export function Heat(props: HeatProps) {
       ArrowDown: [r + 1, c],
       ArrowLeft: [r, c - 1],
       ArrowRight: [r, c + 1],
-      k: [r - 1, c],
-      j: [r + 1, c],
-      h: [r, c - 1],
-      l: [r, c + 1],
       PageUp: [r - page, c],
       PageDown: [r + page, c],
       Home: [r, 0],
@@ -128,6 +126,7 @@ export function Heat(props: HeatProps) {
     else if (event.key === "+" || event.key === "=") zoomTo(1.5);
     else if (event.key === "-") zoomTo(1 / 1.5);
     else if (event.key === "0") setZoom(0);
+    else if (event.key === "Enter" && props.onEnter) props.onEnter();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -335,7 +334,13 @@ function draw(
   small.getContext("2d")!.putImageData(picture, 0, 0);
   g.imageSmoothingEnabled = cell * ratio < 1;
   g.drawImage(small, left, top, shownColumns * cell, shownRows * cell);
-  const gap = cell >= 14 ? 1 : 0;
+  if (props.paint) {
+    g.clearRect(left, top, shownColumns * cell, shownRows * cell);
+    g.imageSmoothingEnabled = false;
+    for (let r = 0; r < shownRows; r++)
+      for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * cell, cell);
+  }
+  const gap = cell >= 14 && !props.paint ? 1 : 0;
   if (gap) {
     g.strokeStyle = css(look.page);
     g.lineWidth = 1;
@@ -350,17 +355,8 @@ function draw(
     }
     g.stroke();
   }
-  numbers(g, props, theme, layout, r0, c0);
+  if (!props.paint) numbers(g, props, theme, layout, r0, c0);
   labels(g, props, layout, r0, c0, cursor, hover, look);
-  for (let r = 0; props.marked && r < shownRows; r++)
-    for (let c = 0; c < shownColumns; c++)
-      if (props.marked(r0 + r, c0 + c)) {
-        g.strokeStyle = look.cursor;
-        g.lineWidth = 1;
-        g.setLineDash([3, 2]);
-        g.strokeRect(left + c * cell + 1, top + r * cell + 1, cell - 2, cell - 2);
-        g.setLineDash([]);
-      }
   for (const [spot, wide] of [
     [hover, 1],
     [cursor, 2],

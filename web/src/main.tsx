@@ -1,6 +1,5 @@
 import "./style.css";
 import { render } from "preact";
-import { useState } from "preact/hooks";
 import { type Data, type Header, read } from "./data";
 import { Nodes } from "./parts";
 import { startTheme, toggleTheme, useTheme } from "./theme";
@@ -9,7 +8,6 @@ const VERSION = 1;
 
 function Page({ header, data }: { header: Header; data: Data }) {
   const theme = useTheme();
-  const [copied, setCopied] = useState(false);
   return (
     <>
       <header class="top">
@@ -17,18 +15,6 @@ function Page({ header, data }: { header: Header; data: Data }) {
           <bdi>{header.title}</bdi>
         </h1>
         <span class="tools">
-          {header.command && (
-            <button
-              type="button"
-              title={header.command}
-              onClick={() => {
-                void navigator.clipboard?.writeText(header.command);
-                setCopied(true);
-              }}
-            >
-              {copied ? "copied" : "copy command"}
-            </button>
-          )}
           <button
             type="button"
             onClick={toggleTheme}
@@ -39,7 +25,7 @@ function Page({ header, data }: { header: Header; data: Data }) {
         </span>
       </header>
       <main>
-        <Nodes nodes={header.nodes} data={data} header={header} />
+        <Nodes nodes={header.nodes} data={data} />
       </main>
       <footer>made by attnscope; this page loads nothing and sends nothing</footer>
     </>

@@ -1,7 +1,6 @@
 // Draws the nodes of attnscope/views/page/lowering.py. All text becomes text nodes.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
-import { type Data, type Header, type Matrix, matrixOf } from "./data";
+import { type Data, type Matrix, matrixOf } from "./data";
 import { css, type Digits, digitsText, exactText, inkOn, mixed, parseHex, type Scale } from "./format";
 import { Heat, type Label } from "./heat";
 import { useTheme } from "./theme";
@@ -38,12 +37,12 @@ export function Spans({ spans }: { spans: Span[] }) {
 
 export const plain = (spans: Span[]): string => spans.map((s) => (typeof s === "string" ? s : s[0])).join("");
 
-export function Nodes({ nodes, data, header }: { nodes: Node[]; data: Data; header: Header }) {
+export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
   return (
     <>
       {nodes.map((node, n) => {
         const draw = DRAWN[node.k];
-        return draw ? <div key={n}>{draw(node, data, header)}</div> : null;
+        return draw ? <div key={n}>{draw(node, data)}</div> : null;
       })}
     </>
   );
@@ -89,7 +88,6 @@ const labelled = ([number, name]: [string | null, Span[]]) => (
 // What is wider than the page scrolls, also by keyboard.
 export function Scrolling({ label, children }: { label: string; children: ComponentChildren }) {
   return (
-    // biome-ignore lint/a11y/useAriaPropsSupportedByRole: a region that scrolls needs a name
     <div class="scrolling" role="region" tabIndex={0} aria-label={label}>
       {children}
     </div>
@@ -234,31 +232,6 @@ function heads(node: Node, data: Data) {
   );
 }
 
-function thumbnails(node: Node, data: Data) {
-  return <Thumbnails node={node} data={data} />;
-}
-
-function Thumbnails({ node, data }: { node: Node; data: Data }) {
-  const [chosen, choose] = useState(0);
-  return (
-    <div>
-      <p>
-        <label>
-          head{" "}
-          <select value={chosen} onChange={(event) => choose(Number(event.currentTarget.value))}>
-            {node.panels.map((panel: Node, n: number) => (
-              <option key={n} value={n}>
-                {plain(panel.title)}
-              </option>
-            ))}
-          </select>
-        </label>
-      </p>
-      <Panel panel={node.panels[chosen]} data={data} />
-    </div>
-  );
-}
-
 export const runLabels = (starts: number[]): Label[] =>
   starts.slice(0, -1).map((start, n) => {
     const end = starts[n + 1]! - 1;
@@ -381,15 +354,14 @@ function bars(node: Node) {
   );
 }
 
-const walk = (node: Node, data: Data, header: Header) => <Walk node={node} data={data} header={header} />;
+const walk = (node: Node, data: Data) => <Walk node={node} data={data} />;
 
-const DRAWN: Record<string, (node: Node, data: Data, header: Header) => ComponentChildren> = {
+const DRAWN: Record<string, (node: Node, data: Data) => ComponentChildren> = {
   text,
   facts,
   table,
   matrices,
   heads,
-  thumbnails,
   map,
   bars,
   walk,

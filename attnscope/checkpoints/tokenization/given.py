@@ -31,7 +31,9 @@ class GivenTokens:
         self.vocab_size = 1 + max(token.id for tokens in texts.values() for token in tokens)
         self.notes: list[str] = []
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
+    def encode(
+        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
+    ) -> list[Token]:
         """Return the tokens of a text by its origin.
 
         Raises:

@@ -110,14 +110,16 @@ class FileTokenizer:
         number: int | None = self._rust.token_to_id(piece)
         return number
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
-        """Encode as `Tokenizer.encode` says; special tokens are added as the file says."""
+    def encode(
+        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
+    ) -> list[Token]:
+        """Encode as `Tokenizer.encode` says; with `special`, special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)
         for each in texts:
             check_text(each, where)
             self._growth.check(each)
         try:
-            encoding = self._encode(texts, where)
+            encoding = self._encode(texts, where, special=special)
         except AttnscopeError as e:
             if (unknown := self._unknown_word(texts, where)) is None:
                 raise
@@ -127,11 +129,13 @@ class FileTokenizer:
             raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
         return tokens
 
-    def _encode(self, texts: Sequence[str], where: str) -> Encoded:
-        """Encode one text or two, with special tokens."""
+    def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
+        """Encode one text or two."""
         # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
         batch = [texts[0] if len(texts) == 1 else tuple(texts)]
-        (encoding,) = call_rust(lambda: self._rust.encode_batch(batch), self.path, f"fails on {where}")
+        (encoding,) = call_rust(
+            lambda: self._rust.encode_batch(batch, add_special_tokens=special), self.path, f"fails on {where}"
+        )
         return Encoded(*(getattr(encoding, name) for name in Encoded._fields))
 
     def _sequences(self, encoding: Encoded, count: int) -> list[int | None]:

@@ -130,9 +130,9 @@ class SentencePieceTokenizer(FileTokenizer):
         self.name, self.n_merges = "SentencePiece", self.vocab_size
         self._pieces, self._spaced, self._change = pieces, spaced, change
 
-    def _encode(self, texts: Sequence[str], where: str) -> Encoded:
+    def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])
-        whole = super()._encode(texts, where)
+        whole = super()._encode(texts, where, special=special)
         for number, token, sequence, special, type_id, (start, end) in zip(*whole, strict=True):
             span = "" if sequence is None else texts[sequence][start:end]
             pieces = [(number, token, (start, end))]

@@ -26,13 +26,16 @@ class Tokenizer(Protocol):
     vocab_size: int
     notes: list[str]
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
+    def encode(
+        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
+    ) -> list[Token]:
         """Return the tokens of a text, or of a text and its pair.
 
         Args:
             text: The text.
             pair: The second text of a pair.
             where: Where it came from, for errors.
+            special: Add the special tokens that a text begins or ends with.
 
         Raises:
             AttnscopeError: The text is empty, blank, too long, no valid Unicode, or gives no token at all.
@@ -97,7 +100,9 @@ class WordTokenizer:
         """Return ids of all words."""
         return list(range(self.vocab_size))
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
+    def encode(
+        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
+    ) -> list[Token]:
         """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
         tokens = []
         for segment, each in enumerate((text,) if pair is None else (text, pair)):
@@ -139,7 +144,9 @@ class MissingTokenizer:
     def __init__(self, wrong: str = "") -> None:
         self.notes = [f"no tokenizer: {wrong}"]
 
-    def encode(self, text: str, pair: str | None = None, *, where: str = arg("text")) -> list[Token]:
+    def encode(
+        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
+    ) -> list[Token]:
         """Refuse every text."""
         raise AttnscopeError(self.notes[0], where=where)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
+from attnscope.checkpoints.chat.files import chat_templates, read_templates
+from attnscope.checkpoints.chat.templates import ChatTemplates, templates_of
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.folder import Folder
@@ -77,6 +80,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             ignored_keys=ignored,
             generation=read_rules(folder.config, folder.path),
             begin=begin_id(folder.config, loaded.vocab_size),
+            chat=partial(chat_templates, folder, found),
         )
     )
 
@@ -137,7 +141,18 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
     told = getattr(live.model, "generation_config", None) or live.model.config.get_text_config()
     begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
-    return replace(source, generation=parse_rules(told.to_dict()), begin=begin)
+    chat = partial(_live_templates, live)
+    return replace(source, generation=parse_rules(told.to_dict()), begin=begin, chat=chat)
+
+
+def _live_templates(live: LiveModel) -> ChatTemplates:
+    """Return the chat templates of the tokenizer that was given, or of the folder that it comes from."""
+    given = live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
+    if isinstance(given, str | Path):
+        path = Path(given)
+        return read_templates(path if path.is_dir() else path.parent)
+    special_tokens = getattr(given, "special_tokens_map", {})
+    return templates_of(getattr(given, "chat_template", None), special_tokens, type(given).__name__)
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:

@@ -6,6 +6,7 @@ fully masked row, weights, contributions and output are NaN, since they have no 
 
 from attnscope.model.recorders.base import KeyTokens, RecordedTokens
 from attnscope.model.recorders.matrices import MatrixRecorder
+from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
@@ -27,6 +28,7 @@ __all__ = [
     "KeyTokens",
     "MatrixRecorder",
     "MeanOutputRecorder",
+    "MeanRowRecorder",
     "PackedMatrices",
     "PooledRecorder",
     "RecordedTokens",

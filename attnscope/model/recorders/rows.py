@@ -111,6 +111,11 @@ class RowRecorder(BaseRecorder):
         self._all[: len(values), :, overlap.index, overlap.rows] = values
 
 
+def finite_scores(scores: Tensor) -> Tensor:
+    """Return scores with NaN in place of −inf."""
+    return scores.masked_fill(scores == -torch.inf, torch.nan)
+
+
 class _TileRows:
     """The rows of a tile, for the statistics of report.row_statistics; see RowWeights there.
 
@@ -140,14 +145,23 @@ class _TileRows:
         self.weights, self._masked, self._sink, self._box, self._overlap = weights, masked, sink, box, overlap
         self._kinds, self._tile, self._same = kinds, tile, same
 
+    def max_score(self) -> Tensor:
+        """Return the largest masked score of every row; NaN where no key is allowed."""
+        return finite_scores(self._peaks[0][..., 0])
+
+    @cached_property
+    def _peaks(self) -> tuple[Tensor, Tensor]:
+        """The masked score and the weight of the key with the largest score, (B, h, r, 1) each."""
+        peaks = self._overlap.row_span(self._tile.peaks)[..., None]
+        return self._masked.gather(-1, peaks), self.weights.gather(-1, peaks)
+
     def entropy(self) -> Tensor:
         """Return the entropy of every row, in bits.
 
         −Σ w log w with log w = (s − s_max) + log w_max: two numbers a row instead of a logarithm a cell. Σ w is 1, less
         what a sink takes.
         """
-        peaks = self._overlap.row_span(self._tile.peaks)[..., None]  # (B, h, r, 1), as the next two
-        top_score, top_weight = (stage.gather(-1, peaks) for stage in (self._masked, self.weights))
+        top_score, top_weight = self._peaks
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         lower = torch.sub(self._masked, top_score, out=buffer)
         begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)
@@ -155,7 +169,7 @@ class _TileRows:
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-        whole = top_weight.log_() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
+        whole = top_weight.log() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
         bits = whole[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
@@ -212,6 +226,11 @@ class _SummedRows(_TileRows):
         """Return the entropy of every row, in bits."""
         assert self._tile.summary is not None
         return self._overlap.row_span(self._tile.summary.entropy)
+
+    def max_score(self) -> Tensor:
+        """Return the largest masked score of every row; NaN where no key is allowed."""
+        assert self._tile.summary is not None
+        return finite_scores(self._overlap.row_span(self._tile.summary.largest))
 
     def on_self(self) -> Tensor:
         """Return the weight on the row's own position."""

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.row_statistics import LINEAR, STATISTICS
 from attnscope.model.recorders import RowRecorder
 from attnscope.model.trace import Trace, UnitRecorders
 from attnscope.run.analysis.heads import top_of_mean
+from attnscope.run.analysis.tensors import mean_row_statistic
 
 
 def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
@@ -58,6 +59,8 @@ def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
 
 def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
     """Return a statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
+    if recorded.matrices.mean and not LINEAR.get(name, True):
+        return mean_row_statistic(recorded, name)
     each = [_of_rows(one, name) for one in recorded.rows]
     return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if recorded.matrices.mean else each[0]
 

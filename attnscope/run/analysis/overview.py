@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attnscope.findings.axes import declarations
 from attnscope.findings.overview import Pooled
-from attnscope.findings.row_statistics import STATISTICS, Means
+from attnscope.findings.row_statistics import LINEAR, STATISTICS, Means
 from attnscope.findings.run import HeadReport
 from attnscope.model.precision import to_float64
 from attnscope.model.trace import UnitRecorders
@@ -66,6 +67,10 @@ def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
         facts["sink"] = sink
     # statistics of every token, since the text is pooled; in a batch, padding follows a shorter text
     facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
+    kept = recorded.mean_rows
+    if recorded.contributions is not None and (kept is None or len(kept.rows) < len(recorded.rows[0].rows)):
+        # a few selected rows are no average of all
+        facts |= {name: torch.full_like(values, torch.nan) for name, values in facts.items() if not LINEAR.get(name, 1)}
     return Means(**{name: _mean(values) for name, values in facts.items()})
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscope.findings.row_statistics import LINEAR
 from attnscope.model.trace import UnitRecorders
 
 
@@ -16,12 +17,26 @@ def to_numpy(tensor: Tensor) -> Any:
 def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
     """Return a statistic of every counted row, (rows,).
 
-    Over a mean, the mean of the heads' (and layers') statistics.
+    Over a mean, that of the mean rows; NaN where these are not kept.
     """
     if recorded.contributions is None:
         fact: Tensor = recorded.rows[0].recorded[name][text, recorded.head]
         return fact
+    if not LINEAR[name]:
+        mean: Tensor = mean_row_statistic(recorded, name)[text, 0]
+        return mean
     return torch.stack([r.recorded[name][text].mean(0) for r in recorded.rows]).mean(0)
+
+
+def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
+    """Return a statistic of mean rows that is no mean of those of heads, (B, 1, rows); NaN for rows not kept."""
+    counted, kept = recorded.rows[0], recorded.mean_rows
+    if kept is not None and list(kept.rows) == list(counted.rows):
+        return kept.recorded[name]
+    values = torch.full_like(counted.recorded[name][:, :1], torch.nan)
+    if kept is not None:
+        values[:, :, torch.searchsorted(torch.tensor(counted.rows), torch.tensor(kept.rows))] = kept.recorded[name]
+    return values
 
 
 def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:

@@ -171,7 +171,7 @@ class Bench:
     ) -> "Bench":
         """Open the model and make tokens of the text."""
         session = session or Session(run.texts, progress)
-        source = session.source(run)
+        source, run = session.open(run)
         source.require_model("ablation")
         text = plan_one(run, source)
         positions, notes = compared_positions(asked, run, source, text)

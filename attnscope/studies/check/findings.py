@@ -199,7 +199,12 @@ class Again:
         """Return every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
         n_queries, n_keys = self._weights.shape
         rows = WholeRows(
-            self._weights, np.arange(n_queries)[:, None], np.arange(n_keys)[None], self._sources, same=self._same
+            self._weights,
+            self._masked,
+            np.arange(n_queries)[:, None],
+            np.arange(n_keys)[None],
+            self._sources,
+            same=self._same,
         )
         nothing = np.full(n_queries, np.nan)
         found = {one.name: one.recount(rows) if self._same or not one.aligned else nothing for one in ROW_STATISTICS}

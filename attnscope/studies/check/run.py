@@ -123,7 +123,7 @@ def check(
         AttnscopeError: The model, a text or the memory do not allow it.
     """
     session = session or Session(run.texts, progress)
-    source = session.source(run)
+    source, run = session.open(run)
     source.require_model("check")
     run = replace(run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),))  # memory is estimated for this
     if built_in:

@@ -127,12 +127,13 @@ def _found_in_either(
     Raises:
         UsageError: No text has a word or position, or it has no counterpart.
     """
-    texts = [run.texts[0] for run in runs]
+    opened = [session.open(run) for run in runs]
+    texts = [run.texts[0] for _, run in opened]
     tokens = [
-        tokenize(session.source(run), text.text, text.pair, text.where, truncate=run.truncate)[0]
-        for text, run in zip(texts, runs, strict=True)
+        tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)[0]
+        for text, (source, run) in zip(texts, opened, strict=True)
     ]
-    spans = [divide_text(run, text, one) for run, text, one in zip(runs, texts, tokens, strict=True)]
+    spans = [divide_text(run, text, one) for (_, run), text, one in zip(opened, texts, tokens, strict=True)]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
     def positions(named: PositionSelection, option: str) -> list[list[int]]:

@@ -37,7 +37,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     """
     _check_one(run)
     session = session or Session(run.texts, progress)
-    source, on_progress = session.source(run), session.on_progress
+    (source, run), on_progress = session.open(run), session.on_progress
     if source.stages is not None:
         hint = "give queries and keys instead"
         raise UsageError("given weights have no arithmetic to explain", where=arg("qkv"), hint=hint)

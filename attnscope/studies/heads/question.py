@@ -46,7 +46,7 @@ def ask_heads(
         hint = f"remove it, or use {arg('measure', placeholder=', '.join(OF_KEYS))}"
         raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
     session = session or Session(run.texts, progress)
-    source = session.source(run)
+    source, run = session.open(run)
     run = replace(run, by=measure) if measure in OF_KEYS else run
     texts = plan_texts(replace(run, window=None, pool=None), source)
     rows = [_rows(run, text) for text in texts]

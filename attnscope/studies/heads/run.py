@@ -63,7 +63,7 @@ def survey_heads(
     if shipped:
         run = replace(run, texts=tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS)))
     session = session or Session(run.texts, progress)
-    source = session.source(run)
+    source, run = session.open(run)
     if source.needs_context:
         hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
@@ -155,7 +155,14 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     texts, notes = [], list[str]()
     for text in run.texts:
         try:
-            tokens, said = tokenize(source, text.text, text.pair, text.where, truncate=shipped or run.truncate)
+            tokens, said = tokenize(
+                source,
+                text.text,
+                text.pair,
+                text.where,
+                truncate=shipped or run.truncate,
+                special=text.adds_special,
+            )
         except AttnscopeError as e:
             if not shipped:
                 raise

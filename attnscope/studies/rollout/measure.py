@@ -12,6 +12,7 @@ from attnscope.findings.flow import FLOW_MEASURES, FlowMeasure, TokenFlow
 from attnscope.findings.run import Report, TextReport
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
+from attnscope.run.chats import chat_text
 from attnscope.run.plan import RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
@@ -60,7 +61,7 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
         UsageError: The measure is not defined for the model, or an option does not go with it.
     """
     session = session or Session(run.texts, progress)
-    source = session.source(run)
+    source, run = session.open(run)
     if run.measure.startswith("value-zeroing"):
         source.require_model(run.measure)
     asked = plan_flow(run, source)
@@ -268,4 +269,5 @@ def _text_report(
         text.notes,
         list(text.hidden),
         flows=flows,
+        chat=chat_text(given, text.tokens),
     )

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 
 def _show(report: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+    if display.format == "page":
+        from attnscope.studies.run.page import present_page
+
+        return present_page(report, display.every_head, settings)  # type: ignore[return-value]  # a page draws walks
+
     from attnscope.studies.run.screen import present_report
 
     return present_report(report, settings, heat=display.format == "heat")

@@ -248,8 +248,6 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
     known = [name for name in said if getattr(found, name) is not None]
     facts = [said[name].format(getattr(found, name)) for name in known]
-    if "mean" in (head.layer, head.head):
-        facts = [fact.replace("entropy", "heads' mean entropy") for fact in facts]
     if any(continues(text.tokens, position) for position in range(len(text.tokens))):
         facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
     shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]

@@ -13,10 +13,12 @@ from importlib.resources import files
 from typing import Any
 
 from attnscope.views.page.container import Container, plain_text
-from attnscope.views.page.lowering import lowered
+from attnscope.views.page.lowering import DRAWN, lowered
+from attnscope.views.page.walk import Walk, lowered_walk
 
 VERSION = 1  # of the data: a script reads its own version
 _NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
+DRAWN[Walk] = lowered_walk
 _LINE = 16_384  # characters of base64 on a line, which editors and mail can hold
 
 

@@ -59,6 +59,14 @@ class Container:
         found = np.where(known, steps, _MISSING[size]).astype(f"u{size}")
         return self.add(found) | {"decimals": decimals, "missing": _MISSING[size]}
 
+    def falling(self, array: Array, decimals: int) -> Reference:
+        """Keep numbers that fall along the first axis, rounded: each as what it is less than the one before."""
+        steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
+        falls = np.concatenate([steps[:1], steps[:-1] - steps[1:]])
+        if not steps.size or not np.isfinite(steps).all() or falls.min() < 0 or falls.max() >= _MISSING[2]:
+            return self.rounded(array, decimals)
+        return self.add(falls.astype(np.uint16)) | {"decimals": decimals, "missing": -1, "falls": True}
+
     def product(self, matrix: Matrix) -> Reference:
         """Keep a matrix exactly: as a product of two narrow ones and a correction if it has a low rank.
 
@@ -174,11 +182,13 @@ def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
 
 
 def softmax(masked: Matrix) -> Matrix:
-    """Return the softmax of every row by additions and multiplications in a fixed order, which a page repeats."""
-    values = masked.astype(np.float64)
+    """Return the softmax of every row as float32 code computes it, in an order that a page repeats."""
+    exact = masked.astype(np.float32)
     with np.errstate(invalid="ignore"):
-        powers = _exponential(values - values.max(axis=1, keepdims=True))
-        found: Matrix = (powers / np.cumsum(powers, axis=1)[:, -1:]).astype(np.float32)  # cumsum adds in order
+        shifted = exact - exact.max(axis=1, keepdims=True)
+        powers = _exponential(shifted.astype(np.float64)).astype(np.float32)
+        totals = np.cumsum(powers.astype(np.float64), axis=1)[:, -1:].astype(np.float32)  # cumsum adds in order
+        found: Matrix = powers * (np.float32(1.0) / totals)
     return found
 
 

@@ -161,6 +161,7 @@ class WalkHead:
         rows: Statistics of every query's whole row, by name; `sink` is its weight on the head's sink.
         map: The map of a long text; None for none.
         chosen: Why this head is shown first; empty if it is not.
+        exact: Its numbers are asked for; of others, a page keeps a few decimals.
     """
 
     layer: Number
@@ -175,6 +176,7 @@ class WalkHead:
     rows: Mapping[str, Floats] = field(default_factory=dict)
     map: WalkMap | None = None
     chosen: str = ""
+    exact: bool = True
 
     @property
     def name(self) -> str:

@@ -1,0 +1,74 @@
+"""Find the chat templates of a checkpoint: in tokenizer_config.json, in files of their own, or in GGUF metadata."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import as_object, read_file, read_json
+from attnscope.checkpoints.chat.templates import (
+    DEFAULT,
+    MAX_TEMPLATE,
+    SPECIAL_TOKENS,
+    TEMPLATE_FILE,
+    TEMPLATE_FOLDER,
+    ChatTemplates,
+    listed_templates,
+)
+from attnscope.checkpoints.folder import MAX_CONFIG, Folder
+from attnscope.checkpoints.tokenizers import FoundTokenizer, read_options
+
+_CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".jinja"
+
+
+def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
+    """Return the chat templates of a checkpoint; those beside a tokenizer that the user named come first.
+
+    Raises:
+        AttnscopeError: A file cannot be read, or a template is not a text.
+    """
+    if tokenizer.name is not None:
+        path = tokenizer.tokenizer.path
+        beside = read_templates(path if path.is_dir() else path.parent)
+        if beside.templates:
+            return beside
+    return read_templates(folder.path) if folder.chat is None else folder.chat
+
+
+def read_templates(path: Path) -> ChatTemplates:
+    """Read the chat templates of a folder; files of their own come before tokenizer_config.json, as in transformers.
+
+    Raises:
+        AttnscopeError: A file cannot be read, or a template is not a text.
+    """
+    present = set(os.listdir(path))
+    options = read_options(path, present)
+    templates, where = listed_templates(options.get("chat_template"), path / _CONFIG), path / _CONFIG
+    if not templates and _OLD_FILE in present:
+        where = path / _OLD_FILE
+        content = as_object(read_json(where, cap=MAX_CONFIG), str(where))
+        templates = listed_templates(content.get("chat_template"), where)
+    files = {DEFAULT: path / TEMPLATE_FILE} if TEMPLATE_FILE in present else {}
+    if TEMPLATE_FOLDER in present and (path / TEMPLATE_FOLDER).is_dir():
+        inner = sorted(name for name in os.listdir(path / TEMPLATE_FOLDER) if name.endswith(_JINJA))
+        files |= {name.removesuffix(_JINJA): path / TEMPLATE_FOLDER / name for name in inner}
+    if files:
+        where = files.get(DEFAULT, path / TEMPLATE_FOLDER)
+        templates = {name: _read_template(file) for name, file in files.items()}
+    return ChatTemplates(templates, _special_tokens(options), str(where))
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return read_file(path, cap=MAX_TEMPLATE).decode()
+    except UnicodeDecodeError as e:
+        found = f"byte 0x{e.object[e.start]:02x} is not UTF-8"
+        raise AttnscopeError(found, where=path, hint="download it again") from e
+
+
+def _special_tokens(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a tokenizer_config.json names, as texts or as objects with `content`."""
+    values = {name: options.get(name) for name in SPECIAL_TOKENS}
+    texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in values.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}

@@ -1,0 +1,367 @@
+"""Render messages with a chat template, and find each message in the text.
+
+A template is free in what it does with a message, so where a message lands is observed: the template renders the
+messages a second time, with private characters around every text, and what is left without them must be the first text.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean, listed
+from attnscope.checkpoints.chat.process import PROCESS, SECONDS, TookTooLong
+from attnscope.checkpoints.chat.templates import SPECIAL_TOKENS, ChatTemplates
+from attnscope.request.chat import REASONING, Chat, RenderedChat
+from attnscope.request.spans import SpanRange
+
+_OPEN, _CLOSE, _END = "\uf8f2", "\uf8f3", "\uf8f4"  # private characters: a mark is one of the first two, a number, _END
+_MARK = re.compile(f"([{_OPEN}{_CLOSE}])([0-9]+){_END}")
+_AS_PYTHON = re.compile(f"""['"]text['"]: ['"]{_OPEN}""")  # a list of parts that a template wrote as it is
+_PARTS = ("messages", "documents", "tools")  # variables that hold what users wrote
+_UNSPOKEN = ("role", "type", "id", "tool_call_id", "name")  # keys of a message that are not what it says
+_NAMES = ("name", "title")  # keys that name a document
+_JOINT = "\n"  # between the parts of a content for templates that take texts alone
+_ERRORS = {
+    "refused": "the chat template refuses these messages: {}",
+    "syntax": "the chat template is not valid Jinja ({})",
+    "unsafe": "the chat template was stopped: {}",
+    "memory": "the chat template needs more memory than it may use",
+    "long": "the chat template writes more than 16,777,216 characters",
+    "failed": "the chat template fails on these messages: {}",
+}
+
+
+@dataclass(frozen=True)
+class _UserText:
+    """A text among the variables of a template.
+
+    Attributes:
+        paths: Where it is: keys and numbers from the variables down; several for copies.
+        pieces: Name of the span and text of each piece; joined they are the text.
+        whole: Its span reaches from the first to the last of its texts.
+    """
+
+    paths: tuple[tuple[str | int, ...], ...]
+    pieces: tuple[tuple[str, str], ...]
+    whole: bool = False
+
+
+def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:
+    """Render messages.
+
+    Args:
+        chat: The messages.
+        templates: The checkpoint's templates.
+        where: Origin of the messages, for errors.
+
+    Raises:
+        AttnscopeError: The template refuses the messages, fails, or takes too much time or memory.
+        UsageError: There is no such template, or it has no place for what was given.
+    """
+    name, template = templates.choose(chat.chat_template, tools=chat.tools is not None)
+    origin = f"{name} ({templates.where})" if templates.where and name in templates.templates else name
+    variables = {**templates.special_tokens, **chat.chat_template_kwargs, **_messages(chat, joined=False)}
+    texts = list(_texts(chat, joined=False))
+    answer = _ask(template, variables, [_marked(variables, texts)], where, must=not _has_parts(chat))
+    if _has_parts(chat) and not _takes_parts(answer, texts):
+        variables |= _messages(chat, joined=True)
+        texts = list(_texts(chat, joined=True))
+        answer = _ask(template, variables, [_marked(variables, texts)], where)
+    _check_used(chat, answer["names"])
+    text, marked = answer["texts"]
+    ranges = _locate(text, marked, texts)
+    if ranges is None:  # the template looks at a text that is marked: mark them one by one
+        ranges = _locate_each(text, template, variables, texts, where)
+    missing = [texts[n].pieces[k][0] for (n, k), found in ranges.items() if not found]
+    if chat.continue_final_message:
+        text = text[: _end_of_last(text, texts, ranges, where)]
+    turns = _turns(texts, ranges, len(text))
+    generated = answer["generated"]
+    return RenderedChat(
+        text,
+        turns,
+        None if generated is None else tuple((start, end) for start, end in generated),
+        origin,
+        tuple(chat.roles),
+        tuple(_notes(answer, variables, missing)),
+    )
+
+
+def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
+    """Return what users wrote as variables of a template.
+
+    Args:
+        chat: The messages.
+        joined: The template takes no lists of parts, only texts.
+    """
+    messages = deepcopy(chat.messages)
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            parts = [part["text"] for part in message["content"]]
+            message["content"] = _JOINT.join(parts) if joined else [{"type": "text", "text": part} for part in parts]
+    return {
+        "messages": messages,
+        "tools": chat.tools,
+        "documents": chat.documents,
+        "add_generation_prompt": chat.prompts,
+    }
+
+
+def _has_parts(chat: Chat) -> bool:
+    return any(isinstance(message.get("content"), list) for message in chat.messages)
+
+
+def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> bool:
+    """Tell whether a template writes the texts of lists of parts, not the lists themselves or nothing."""
+    marked = None if answer is None else answer["texts"][1]
+    if marked is None or _AS_PYTHON.search(marked):
+        return False
+    found = {int(number) for _, number in _MARK.findall(marked)}
+    return all(number in found for number, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
+
+
+def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
+    """Yield every text that users wrote, with the span that it belongs to; see _messages."""
+    counts: dict[str, int] = {}
+    taken: set[str] = set()
+    for n, message in enumerate(chat.messages):
+        role = message["role"]
+        counts[role] = counts.get(role, 0) + 1
+        turn = _unique(f"{role} {counts[role]}", taken)
+        reasoning = tuple(("messages", n, key) for key in REASONING if isinstance(message.get(key), str))
+        if reasoning:
+            yield _UserText(reasoning, ((turn, message[str(reasoning[0][2])]),))
+        for key, value in message.items():
+            if key in (*_UNSPOKEN, *REASONING):
+                continue
+            if key == "content" and isinstance(value, list):
+                pieces = tuple((_piece_name(part, turn, taken), part["text"]) for part in value)
+                if joined:
+                    yield _UserText((("messages", n, key),), pieces)
+                else:
+                    yield from (_UserText((("messages", n, key, k, "text"),), (one,)) for k, one in enumerate(pieces))
+            else:
+                yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
+    for n, document in enumerate(chat.documents or []):
+        named = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
+        name = _unique(named, taken)
+        yield from (_UserText((p,), ((name, text),), whole=True) for p, text in _strings(document, ("documents", n)))
+    for n, tool in enumerate(chat.tools or []):
+        yield from (_UserText((p,), (("tools", text),), whole=True) for p, text in _strings(tool, ("tools", n)))
+
+
+def _piece_name(part: Mapping[str, Any], turn: str, taken: set[str]) -> str:
+    named = next((part[key] for key in _NAMES if part.get(key)), None)
+    return turn if named is None else _unique(named, taken)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """Return a name that no span has yet, and note it as taken."""
+    found, count = name, 1
+    while found in taken:
+        count += 1
+        found = f"{name} ({count})"
+    taken.add(found)
+    return found
+
+
+def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield every text within a value, with its path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if path[0] != "messages" or key not in ("type", "id"):
+                yield from _strings(inner, (*path, key))
+    elif isinstance(value, list):
+        for n, inner in enumerate(value):
+            yield from _strings(inner, (*path, n))
+
+
+def _numbered(texts: Sequence[_UserText]) -> list[tuple[int, int]]:
+    """Return every piece that is not blank: the number of its text, and its place in it."""
+    return [(n, place) for n, text in enumerate(texts) for place, (_, piece) in enumerate(text.pieces) if piece.strip()]
+
+
+def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[str, Any]:
+    """Return the variables that users wrote with marks around every piece, inside of the white space at its ends."""
+    found = deepcopy({name: variables[name] for name in _PARTS})
+    numbers = {piece: number for number, piece in enumerate(_numbered(texts))}
+    for n, text in enumerate(texts):
+        pieces = (_with_marks(piece, numbers.get((n, place))) for place, (_, piece) in enumerate(text.pieces))
+        marked = _JOINT.join(pieces)
+        for path in text.paths:
+            inner: Any = found
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = marked
+    return found
+
+
+def _with_marks(piece: str, number: int | None) -> str:
+    if number is None:
+        return piece
+    core = piece.strip()
+    lead = piece.index(core)
+    marked = f"{_OPEN}{number}{_END}{core}{_CLOSE}{number}{_END}"
+    return f"{piece[:lead]}{marked}{piece[lead + len(core) :]}"
+
+
+Ranges = dict[tuple[int, int], list[tuple[int, int]]]  # number of a text and place of a piece, to where it is written
+
+
+def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges | None:
+    """Find every piece in a text.
+
+    Args:
+        text: The text.
+        marked: The same with marks around every piece; None if the template failed on these.
+        texts: What users wrote.
+
+    Returns:
+        None if the text without marks is another one.
+    """
+    numbered = _numbered(texts)
+    if marked is None or _MARK.sub("", marked) != text:
+        return None
+    found: Ranges = {piece: [] for piece in numbered}
+    opened: dict[int, int] = {}
+    position = reached = 0
+    for mark in _MARK.finditer(marked):
+        position += mark.start() - reached
+        reached, number = mark.end(), int(mark[2])
+        if number >= len(numbered):  # a user wrote it
+            return None
+        core = _core(texts, numbered[number])
+        if mark[1] == _OPEN:
+            opened[number] = position
+        elif number in opened:
+            found[numbered[number]].append((opened.pop(number), position))
+        else:  # the template cut off its start
+            before = text[max(0, position - len(core)) : position]
+            found[numbered[number]].append((position - _shared_start(before[::-1], core[::-1]), position))
+    for number, start in opened.items():  # the template cut off its end
+        kept = _shared_start(text[start:], _core(texts, numbered[number]))
+        found[numbered[number]].append((start, start + kept))
+    return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in found.items()}
+
+
+def _shared_start(first: str, second: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    pairs = zip(first, second, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def _core(texts: Sequence[_UserText], piece: tuple[int, int]) -> str:
+    """Return a piece without the white space around it."""
+    n, place = piece
+    return texts[n].pieces[place][1].strip()
+
+
+def _locate_each(
+    text: str, template: str, variables: Mapping[str, Any], texts: Sequence[_UserText], where: str
+) -> Ranges:
+    """Find every piece with marks around one text at a time; one that cannot be marked is looked for in order."""
+    variants = [_marked(variables, [each]) for each in texts]
+    answer = _ask(template, variables, variants, where)
+    found: Ranges = {}
+    cursor = 0
+    for n, (each, marked) in enumerate(zip(texts, answer["texts"][1:], strict=True)):
+        located = _locate(text, marked, [each])
+        if located is None:
+            located = {}
+            for piece in _numbered([each]):
+                core = _core([each], piece)
+                start = text.find(core, cursor)
+                located[piece] = [(start, start + len(core))] if start >= 0 else []
+        found |= {(n, place): ranges for (_, place), ranges in located.items()}
+        cursor = max([cursor, *(end for ranges in located.values() for _, end in ranges)])
+    return found
+
+
+def _end_of_last(text: str, texts: Sequence[_UserText], ranges: Ranges, where: str) -> int:
+    """Return where the content of the last message ends in a text.
+
+    Raises:
+        AttnscopeError: The template does not write it as it is.
+    """
+    last = max((each.paths[0][1] for each in texts if each.paths[0][0] == "messages"), default=-1)
+    written = [piece for piece in ranges if texts[piece[0]].paths[0][:3] == ("messages", last, "content")]
+    if written:
+        n, place = max(written)
+        found, piece = ranges[n, place], texts[n].pieces[place][1]
+        start, end = found[-1] if found else (0, 0)
+        if text[start:end] == piece.strip():
+            blanks = piece[len(piece.rstrip()) :]
+            return end + len(blanks) if text.startswith(blanks, end) else end
+    hint = "remove continue_final_message"
+    raise AttnscopeError("the chat template does not write the last message as it is", where=where, hint=hint)
+
+
+def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[SpanRange, ...]:
+    """Return where each span is, in order and without overlaps."""
+    places: list[tuple[int, int, str]] = []
+    wholes: dict[str, list[tuple[int, int]]] = {}
+    for (n, place), found in ranges.items():
+        name = texts[n].pieces[place][0]
+        if texts[n].whole:
+            wholes.setdefault(name, []).extend(found)
+        else:
+            places += [(start, end, name) for start, end in found]
+    for name, found in wholes.items():
+        hull = (min(start for start, _ in found), max(end for _, end in found)) if found else (0, 0)
+        crosses = any(start < hull[1] and hull[0] < end for start, end, _ in places)
+        places += [(start, end, name) for start, end in (found if crosses else [hull])]
+    turns: list[SpanRange] = []
+    for start, end, name in sorted(places):
+        start, end = max(start, turns[-1].end if turns else 0), min(end, length)
+        if start < end:
+            turns.append(SpanRange(name, start, end))
+    return tuple(turns)
+
+
+def _ask(
+    template: str, variables: Mapping[str, Any], variants: Sequence[Mapping[str, Any]], where: str, *, must: bool = True
+) -> Any:
+    """Render a template; see sandbox.
+
+    Raises:
+        AttnscopeError: It fails, unless it need not render (`must`): then the answer is None.
+    """
+    try:
+        answer = PROCESS.ask({"template": template, "variables": variables, "variants": variants})
+    except TookTooLong:
+        found = f"the chat template takes more than {SECONDS} seconds, or more memory than it may use"
+        raise AttnscopeError(found, where=where, hint="use the template of a source that you trust") from None
+    if "error" not in answer:
+        return answer
+    if not must and answer["kind"] in ("refused", "failed"):
+        return None
+    raise AttnscopeError(_ERRORS[answer["kind"]].format(answer["error"] or "no reason given"), where=where)
+
+
+def _check_used(chat: Chat, names: Sequence[str]) -> None:
+    """Refuse what the template has no place for.
+
+    Raises:
+        UsageError: It has none.
+    """
+    for name, given in (("documents", chat.documents), ("tools", chat.tools)):
+        if given and name not in names:
+            hint = f"put {'them' if name == 'documents' else 'what they do'} into the content of a message"
+            raise UsageError(f"the chat template has no place for {name}", where=arg("chat"), hint=hint)
+    for name in chat.chat_template_kwargs:
+        if name not in names:
+            hint = did_you_mean(name, tuple(names))
+            raise UsageError(f"the chat template has no variable '{name}'", where=arg("chat"), hint=hint)
+
+
+def _notes(answer: Mapping[str, Any], variables: Mapping[str, Any], missing: Sequence[str]) -> Iterator[str]:
+    if answer["dated"]:
+        yield "the chat template writes the current date, so tomorrow's text is another one"
+    if unnamed := [name for name in SPECIAL_TOKENS if name in answer["names"] and name not in variables]:
+        yield f"the chat template uses {', '.join(unnamed)}, which the checkpoint does not name: left out"
+    if missing:
+        yield f"the chat template leaves out text of {listed(list(dict.fromkeys(missing)), 5)}"

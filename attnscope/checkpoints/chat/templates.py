@@ -1,0 +1,112 @@
+"""The chat templates of a checkpoint, as plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
+from attnscope.base.files.reading import format_value
+
+TEMPLATE_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "chat_templates"
+DEFAULT, _WITH_TOOLS = "default", "tool_use"
+MAX_TEMPLATE = 1 << 20  # bytes
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_GGUF_IDS = {"unk_token": "unknown_token", "sep_token": "seperator_token", "pad_token": "padding_token"}  # spelled so
+
+
+@dataclass(frozen=True)
+class ChatTemplates:
+    """The chat templates of a checkpoint.
+
+    Attributes:
+        templates: Text of each template, by name; a single one is called `default`.
+        special_tokens: Special tokens that templates write, such as `bos_token`.
+        where: The file that has them.
+    """
+
+    templates: Mapping[str, str] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+
+    def choose(self, name: str | None, *, tools: bool) -> tuple[str, str]:
+        """Return the name and text of a template.
+
+        Args:
+            name: Name of a template, or a template itself; None for the default.
+            tools: Tools are given, so that a template for them comes first.
+
+        Raises:
+            UsageError: There is no such template, or no template.
+        """
+        if name is not None and ("{{" in name or "{%" in name):
+            return "the chat's own", name
+        if not self.templates:
+            found = f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
+            hint = f"use a chat model, or pass the prompt as {arg('text')}"
+            raise UsageError(found, where=arg("chat"), hint=hint)
+        wanted = name
+        if wanted is None:
+            wanted = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
+        if wanted not in self.templates:
+            known = tuple(self.templates)
+            found = f"{self.where} has no chat template '{wanted}'"
+            hint = did_you_mean(wanted, known) if name else f"name one in the chat as chat_template: {', '.join(known)}"
+            raise UsageError(found, where=arg("chat"), hint=hint)
+        return wanted, self.templates[wanted]
+
+
+def gguf_templates(metadata: Mapping[str, Any], path: Path) -> ChatTemplates:
+    """Return the chat templates in the metadata of a GGUF file.
+
+    Raises:
+        AttnscopeError: A template is not a text.
+    """
+    first = "tokenizer.chat_template"
+    named = {DEFAULT: metadata[first]} if first in metadata else {}
+    named |= {key.removeprefix(f"{first}."): value for key, value in metadata.items() if key.startswith(f"{first}.")}
+    tokens = metadata.get("tokenizer.ggml.tokens", [])
+    ids = {name: metadata.get(f"tokenizer.ggml.{_GGUF_IDS.get(name, name)}_id") for name in SPECIAL_TOKENS}
+    special = {name: tokens[n] for name, n in ids.items() if type(n) is int and 0 <= n < len(tokens)}
+    listed = [{"name": name, "template": text} for name, text in named.items()]
+    return ChatTemplates(listed_templates(listed, path), special, str(path))
+
+
+def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -> ChatTemplates:
+    """Return the chat templates of a tokenizer that is in memory.
+
+    Args:
+        given: Its `chat_template`: a text, texts by name, or None.
+        special_tokens: Its special tokens, by name.
+        where: Its name, for errors.
+    """
+    listed = [{"name": n, "template": t} for n, t in given.items()] if isinstance(given, Mapping) else given
+    special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}
+    return ChatTemplates(listed_templates(listed, where), special, where)
+
+
+def listed_templates(given: Any, where: Path | str) -> dict[str, str]:
+    """Return templates by name: a text is the default; a list has an object with name and template for each.
+
+    Raises:
+        AttnscopeError: It is neither.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return {DEFAULT: _checked(given, where)}
+    found = {}
+    for entry in given if isinstance(given, list) else [None]:
+        pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            hint = "expected a text, or a list of objects with name and template"
+            raise AttnscopeError(f"is {format_value(given)}", where=f"{where}: chat_template", hint=hint)
+        found[pair[0]] = _checked(pair[1], where)
+    return found
+
+
+def _checked(template: str, where: Path | str) -> str:
+    if len(template) > MAX_TEMPLATE:
+        found = f"has {len(template):,} characters; at most {MAX_TEMPLATE:,} are read"
+        raise AttnscopeError(found, where=f"{where}: chat_template")
+    return template

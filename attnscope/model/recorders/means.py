@@ -1,0 +1,103 @@
+"""Record statistics of mean rows that do not follow from those of their heads, such as the entropy."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import log
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from attnscope.findings.row_statistics import ROW_STATISTICS, RowWeights
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens
+from attnscope.model.recorders.rows import finite_scores
+from attnscope.model.tile import Tile
+from attnscope.model.workers import Deferred
+
+
+class MeanRowRecorder(BaseRecorder):
+    """The statistics of rows of weights and scores, each averaged over heads and layers.
+
+    The mean over one layer is made block by block, so that a block's rows are all that is kept. Blocks differ between
+    layers, so that a mean over several keeps all of its rows until the last layer.
+
+    Args:
+        heads: Query heads of each layer.
+        rows: Query positions, sorted.
+        sources: The key side.
+        n_layers: Layers.
+
+    Attributes:
+        recorded: Statistic to (B, 1, rows); NaN where any head's row is fully masked.
+    """
+
+    needs_masked = True
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, n_layers: int) -> None:
+        super().__init__(heads, rows)
+        shape, device = (sources.real.shape[0], 1, len(self.rows)), sources.real.device
+        self._statistics = [one for one in ROW_STATISTICS if not one.linear]
+        self.recorded = {one.name: torch.full(shape, torch.nan, device=device) for one in self._statistics}
+        self._n, self._whole = len(self.heads) * n_layers, n_layers > 1
+        self._n_keys = sources.real.shape[1]
+        self._blocks: dict[int, _MeanRows] = {}
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Add the heads of a tile up."""
+        overlap = self.overlap(tile)
+        if overlap is None:
+            return None
+        stages = overlap.cut(tile.weights), overlap.cut(tile.masked)
+        sums = [stage.sum(1, keepdim=True) for stage in stages]  # (B, 1, r, k)
+        fully_masked = overlap.fully_masked(tile)
+        nothing = None if fully_masked is None else fully_masked.any(1, keepdim=True)  # (B, 1, r)
+        return partial(self._add, sums, nothing, len(overlap.heads), overlap.rows, slice(tile.k0, tile.k1))
+
+    def _add(self, sums: list[Tensor], nothing: Tensor | None, count: int, rows: slice, keys: slice) -> None:
+        of_block = slice(0, len(self.rows)) if self._whole else rows
+        if of_block.start not in self._blocks:
+            size = of_block.stop - of_block.start, self._n_keys if self._whole else keys.stop - keys.start
+            self._blocks[of_block.start] = _MeanRows(sums[0], *size)
+        block = self._blocks[of_block.start]
+        if self._whole:
+            block.add(sums, nothing, rows, keys)
+        else:
+            block.add(sums, nothing, slice(None), slice(None))
+        block.seen += count * (rows.stop - rows.start)
+        if block.seen == self._n * block.n_rows:
+            block.divide(self._n)
+            for one in self._statistics if block.weights.shape[-1] else ():
+                self.recorded[one.name][:, :, of_block] = one.compute(cast(RowWeights, block))
+            del self._blocks[of_block.start]
+
+
+class _MeanRows:
+    """Rows of a mean while they are added up; then rows for the statistics, see RowWeights there."""
+
+    def __init__(self, like: Tensor, n_rows: int, n_keys: int) -> None:
+        shape = (len(like), 1, n_rows, n_keys)
+        self.weights, self._masked = like.new_zeros(shape), like.new_zeros(shape)
+        self.n_rows, self.seen = n_rows, 0
+
+    def add(self, sums: list[Tensor], nothing: Tensor | None, rows: slice, keys: slice) -> None:
+        """Add some heads' rows, NaN where any sees nothing; keys that their tile does not reach are not allowed."""
+        self.weights[:, :, rows, keys] += sums[0]
+        self._masked[:, :, rows, keys] += sums[1]
+        if nothing is not None:
+            self.weights[:, :, rows] = self.weights[:, :, rows].masked_fill(nothing[..., None], torch.nan)
+        if keys.start is not None:
+            for outside in (slice(0, keys.start), slice(keys.stop, None)):
+                self._masked[:, :, rows, outside] = -torch.inf
+
+    def divide(self, n: int) -> None:
+        """Divide sums by the number of heads."""
+        self.weights, self._masked = self.weights / n, self._masked / n
+
+    def entropy(self) -> Tensor:
+        """Return the entropy of every row, in bits."""
+        bits: Tensor = torch.special.xlogy(self.weights, self.weights).sum(-1).div_(-log(2)).add_(0.0)
+        return bits
+
+    def max_score(self) -> Tensor:
+        """Return the largest mean score of keys that every head sees; NaN without any."""
+        return finite_scores(self._masked.amax(-1))

@@ -1,0 +1,69 @@
+"""Plan a summary of every head of the model: for pages and walks. Never imports torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnscope.base.model_config import ModelConfig
+from attnscope.findings.record_parts import RECORD_PARTS, Quantities
+from attnscope.findings.row_statistics import STATISTICS
+from attnscope.request.record_spec import RecordSpec
+from attnscope.request.run_config import RunConfig
+from attnscope.run.text_plan import TextPlan
+
+TOP = 5  # sources of a row
+RUNS = 24  # rows and columns of a map
+_CELLS = 200_000  # largest number of cells of all heads whose stages are kept
+_ROWS = 200_000  # largest number of rows of all heads whose sources and statistics are kept
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class SummaryPlan:
+    """What is recorded of every head.
+
+    Attributes:
+        record_spec: What is recorded.
+        whole: The stages are among it, so that nothing is left out.
+        stride: Every how many rows one is listed.
+    """
+
+    record_spec: RecordSpec
+    whole: bool
+    stride: int
+
+
+def plan_summary(
+    run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]
+) -> SummaryPlan:
+    """Plan what is recorded of every head: all stages of short texts; of long ones, some of the rows."""
+    units = config.n_layers * config.n_heads
+    rows = [text.queries or range(len(text.tokens)) for text in texts]
+    columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]
+    cells = units * sum(len(r) * len(c) for r, c in zip(rows, columns, strict=True))
+    whole = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
+    stride = 1 if whole else -(-units * sum(map(len, rows)) // _ROWS)
+    listed = sorted({row for chosen in rows for row in chosen[::stride]})
+    record_spec = RecordSpec(
+        stages=stages if whole else (),
+        rows=listed,
+        counted=listed,
+        columns=sorted({column for chosen in columns for column in chosen}) if whole else [],
+        top=TOP if run.top else 0,
+        by=run.by,
+        parts=("top", "rows") if whole else ("top", "rows", "pooled"),
+        pool=0 if whole else RUNS,
+    )
+    return SummaryPlan(record_spec, whole, stride)
+
+
+def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> int:
+    """Estimate the bytes that a summary takes, with its recorders."""
+    spec, units = plan_summary(run, config, texts, stages).record_spec, config.n_layers * config.n_heads
+    rows = len(texts) * units * len(spec.rows)
+    kept = Quantities(
+        texts=len(texts), units=units, sources=max(len(text.context or text.tokens) for text in texts),
+        rows=rows, counted=rows, cells=rows * len(spec.columns) * len(spec.stages), top=spec.top, measures=2,
+        statistics=len(STATISTICS), pool=spec.pool,
+    )  # fmt: skip
+    names = (*spec.parts, "stages")
+    return 2 * _FLOAT * sum(part.numbers(kept) + part.beside(kept) for part in RECORD_PARTS if part.name in names)

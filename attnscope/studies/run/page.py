@@ -1,0 +1,148 @@
+"""A page of a Report: the header, and a walk through its heads, with every other head in summary."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.studies.explore.saved import SavedSource, SavedText
+from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.screens.header import notes, report_header, text_header, unknown_words
+from attnscope.views.parts import GAP, ViewPart
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.walk.scene import RankedSources, Scene, WalkHead
+
+if TYPE_CHECKING:
+    from attnscope.views.page.walk import Walk
+
+
+def present_page(report: Report, summary: Report | None, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
+    """Turn a report into the parts of a page.
+
+    Args:
+        report: The report.
+        summary: The same texts with every head of the model, in summary; None if there is none.
+        settings: How it is shown.
+    """
+    yield from unknown_words(report.texts)
+    yield from report_header(report, settings, labelled=True)
+    for text in report.texts:
+        yield text_header(text, len(report.texts), settings)
+    if any(text.heads for text in report.texts):
+        from attnscope.views.page.walk import Walk
+
+        yield Walk(walk_source(report, summary))
+    yield from _below(report, settings)
+
+
+def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Yield what is about a text, and no walk."""
+    for text in report.texts:
+        for flow in text.flows:
+            from attnscope.studies.rollout.screen import present_flow
+
+            yield GAP
+            yield from present_flow(text, flow, settings, heat=True)
+        if text.generated:
+            from attnscope.studies.screens.predictions import continuation
+
+            yield from continuation(text)
+        if text.predictions:
+            from attnscope.studies.screens.predictions import predictions
+
+            yield from predictions(report, text)
+        if text.attribution is not None:
+            from attnscope.studies.run.attribution_screen import present_attribution
+
+            yield from present_attribution(text, text.attribution, settings)
+        if text.notes:
+            yield GAP
+            yield notes(text.notes)
+
+
+def walk_source(report: Report, summary: Report | None) -> SavedSource:
+    """Return a walk through a report, with every other head in summary."""
+    saved = {}
+    for n, text in enumerate(report.texts):
+        whole = text if summary is None else summary.texts[n]
+        saved[n, 0] = _saved(report, text, whole)
+    return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
+
+
+def _saved(report: Report, text: TextReport, whole: TextReport) -> SavedText:
+    named = {(head.layer, head.head): head for head in text.heads}
+    others = {(head.layer, head.head): head for head in whole.heads}
+    layers = ordered(head.layer for head in (*text.heads, *whole.heads))
+    heads = ordered(head.head for head in (*text.heads, *whole.heads))
+    made = {
+        (layers.index(layer), heads.index(head)): partial(
+            _head, text, whole, named.get((layer, head)), others.get((layer, head))
+        )
+        for layer, head in {**others, **named}
+    }
+    return SavedText(lambda: _scene(report, text, whole), made)
+
+
+def _scene(report: Report, text: TextReport, whole: TextReport) -> Scene:
+    import msgspec
+
+    axes = text_scene(report, text)
+    heads = [*whole.heads] if whole is not text else []
+    known = {(head.layer, head.head) for head in heads}
+    heads += [head for head in text.heads if (head.layer, head.head) not in known]
+    every = text_scene(report, msgspec.structs.replace(whole, heads=heads))
+    stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
+    chosen = next((head for head in text.heads if head.chosen), text.heads[0])
+    return replace(
+        axes,
+        layers=every.layers,
+        heads=every.heads,
+        numbers=every.numbers,
+        stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages] or ["weights"],
+        first=(every.layers.index(chosen.layer), every.heads.index(chosen.head)),
+    )
+
+
+def _head(text: TextReport, whole: TextReport, named: HeadReport | None, other: HeadReport | None) -> WalkHead:
+    """Return a head on the axes of the text: as it was named, else in summary."""
+    if named is None:
+        assert other is not None
+        found = walk_head(whole, other)
+        return replace(_spread(found, text, whole), exact=bool(found.stages))
+    found = walk_head(text, named)
+    if other is None:
+        return found
+    more = _spread(walk_head(whole, other), text, whole)
+    if found.sources is not None and more.sources is not None:
+        ranks = found.sources.places.shape[1], more.sources.places.shape[1]
+        return found if ranks[0] >= ranks[1] else replace(found, sources=more.sources)
+    return replace(found, sources=more.sources, rows=more.rows)
+
+
+def _spread(head: WalkHead, text: TextReport, whole: TextReport) -> WalkHead:
+    """Put the rows that a summary lists where the text has them."""
+    queries = text.queries or list(range(len(text.tokens)))
+    if whole.queries == queries or not whole.queries:
+        return head
+    places = _indices(whole.queries, queries)
+    rows = {name: _placed(array, places, len(queries), np.nan) for name, array in head.rows.items()}
+    masked = frozenset(int(places[row]) for row in head.masked_rows)
+    sources = head.sources
+    if sources is not None:
+        measures = {name: _placed(array, places, len(queries), np.nan) for name, array in sources.measures.items()}
+        found = _placed(sources.places, places, len(queries), -1)
+        sources = RankedSources(sources.by, found, measures, sources.left_out)
+    return replace(head, rows=rows, masked_rows=masked, sources=sources)
+
+
+def _indices(chosen: Sequence[int], among: Sequence[int]) -> np.ndarray:
+    return np.searchsorted(np.asarray(among), np.asarray(chosen))
+
+
+def _placed(array: np.ndarray, places: np.ndarray, length: int, nothing: float) -> Any:
+    found = np.full((length, *array.shape[1:]), nothing, dtype=array.dtype)
+    found[places] = array
+    return found

@@ -1,0 +1,261 @@
+"""A walk as data: scenes, heads and the table of keys. `web/src/model.ts` reads it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnscope.base.system.escape import escape_control
+from attnscope.views.axes import SINK, Axis
+from attnscope.views.page.container import Array, Container, Reference
+from attnscope.views.page.lowering import Node, spans_of, text_of
+from attnscope.views.spans import Span
+from attnscope.views.walk.keys import ACTIONS, spell_keys
+from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
+
+DECIMALS = {"distance": 1}  # of rounded statistics
+_STATISTIC, _WEIGHT = 2, 3  # decimals of others, and of weights
+_SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")  # statistics of rounded heads
+
+
+_STAGES = {
+    "scores": "q·k, before scaling",
+    "scaled": "scores × scale",
+    "masked": "scaled; · is not allowed",
+    "weights": "softmax of masked; a row sums to 1",
+}
+_PHRASES = {
+    "entropy": "entropy, bits",
+    "first": "on the first token",
+    "special": "on special tokens",
+    "self": "on itself",
+    "other": "on other words",
+    "distance": "mean distance, tokens",
+    "punctuation": "on punctuation",
+    "sink": "on the sink",
+    "value": "α·‖v‖",
+    "projected": "α·‖v W‖",
+}
+_WORDS = {
+    "exact": "exact float32",
+    "map": "map of the whole text, exact float32",
+    "summary": f"summary: a map and the top sources of a row, rounded to {_WEIGHT} decimals",
+    "digits": "Numbers are exact float32; point at one for all digits.",
+    "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
+    f"(distance to {DECIMALS['distance']}).",
+    "unlisted": "The sources of this row are not listed on this page.",
+    "difference": "No difference is shown: a side has no exact matrix of this head, or one of another size.",
+    "weights": "Only weights are known of this head; its map shows them.",
+}
+_BROWSER_KEYS = {  # names of keys in browsers and in the table
+    "ArrowLeft": "left",
+    "ArrowRight": "right",
+    "ArrowUp": "up",
+    "ArrowDown": "down",
+    "PageUp": "pageup",
+    "PageDown": "pagedown",
+    "Home": "home",
+    "End": "end",
+    "Enter": "enter",
+    "Backspace": "backspace",
+    " ": "space",
+}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Findings to walk through: a part that only a page draws.
+
+    Attributes:
+        source: Scenes and heads.
+    """
+
+    source: Source
+
+
+def lowered_walk(walk: Walk, container: Container) -> list[Node]:
+    """Return the node of a walk; its arrays go into the container."""
+    source, scenes = walk.source, []
+    for text in range(len(source.texts)):
+        for number, mask in enumerate(source.masks):
+            variant = Variant(text, mask)
+            if (scene := source.scene(variant)) is not None:
+                scenes.append({"text": text, "mask": number, **_scene(source, variant, scene, container)})
+    keys = [
+        {"name": action.name, "keys": list(action.keys), "spelled": spell_keys(action, between=" or "),
+         "help": action.help, "group": action.group}
+        for action in ACTIONS if action.page
+    ]  # fmt: skip
+    return [
+        {
+            "k": "walk",
+            "texts": [text_of(Span(text, origin="untrusted")) for text in source.texts],
+            "masks": [text_of(Span(mask, origin="untrusted")) for mask in source.masks],
+            "keys": keys,
+            "browserKeys": _BROWSER_KEYS,
+            "stageHelp": _STAGES,
+            "phrases": _PHRASES,
+            "words": _WORDS,
+            "scenes": scenes,
+        }
+    ]
+
+
+def _scene(source: Source, variant: Variant, scene: Scene, container: Container) -> Node:
+    found = {
+        (i, j): head
+        for i in range(len(scene.layers))
+        for j in range(len(scene.heads))
+        if (head := source.head(variant, i, j)) is not None
+    }
+    exact = {place: head for place, head in found.items() if head.exact}
+    rounded = {place: head for place, head in found.items() if not head.exact}
+    queries = _axis(scene.queries)
+    keys, sources = _axis(scene.keys), _axis(scene.sources)
+    return {
+        "layers": list(scene.layers),
+        "heads": list(scene.heads),
+        "queries": queries,
+        "keys": "queries" if _same(keys, queries) else keys,
+        "sources": "queries" if _same(sources, queries) else "keys" if _same(sources, keys) else sources,
+        "passages": list(_passages(scene.passages)),
+        "stages": list(scene.stages),
+        "aligned": scene.aligned,
+        "predictions": [
+            {"title": spans_of(one.title), "tokens": [text_of(token) for token in one.tokens],
+             "probabilities": list(one.probabilities)}
+            for one in scene.predictions
+        ],
+        "numbers": [
+            {"name": one.name, "meaning": one.meaning, "values": container.exact(one.values)} for one in scene.numbers
+        ],
+        "roles": None if scene.roles is None else {
+            "names": list(scene.roles.names), "letters": list(scene.roles.letters),
+            "colours": list(scene.roles.colours), "meanings": list(scene.roles.meanings),
+            "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
+        },
+        "command": _safe(scene.command),
+        "first": list(scene.first),
+        "random": scene.random,
+        "units": [_head(place, head, container) for place, head in found.items()],
+        "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
+    }  # fmt: skip
+
+
+def _safe(command: str) -> str:
+    """Return a command that can be pasted into a terminal; one with control characters in it is left out."""
+    plain = command.replace("\n", "").replace("\\", "")
+    return command if escape_control(plain) == plain else "attnscope run TEXT"
+
+
+def _axis(axis: Axis) -> Node:
+    positions = list(axis.positions)
+    numbers = [axis.number(n) for n in range(len(positions))]
+    return {
+        "kind": axis.kind,
+        "names": [text_of(name) for name in axis.names],
+        "positions": len(positions) if positions == list(range(len(positions))) else positions,
+        "numbers": None if numbers == [str(position) for position in positions] else numbers,
+        "special": [n for n, special in enumerate(axis.special) if special],
+        "sink": [n for n, position in enumerate(positions) if position == SINK],
+        "total": axis.total,
+    }
+
+
+def _same(axis: Node, other: Node) -> bool:
+    """Tell whether two axes have the same entries, whatever they are called together."""
+    return {**axis, "kind": ""} == {**other, "kind": ""}
+
+
+def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
+    """Yield a text piece by piece; line breaks between tokens are kept, and those within follow their token."""
+    for passage in passages:
+        lines = passage.span.text.split("\n")
+        if passage.query >= 0 or passage.key >= 0:
+            yield [text_of(passage.span), passage.query, passage.key]
+            if len(lines) > 1:
+                yield ["\n", -1, -1]
+        else:
+            spelled = (text_of(replace(passage.span, text=line)) if line.strip(" ") else line for line in lines)
+            yield ["\n".join(spelled), -1, -1]
+
+
+def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
+    known = head.scale is not None and head.softcap is None and head.bias is None
+    plain_scale = float(np.float32(head.scale)) if known and head.scale is not None else None
+    return {
+        "at": list(place),
+        "layer": head.layer,
+        "head": head.head,
+        "name": head.name,
+        "scale": head.scale,
+        "softcap": head.softcap,
+        "bias": head.bias,
+        "stages": container.stages(head.stages, scale=plain_scale),
+        "start": head.start,
+        "masked": sorted(head.masked_rows),
+        "chosen": head.chosen,
+        "exact": head.exact,
+        "map": None if head.map is None or not head.exact else {
+            "queries": list(head.map.queries), "keys": list(head.map.keys), "weights": container.exact(head.map.weights)
+        },
+    }  # fmt: skip
+
+
+def _group(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Iterator[Node]:
+    """Yield the sources, statistics and maps of heads that have all the same of them, together."""
+    by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
+    for place, head in heads.items():
+        sources = None if head.sources is None else (head.sources.places.shape, head.sources.by, *head.sources.measures)
+        runs = None if head.map is None or exact else (tuple(head.map.queries), tuple(head.map.keys))
+        by_shape.setdefault((sources, tuple(head.rows), runs), {})[place] = head
+    for alike in by_shape.values():
+        yield _alike(alike, container, exact=exact)
+
+
+def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Node:
+    first = next(iter(heads.values()))
+    listed = _listed(list(heads.values()))
+    node: Node = {"units": [list(place) for place in heads], "rows": listed.tolist(), "exact": exact}
+
+    if first.sources is not None and listed.size:
+        ranked = [head.sources for head in heads.values() if head.sources is not None]
+        places = np.stack([sources.places[listed].T for sources in ranked], axis=1)  # (ranks, heads, rows)
+        size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
+        node["by"], node["leftOut"] = first.sources.by, list(first.sources.left_out)
+        node["places"] = container.add(places.astype(size))
+        measures = [name for name in first.sources.measures if exact or name in ("weight", first.sources.by)]
+        node["measures"] = {}
+        for name in measures:
+            numbers = np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
+            falls = not exact and name == first.sources.by
+            node["measures"][name] = (
+                container.falling(numbers, _WEIGHT) if falls else _number(numbers, _WEIGHT, container, exact)
+            )
+    names = [name for name in first.rows if exact or name in _SUMMARY]
+    node["statistics"] = {}
+    for name in names if listed.size else ():
+        numbers = np.stack([head.rows[name][listed] for head in heads.values()])
+        node["statistics"][name] = _number(numbers, DECIMALS.get(name, _STATISTIC), container, exact)
+    if first.map is not None and not exact:
+        maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
+        found = {"queries": list(first.map.queries), "keys": list(first.map.keys)}
+        node["map"] = {**found, "weights": container.rounded(maps, _WEIGHT)}
+    return node
+
+
+def _listed(heads: Sequence[WalkHead]) -> Array:
+    """Return the indices of queries that any of these heads lists anything of."""
+    known = np.zeros(0, dtype=bool)
+    for head in heads:
+        arrays: list[Array] = [np.isfinite(array) for array in head.rows.values()]
+        if head.sources is not None:
+            arrays.append(np.asarray((head.sources.places >= 0).any(axis=1)))
+        for array in arrays:
+            known = array if known.size != array.size else known | array
+    return np.flatnonzero(known)
+
+
+def _number(array: Array, decimals: int, container: Container, exact: bool) -> Reference:
+    return container.exact(array) if exact else container.rounded(array, decimals)

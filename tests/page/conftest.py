@@ -1,0 +1,65 @@
+"""A real browser without a network, if there is one."""
+
+import os
+import shutil
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_browser():
+    """The browser to test with: ATTNSCOPE_CHROMIUM, or the first that is installed."""
+    return os.environ.get("ATTNSCOPE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra test)")
+    path = find_browser()
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page of the browser, with everything that it asked of a network or said on the console."""
+
+    def __init__(self, page):
+        self.page, self.requests, self.messages = page, [], []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
+
+    def open(self, path, fragment=""):
+        url = path.resolve().as_uri() + fragment
+        self.page.goto(url)
+        self.page.wait_for_selector("html[data-ready]", timeout=20_000)
+        assert [one for one in self.requests if one.split("#")[0] != url.split("#")[0]] == []
+        assert self.messages == []
+        return self.page
+
+
+@pytest.fixture
+def open_page(chromium):
+    """A function that opens a page from disk, offline, and what it returns: see Watched."""
+    contexts = []
+
+    def open_page(path, fragment="", size=(1280, 900), theme="light"):
+        shape = {"width": size[0], "height": size[1]}
+        context = chromium.new_context(viewport=shape, color_scheme=theme, offline=True)
+        contexts.append(context)
+        context.add_init_script(
+            "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
+            "{value: {writeText: async (text) => { window.copied.push(text); }}});"
+        )
+        watched = Watched(context.new_page())
+        watched.open(path, fragment)
+        return watched
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,41 @@
+"""Walk through a page in a browser, and read what it shows."""
+
+READ = """
+async (places) => {
+  const settled = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  const text = (selector, from = document) => from.querySelector(selector)?.textContent ?? null;
+  const found = [];
+  for (const place of places) {
+    location.hash = place;
+    for (let n = 0; n < 3; n++) await settled();
+    const sources = [...document.querySelectorAll("table.sources tbody tr")].map((row) => ({
+      source: text("td.left", row),
+      measures: Object.fromEntries([...row.querySelectorAll("[data-measure]")].map((cell) => [
+        cell.dataset.measure, [cell.textContent, cell.title]])),
+      rest: text("[data-rest]", row),
+    }));
+    found.push({
+      hash: location.hash,
+      head: text("#where"),
+      cell: text(".matrix-panel p.cell"),
+      arithmetic: text("[data-arithmetic]"),
+      badge: text(".matrix-panel .badge"),
+      sources: sources.filter((row) => row.rest === null),
+      rest: sources.find((row) => row.rest !== null)?.rest ?? null,
+      statistics: Object.fromEntries([...document.querySelectorAll("[data-statistic]")].map((cell) => [
+        cell.dataset.statistic, [cell.textContent, cell.title]])),
+    });
+  }
+  return found;
+}
+"""
+
+
+def read_places(page, places):
+    """What a page shows at each of these addresses."""
+    return page.evaluate(READ, places)
+
+
+def number(text):
+    """A number as a page writes it."""
+    return float(text.replace("\N{MINUS SIGN}", "-"))

@@ -1,0 +1,56 @@
+// The arithmetic of a cell on one line: as attnscope/views/walk/cell.py writes it.
+import { digitsFor, digitsText, fixed, MINUS } from "./format";
+import type { Head } from "./model";
+
+const numberText = (value: number) =>
+  Number.isFinite(value) ? digitsText(value, digitsFor(Math.abs(value), 2)) : fixed(value, 2);
+
+export function weightText(weight: number): string {
+  if (weight === 0) return "0";
+  const size = Math.abs(weight);
+  if (size >= 0.01) return fixed(weight, 2);
+  const text =
+    size >= 1e-4
+      ? String(Number(size.toPrecision(2)))
+      : size
+          .toExponential(1)
+          .replace(".0e", "e")
+          .replace(/e-(\d)$/, "e-0$1");
+  return weight < 0 ? MINUS + text : text;
+}
+
+const general = (value: number, digits: number) => String(Number(value.toPrecision(digits)));
+
+export function arithmetic(head: Head, query: number, key: number): string {
+  const { unit } = head;
+  const mean = unit.layer === "mean" || unit.head === "mean";
+  const parts: string[] = [];
+  const scores = head.cell("scores", query, key);
+  const masked = head.cell("masked", query, key);
+  const logit = head.cell("scaled", query, key) ?? masked;
+  const listed = head.listed(query)?.find((one) => one.key === key);
+  const weight = head.cell("weights", query, key) ?? listed?.measures.weight;
+  if (scores !== undefined) {
+    parts.push(`${mean ? "mean " : ""}q·k ${numberText(scores)}`);
+    if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {
+      parts.push(`× ${general(unit.scale, 3)}`);
+      if (unit.softcap !== null) parts.push(`soft-capped at ${general(unit.softcap, 6)}`);
+      if (unit.bias !== null) parts.push(`+ ${unit.bias} bias`);
+      parts.push(`= ${numberText(logit)}`);
+    }
+  } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${numberText(logit)}`);
+  if (unit.masked.includes(query)) return [...parts, "→ masked: no key is allowed"].join(" ");
+  if (masked === -Infinity) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");
+  if (weight === undefined) {
+    const least =
+      head.by === "weight" && !head.leftOut.length ? head.listed(query)?.at(-1)?.measures.weight : undefined;
+    if (least === undefined) return parts.join(" ") || "not known";
+    return [...parts, `weight at most ${weightText(least)} (not among the listed sources)`].join(" ");
+  }
+  if (Number.isNaN(weight)) return [...parts, "→ no weight"].join(" ");
+  if (logit !== undefined && masked !== undefined) {
+    const sink = head.statistics(query).some(([name]) => name === "sink") ? " with the sink" : "";
+    parts.push(`→ e^${numberText(logit)} / Σ${sink} = ${weightText(weight)}`);
+  } else parts.push(`${parts.length ? "→ " : ""}weight ${weightText(weight)}`);
+  return parts.join(" ");
+}

@@ -1,0 +1,2 @@
+// What JSX becomes, in every file: see build.mjs.
+export { Fragment, h } from "preact";

@@ -1,0 +1,271 @@
+// Scenes and heads of a walk: what attnscope/views/page/walk.py writes.
+import { type Data, type Matrix, matrixOf, type Numbers, type Ref, type Source } from "./data";
+import type { Label } from "./heat";
+
+interface AxisData {
+  kind: string;
+  names: string[];
+  positions: number | number[];
+  numbers: string[] | null;
+  special: number[];
+  sink: number[];
+  total: number;
+}
+
+export class Axis {
+  readonly labels: Label[];
+  readonly positions: number[];
+  private places: Map<number, number>;
+
+  constructor(readonly data: AxisData) {
+    const { positions } = data;
+    this.positions = typeof positions === "number" ? Array.from({ length: positions }, (_, n) => n) : positions;
+    this.labels = this.positions.map((p, n) => ({ number: data.numbers?.[n] ?? `${p}`, name: data.names[n] ?? "" }));
+    this.places = new Map(this.positions.map((p, n) => [p, n]));
+  }
+
+  get length() {
+    return this.labels.length;
+  }
+
+  find(position: number): number | undefined {
+    return this.places.get(position);
+  }
+
+  name(n: number): string {
+    const label = this.labels[n];
+    return label ? `${label.number} ${label.name}`.trim() : "";
+  }
+}
+
+interface MapData {
+  queries: number[];
+  keys: number[];
+  weights: Ref;
+}
+
+interface Unit {
+  at: [number, number];
+  layer: number | string;
+  head: number | string;
+  name: string;
+  scale: number | null;
+  softcap: number | null;
+  bias: string | null;
+  stages: Record<string, Source>;
+  start: number;
+  masked: number[];
+  chosen: string;
+  exact: boolean;
+  map: MapData | null;
+}
+
+interface Group {
+  units: [number, number][];
+  rows: number[];
+  exact: boolean;
+  by?: string;
+  leftOut?: string[];
+  places?: Ref;
+  measures?: Record<string, Ref>;
+  statistics: Record<string, Ref>;
+  map?: MapData;
+}
+
+export interface SceneData {
+  text: number;
+  mask: number;
+  layers: (number | string)[];
+  heads: (number | string)[];
+  queries: AxisData;
+  keys: AxisData | "queries";
+  sources: AxisData | "queries" | "keys";
+  passages: [string, number, number][];
+  stages: string[];
+  aligned: boolean;
+  predictions: { title: (string | [string, string, number, string])[]; tokens: string[]; probabilities: number[] }[];
+  numbers: { name: string; meaning: string; values: Ref }[];
+  roles: null | {
+    names: string[];
+    letters: string[];
+    colours: string[];
+    meanings: string[];
+    main: Ref;
+    strength: Ref;
+  };
+  command: string;
+  first: [number, number];
+  random: boolean;
+  units: Unit[];
+  groups: Group[];
+}
+
+export interface Listed {
+  source: number; // index on the axis of sources
+  key: number | undefined; // and on that of keys
+  measures: Record<string, number>;
+}
+
+export class Scene {
+  readonly queries: Axis;
+  readonly keys: Axis;
+  readonly sources: Axis;
+  private known = new Map<string, Head>();
+  private units = new Map<string, Unit>();
+  private groups = new Map<string, [Group, number]>();
+
+  constructor(
+    readonly data: SceneData,
+    readonly store: Data,
+  ) {
+    this.queries = new Axis(data.queries);
+    this.keys = data.keys === "queries" ? this.queries : new Axis(data.keys);
+    this.sources =
+      data.sources === "queries" ? this.queries : data.sources === "keys" ? this.keys : new Axis(data.sources);
+    for (const unit of data.units) this.units.set(`${unit.at}`, unit);
+    for (const group of data.groups) for (const [n, at] of group.units.entries()) this.groups.set(`${at}`, [group, n]);
+  }
+
+  head(layer: number, head: number): Head | null {
+    const name = `${[layer, head]}`;
+    const unit = this.units.get(name);
+    if (!unit) return null;
+    let found = this.known.get(name);
+    if (!found) {
+      const group = this.groups.get(name);
+      found = new Head(this, unit, group?.[0] ?? null, group?.[1] ?? 0);
+      this.known.set(name, found);
+    }
+    return found;
+  }
+
+  headName(layer: number, head: number): string {
+    return this.units.get(`${[layer, head]}`)?.name ?? `L${this.data.layers[layer]}H${this.data.heads[head]}`;
+  }
+}
+
+export class Head {
+  private matrices = new Map<string, Matrix>();
+  private rowIndex = new Map<number, number>();
+
+  constructor(
+    readonly scene: Scene,
+    readonly unit: Unit,
+    private group: Group | null,
+    private at: number,
+  ) {
+    for (const [n, row] of (group?.rows ?? []).entries()) this.rowIndex.set(row, n);
+  }
+
+  get exact() {
+    return this.unit.exact;
+  }
+
+  stage(name: string): Matrix | null {
+    if (!(name in this.unit.stages)) return null;
+    let found = this.matrices.get(name);
+    if (!found) {
+      found = this.scene.store.stage(this.unit.stages, name);
+      this.matrices.set(name, found);
+    }
+    return found;
+  }
+
+  // The number of a cell; undefined if the page does not hold it.
+  cell(stage: string, query: number, key: number): number | undefined {
+    const matrix = this.stage(stage);
+    const row = query - this.unit.start;
+    return matrix && row >= 0 && row < matrix.rows ? matrix.at(row, key) : undefined;
+  }
+
+  get map(): (MapData & { matrix: Matrix }) | null {
+    if (this.unit.map) return { ...this.unit.map, matrix: this.scene.store.matrix(this.unit.map.weights) };
+    const map = this.group?.map;
+    if (!map) return null;
+    const [, rows, columns] = this.scene.store.shape(map.weights) as [number, number, number];
+    return { ...map, matrix: matrixOf(this.numbers(map.weights), rows, columns, this.at * rows * columns) };
+  }
+
+  private numbers(ref: Ref): Numbers {
+    const known = rounded.get(ref);
+    if (known) return known;
+    const found = this.scene.store.numbers(ref);
+    rounded.set(ref, found);
+    return found;
+  }
+
+  // The strongest sources of a query; null if the page lists none of this row.
+  listed(query: number): Listed[] | null {
+    const { group, scene } = this;
+    const row = this.rowIndex.get(query);
+    if (!group?.places || row === undefined) return null;
+    const [ranks, , rows] = scene.store.shape(group.places) as [number, number, number];
+    const places = scene.store.raw(group.places);
+    const found: Listed[] = [];
+    for (let rank = 0; rank < ranks; rank++) {
+      const at = (rank * group.units.length + this.at) * rows + row;
+      const source = Number(places[at]);
+      if (source < 0) continue;
+      const measures: Record<string, number> = {};
+      for (const [name, ref] of Object.entries(group.measures ?? {})) measures[name] = this.numbers(ref)[at]!;
+      found.push({ source, key: scene.keys.find(scene.sources.positions[source]!), measures });
+    }
+    return found;
+  }
+
+  get by(): string {
+    return this.group?.by ?? "weight";
+  }
+
+  get leftOut(): string[] {
+    return this.group?.leftOut ?? [];
+  }
+
+  statistics(query: number): [string, number][] {
+    const row = this.rowIndex.get(query);
+    if (!this.group || row === undefined) return [];
+    return Object.entries(this.group.statistics)
+      .map(([name, ref]): [string, number] => [name, this.numbers(ref)[this.at * this.group!.rows.length + row]!])
+      .filter(([, value]) => !Number.isNaN(value));
+  }
+
+  // How much of a row is on sources that are not listed; null if nothing of it is.
+  unlisted(query: number): number | null {
+    const listed = this.listed(query);
+    if (!listed) return null;
+    const sink = this.statistics(query).find(([name]) => name === "sink")?.[1] ?? 0;
+    return Math.max(0, 1 - sink - listed.reduce((sum, one) => sum + (one.measures.weight ?? 0), 0));
+  }
+
+  // The key with the largest weight.
+  strongest(query: number): number | undefined {
+    const weights = this.stage("weights");
+    const row = query - this.unit.start;
+    if (weights && row >= 0 && row < weights.rows) {
+      let best: number | undefined;
+      for (let c = 0; c < weights.columns; c++)
+        if (weights.at(row, c) > (best === undefined ? -1 : weights.at(row, best))) best = c;
+      return best;
+    }
+    return this.listed(query)?.find((one) => one.key !== undefined)?.key;
+  }
+
+  // The weights of a row by key: all of them, or those that are listed.
+  shares(query: number): Map<number, number> {
+    const found = new Map<number, number>();
+    const weights = this.stage("weights");
+    const row = query - this.unit.start;
+    if (weights && row >= 0 && row < weights.rows) {
+      for (let c = 0; c < weights.columns; c++) if (weights.at(row, c) > 0) found.set(c, weights.at(row, c));
+    } else
+      for (const one of this.listed(query) ?? []) if (one.key !== undefined) found.set(one.key, one.measures.weight!);
+    return found;
+  }
+
+  // A picture of all weights: the matrix, or its map.
+  picture(): Matrix | null {
+    return this.map ? this.map.matrix : this.stage("weights");
+  }
+}
+
+const rounded = new Map<Ref, Numbers>();

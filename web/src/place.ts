@@ -1,0 +1,167 @@
+// Where one is in a walk, what an action does to that, and how the page's address says it (attnscope/views/walk/place.py).
+import type { Scene } from "./model";
+
+export interface Spot {
+  text: number;
+  mask: number;
+  layer: number;
+  head: number;
+  query: number;
+  key: number | null;
+}
+
+export interface Place {
+  spot: Spot;
+  stage: string;
+  display: string;
+  pinned: Spot | null;
+  history: Spot[];
+  needle: string;
+  predictions: boolean;
+}
+
+export interface Bounds {
+  texts: number;
+  masks: number;
+  layers: number;
+  heads: number;
+  queries: number;
+  keys: number;
+  stages: string[];
+  displays: string[];
+}
+
+const clamp = (n: number, count: number) => Math.max(0, Math.min(n, count - 1));
+const same = (a: Spot, b: Spot) => (Object.keys(a) as (keyof Spot)[]).every((name) => a[name] === b[name]);
+const cycle = (items: string[], item: string, step: number) =>
+  items[(Math.max(0, items.indexOf(item)) + step + items.length) % items.length]!;
+
+export function fitSpot(spot: Spot, b: Bounds): Spot {
+  return {
+    text: clamp(spot.text, b.texts),
+    mask: clamp(spot.mask, b.masks),
+    layer: clamp(spot.layer, b.layers),
+    head: clamp(spot.head, b.heads),
+    query: clamp(spot.query, b.queries),
+    key: spot.key === null ? null : clamp(spot.key, b.keys),
+  };
+}
+
+export function fit(place: Place, b: Bounds): Place {
+  return {
+    ...place,
+    spot: fitSpot(place.spot, b),
+    pinned: place.pinned && fitSpot(place.pinned, b),
+    stage: b.stages.includes(place.stage) ? place.stage : b.stages.at(-1)!,
+    display: b.displays.includes(place.display) ? place.display : b.displays[0]!,
+  };
+}
+
+export function visit(place: Place, spot: Spot): Place {
+  return same(spot, place.spot) ? place : { ...place, spot, history: [...place.history, place.spot].slice(-500) };
+}
+
+// `value`: the query of the strongest source for `follow`, the next match for a search, the display to show.
+export function apply(place: Place, name: string, b: Bounds, value?: number | string | null): Place {
+  const { spot } = place;
+  const at = (changes: Partial<Spot>): Place => ({ ...place, spot: { ...spot, ...changes } });
+  const move = (rows: number, columns: number): Place => {
+    const key = spot.key !== null || !columns ? spot.key : 0;
+    return at({
+      query: clamp(spot.query + rows, b.queries),
+      key: key === null ? null : clamp(key + columns, b.keys),
+    });
+  };
+  const head = (step: number): Place => {
+    const all = b.layers * b.heads;
+    const n = (((spot.layer * b.heads + spot.head + step) % all) + all) % all;
+    return at({ layer: Math.floor(n / b.heads), head: n % b.heads });
+  };
+  const by = name.startsWith("previous") ? -1 : 1;
+  const turn = (n: number, count: number) => ((n % count) + count) % count;
+  const steps: Record<string, () => Place> = {
+    left: () => move(0, -1),
+    right: () => move(0, 1),
+    up: () => move(-1, 0),
+    down: () => move(1, 0),
+    page_up: () => move(-10, 0),
+    page_down: () => move(10, 0),
+    first_key: () => at({ key: 0 }),
+    last_key: () => at({ key: b.keys - 1 }),
+    first_query: () => at({ query: 0 }),
+    last_query: () => at({ query: b.queries - 1 }),
+    strongest: () => at({ key: null }),
+    head: () => head(by),
+    layer: () => at({ layer: clamp(spot.layer + by, b.layers) }),
+    text: () => ({ ...at({ text: turn(spot.text + by, b.texts) }), pinned: null }),
+    stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
+    mask: () => at({ mask: turn(spot.mask + by, b.masks) }),
+    display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
+    roles: () => (b.displays.includes("roles") ? { ...place, display: "roles" } : place),
+    pin: () => ({ ...place, pinned: place.pinned ? null : spot }),
+    swap: () => (place.pinned ? { ...place, spot: place.pinned, pinned: spot } : place),
+    predictions: () => ({ ...place, predictions: !place.predictions }),
+    follow: () =>
+      value == null
+        ? place
+        : visit(place, { ...spot, layer: Math.max(0, spot.layer - 1), query: value as number, key: null }),
+    back: () =>
+      place.history.length ? { ...place, spot: place.history.at(-1)!, history: place.history.slice(0, -1) } : place,
+    found: () => (value == null ? place : visit(place, { ...spot, query: value as number, key: null })),
+  };
+  const step = steps[name.replace(/^(next|previous)_/, "")];
+  return step ? fit(step(), b) : place;
+}
+
+// The address: `#head=L2H0&query=4&key=1&stage=weights`; positions are those of the text.
+export function fragment(place: Place, scene: Scene): string {
+  const { spot } = place;
+  const parts = new URLSearchParams();
+  if (spot.text) parts.set("text", `${spot.text}`);
+  if (spot.mask) parts.set("mask", `${spot.mask}`);
+  const write = (at: Spot) => scene.headName(at.layer, at.head);
+  parts.set("head", write(spot));
+  parts.set("query", `${scene.queries.positions[spot.query] ?? 0}`);
+  if (spot.key !== null) parts.set("key", `${scene.keys.positions[spot.key] ?? 0}`);
+  parts.set("stage", place.stage);
+  if (place.display !== "thumbnails") parts.set("show", place.display);
+  if (place.pinned) parts.set("pin", `${write(place.pinned)},${place.pinned.mask}`);
+  return `#${parts}`;
+}
+
+function headAt(scene: Scene, name: string): [number, number] | null {
+  const unit = scene.data.units.find((one) => one.name === name);
+  return unit ? unit.at : null;
+}
+
+export function placeOf(
+  address: string,
+  place: Place,
+  scenes: (text: number, mask: number) => Scene | undefined,
+): Place {
+  const parts = new URLSearchParams(address.replace(/^#/, ""));
+  const whole = (name: string) => {
+    const value = Number(parts.get(name));
+    return parts.has(name) && Number.isInteger(value) && value >= 0 ? value : null;
+  };
+  const spot = { ...place.spot };
+  spot.text = whole("text") ?? (parts.size ? 0 : spot.text);
+  spot.mask = whole("mask") ?? (parts.size ? 0 : spot.mask);
+  const scene = scenes(spot.text, spot.mask);
+  if (!scene) return place;
+  const head = headAt(scene, parts.get("head") ?? "");
+  if (head) [spot.layer, spot.head] = head;
+  const query = scene.queries.find(whole("query") ?? -1);
+  if (query !== undefined) spot.query = query;
+  const key = whole("key");
+  if (parts.has("query") || key !== null) spot.key = key === null ? null : (scene.keys.find(key) ?? null);
+  const [pinName, pinMask] = (parts.get("pin") ?? "").split(",");
+  const pin = pinName ? headAt(scene, pinName) : null;
+  return {
+    ...place,
+    spot,
+    stage: parts.get("stage") ?? place.stage,
+    display: parts.get("show") ?? place.display,
+    pinned: pin ? { ...spot, layer: pin[0], head: pin[1], mask: Number(pinMask) || 0 } : place.pinned,
+  };
+}

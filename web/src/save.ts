@@ -1,0 +1,129 @@
+// What leaves the page: text for the clipboard, and figures. Tokens only become text nodes, here too.
+import type { Matrix } from "./data";
+import { css, exactText, inkOn, ramp } from "./format";
+import { cellColour, type HeatProps, type Label } from "./heat";
+
+const SVG = "http://www.w3.org/2000/svg";
+const quoted = (text: string) =>
+  /[",\n\r]/.test(text) || /^[=+@-]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+const digits = (value: number) =>
+  Number.isNaN(value)
+    ? "nan"
+    : Number.isFinite(value)
+      ? exactText(value).replace("\u2212", "-")
+      : value > 0
+        ? "inf"
+        : "-inf";
+const name = (label: Label) => `${label.number} ${label.name}`.trim();
+
+export function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: number): string {
+  const lines = [["query", ...columns.map((c) => quoted(name(c)))].join(",")];
+  for (let r = 0; r < matrix.rows; r++) {
+    if (only !== undefined && r !== only) continue;
+    lines.push([quoted(name(rows[r]!)), ...columns.map((_, c) => digits(matrix.at(r, c)))].join(","));
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+export function asNumpy(matrix: Matrix): string {
+  const rows = Array.from(
+    { length: matrix.rows },
+    (_, r) => `    [${Array.from({ length: matrix.columns }, (_, c) => digits(matrix.at(r, c))).join(", ")}],`,
+  );
+  return `import numpy as np\nfrom numpy import inf, nan\n\nmatrix = np.array([\n${rows.join("\n")}\n], dtype=np.float32)\n`;
+}
+
+export async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+function element(tag: string, attributes: Record<string, string | number>, text?: string): SVGElement {
+  const made = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, `${value}`);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// A figure on white: cells with numbers if they are few, labels, and a scale.
+export function asSvg(props: HeatProps, title: string, subtitle: string): string {
+  const { rows, columns } = props;
+  const few = rows.length * columns.length <= 256;
+  const cell = few ? 46 : Math.max(2, Math.min(16, 900 / Math.max(rows.length, columns.length)));
+  const named = cell >= 9;
+  const letters = (labels: Label[]) => Math.min(24, Math.max(0, ...labels.map((l) => name(l).length)));
+  const left = 20 + (named ? letters(rows) * 7 : 40);
+  const top = 64 + (named ? (few ? 16 : letters(columns) * 7) : 16);
+  const width = Math.max(left + columns.length * cell + 20, 420);
+  const height = top + rows.length * cell + 50;
+  const root = element("svg", {
+    xmlns: SVG,
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    "font-family": "Helvetica, Arial, sans-serif",
+  });
+  root.append(element("rect", { width, height, fill: "#fff" }));
+  root.append(element("text", { x: 20, y: 26, "font-size": 15, "font-weight": 700 }, title));
+  root.append(element("text", { x: 20, y: 44, "font-size": 11, fill: "#555" }, subtitle));
+  const cells = element("g", { "shape-rendering": "crispEdges" });
+  const texts = element("g", { "font-size": 11, "text-anchor": "middle" });
+  const shorten = (text: string) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
+  for (let r = 0; r < rows.length; r++)
+    for (let c = 0; c < columns.length; c++) {
+      const colour = cellColour(props, "light", r, c);
+      const fill = colour ? css(colour) : "#e3e6ea";
+      cells.append(element("rect", { x: left + c * cell, y: top + r * cell, width: cell, height: cell, fill }));
+      if (few) {
+        const ink = colour ? inkOn(colour) : "#555";
+        texts.append(
+          element("text", { x: left + (c + 0.5) * cell, y: top + (r + 0.5) * cell + 4, fill: ink }, props.text(r, c)),
+        );
+      }
+    }
+  root.append(cells, texts);
+  const labels = element("g", { "font-size": Math.min(11, cell * 0.95) });
+  const every = named ? 1 : Math.ceil(40 / cell);
+  rows.forEach((label, r) => {
+    if (r % every) return;
+    const text = named ? shorten(name(label)) : label.number;
+    labels.append(element("text", { x: left - 5, y: top + (r + 0.5) * cell + 4, "text-anchor": "end" }, text));
+  });
+  columns.forEach((label, c) => {
+    if (c % every) return;
+    const text = named ? shorten(name(label)) : label.number;
+    const [x, y] = [left + (c + 0.5) * cell, top - 5];
+    const turned =
+      named && !few ? { transform: `rotate(-90 ${x + 4} ${y})`, x: x + 4, y } : { x, y, "text-anchor": "middle" };
+    labels.append(element("text", turned as unknown as Record<string, number>, few ? shorten(text).slice(0, 8) : text));
+  });
+  root.append(labels);
+  const stops = ramp("light", props.scale.signed);
+  const y = top + rows.length * cell + 20;
+  for (let n = 0; n < 64; n++) {
+    root.append(element("rect", { x: left + n * 2, y, width: 2.2, height: 8, fill: css(stops[n * 4]!) }));
+  }
+  root.append(
+    element("text", { x: left - 6, y: y + 8, "font-size": 10, "text-anchor": "end" }, digits(props.scale.low)),
+  );
+  root.append(element("text", { x: left + 134, y: y + 8, "font-size": 10 }, digits(props.scale.high)));
+  return new XMLSerializer().serializeToString(root);
+}
+
+export function download(text: string, file: string, type: string) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = file;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
