@@ -83,7 +83,7 @@ def _saved(report: Report, text: TextReport, whole: TextReport) -> SavedText:
         )
         for layer, head in {**others, **named}
     }
-    return SavedText(lambda: _scene(report, text, whole), made)
+    return SavedText(lambda: _scene(report, text, whole), lambda: made)
 
 
 def _scene(report: Report, text: TextReport, whole: TextReport) -> Scene:
