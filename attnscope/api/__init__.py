@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
-from attnscope.api.comparing import compare_reports, compare_texts
+from attnscope.api.comparing import compare_arrays, compare_reports, compare_texts
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
 from attnscope.api.heads import HeadValue, MeasuredResult, SurveyResult
@@ -35,7 +35,7 @@ from attnscope.api.results import (
     Result,
     TextResult,
 )
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.studies.registry import STUDIES, study
 
 __all__ = [
@@ -209,10 +209,17 @@ def compare(
         options: The model and what to compute, as for `inspect`; see ModelCompareArguments. For reports: `layer`,
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
 
+    With `qkv` and a model, the weights of these arrays are compared with the model's, and `data.diagnosis` says which
+    of the model's settings (scale, soft-cap, window, sinks, mask) they were computed without.
+
     Raises:
         AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
     check_names("compare", options, CompareArguments)
+    if options.get("qkv") is not None:
+        return compare_arrays([each for each in (text, *others) if each is not None], options)
+    if text is None:
+        raise UsageError("no text given", where="text", hint="pass one, or several")
     reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
     if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
         return compare_reports(reports, options)

@@ -158,6 +158,35 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
     return CompareResult(compare(sides, Wanted(**run_values(options)), _verdict(options)))
 
 
+def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
+    """Compare a model with queries and keys that another program computed.
+
+    Args:
+        texts: The texts; empty for those of the arrays.
+        options: See CompareArguments.
+    """
+    from attnscope.engines.arrays.making import from_file
+    from attnscope.engines.arrays.opening import ArraysInMemory
+    from attnscope.studies.compare.diagnosis import compare_with_arrays
+    from attnscope.studies.compare.runs import side_of
+
+    if any(isinstance(value, list) for name, value in options.items() if name in _AXES):
+        raise UsageError("a list cannot be used beside qkv", hint="compare one model with one set of arrays")
+    plain = {name: value for name, value in options.items() if name != "qkv"}
+    values, live = opened(plain.get("model"), plain)
+    named, arrays = opened(None, {"qkv": options["qkv"]}, live)
+    held = arrays.get(named["qkv"])
+    given = held.given if isinstance(held, ArraysInMemory) else from_file(Path(named["qkv"]))
+    inputs = texts_of(texts[0] if len(texts) == 1 else list(texts), plain) if texts else ()
+    run = RunConfig(**{**run_values(plain), **values, "texts": inputs})
+    labels = str(values.get("model") or values.get("config")), given.name
+    session = new_session({**live, **arrays}, inputs or given.inputs)
+    selected = [name for name in ("layer", "head") if options.get(name) is not None]
+    with running(session, live, options.get("progress")):
+        more: Any = {"tolerance": _verdict(options), "session": session, "selected": selected}
+        return CompareResult(compare_with_arrays(side_of("model", run), given, labels, run.key, **more))
+
+
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
     """Return what may differ between sides; None where that was not given."""
     given = [options.get(name) for name in ("tolerance", "relative")]

@@ -369,7 +369,13 @@ class ModelCompareArguments(_Masking, total=False):
 
 
 class CompareArguments(ModelCompareArguments, MachineArguments, total=False):
-    """All that `attnscope.compare` takes besides texts or reports."""
+    """All that `attnscope.compare` takes besides texts or reports.
+
+    Attributes:
+        qkv: Queries and keys that are compared with a model: a file, or what `from_qkv` returned.
+    """
+
+    qkv: object
 
     model: Model | list[Model] | None
     config: str | os.PathLike[str] | list[str | os.PathLike[str]] | None

@@ -21,6 +21,7 @@ attnscope compare "The bank by the river" --head 0 --head 1 --query bank
 attnscope compare "She sat by the river bank" "She sat by the savings bank" --query bank
 attnscope compare "The bank by the river" --dtype float32 --dtype bfloat16 --format json
 attnscope compare "The bank by the river" --engine native --engine transformers --tolerance 1e-5
+attnscope compare --qkv vllm.npz --model ./my-llama
 attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
@@ -105,9 +106,11 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of
 
+    window = PRINTED if is_table(given) else None
+    if "qkv" in several and {"model", "config"} & given.typed:
+        return _compare_arrays(several, given, tolerance, window)
     axis, values = _axis(several)
     compared = "text" if axis == "chat" else axis  # chats become texts
-    window = PRINTED if is_table(given) else None
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
     selected = [name for name in ("layer", "head") if name in several]
@@ -116,7 +119,7 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
         for name, option in _COMPARED.items():
             default = option.read(option.default) if option.read and option.default is not None else option.default
             setattr(side, name, value if name == axis else several.get(name, [default])[0])
-        named = side.text, side.chat
+        named = side.text, side.chat, side.qkv
         if named not in read:
             read[named] = read_texts(side)
         run = run_config(read[named], side, window=window)
@@ -126,6 +129,43 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
 
     with progress(quiet=given.quiet) as on_progress:
         return compare_runs(compared, runs, given.key, on_progress, tolerance, selected=selected)
+
+
+def _compare_arrays(
+    several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None", window: int | None
+) -> "Comparison":
+    """Compare a model with queries and keys that another program computed, on the text that is typed or in the file."""
+    from pathlib import Path
+
+    from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.engines.arrays.making import from_file
+    from attnscope.studies.compare.diagnosis import compare_with_arrays
+    from attnscope.studies.compare.runs import side_of
+
+    if repeated := [name for name, values in several.items() if len(values) > 1]:
+        hint = "compare one model with one file"
+        raise UsageError("is given more than once beside queries and keys", where=arg(repeated[0]), hint=hint)
+    side: Any = SimpleNamespace(**vars(given))
+    for name, option in _COMPARED.items():
+        default = option.read(option.default) if option.read and option.default is not None else option.default
+        setattr(side, name, several.get(name, [default])[0])
+    side.qkv = None
+    texts = read_texts(side) if side.text is not None or side.file is not None else ()
+    run = run_config(texts, side, window=window)
+    selected = [name for name in ("layer", "head") if name in several]
+    path = several["qkv"][0]
+    labels = str(run.model or run.config), path
+    with progress(quiet=given.quiet) as on_progress:
+        return compare_with_arrays(
+            side_of("model", run),
+            from_file(Path(path)),
+            labels,
+            given.key,
+            progress=on_progress,
+            tolerance=tolerance,
+            selected=selected,
+        )
 
 
 def _spelled(axis: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.axes import faults
 from attnscope.findings.run import Report, TextReport, selection_name
 
-MODELS = ("model", "config", "adapter", "dtype", "engine")  # axes along which every head may change
+MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")  # axes along which every head may change
 COMPARE_SCHEMA = "attnscope.compare/1"
 
 
@@ -216,18 +216,69 @@ class Verdict(msgspec.Struct, frozen=True):
     first_layer: int | None = None
 
 
+class TriedSetting(msgspec.Struct, frozen=True):
+    """A setting in which given queries and keys differ from a model.
+
+    Attributes:
+        name: `scale`, `softcap`, `sinks`, `window` or `mask`.
+        given: Its value as the arrays have it.
+        model: Its value in the model.
+        difference: The largest difference of a weight if the arrays take this setting alone from the model.
+    """
+
+    name: str
+    given: str
+    model: str
+    difference: float
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Why the weights of given queries and keys differ from a model's, found by trying its settings on them.
+
+    Attributes:
+        limit: Largest difference of a weight that counts as agreement.
+        difference: The largest difference with the settings that the arrays came with; the next four say where.
+        layer: Its layer.
+        head: Its head.
+        text: Its text.
+        query: Its query.
+        first_layer: The first layer with a difference above the limit; None if there is none.
+        tried: The settings that differ.
+        needed: The smallest set of the model's settings with which the weights agree: also `rope` for queries and keys
+            that were not rotated yet, and `scale in q` for queries that are scaled already. Empty if the weights agree
+            as they are, or with none of these.
+        remaining: The largest difference with these settings, or with all of them if the weights do not agree.
+        agrees: Whether `remaining` is within the limit.
+        first_scores: The first layer whose q·k themselves differ, so that no setting can explain it; None if none do.
+    """
+
+    limit: float
+    difference: float
+    layer: int
+    head: int
+    text: int
+    query: int
+    first_layer: int | None
+    tried: list[TriedSetting]
+    needed: list[str]
+    remaining: float
+    agrees: bool
+    first_scores: int | None
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """What `attnscope compare` found.
 
     Attributes:
         axis: The setting that differs between the sides: `mask`, `layer`, `head`, `text`, `model`, `config`, `dtype`,
-            `engine` or `report`.
+            `engine`, `qkv` or `report`.
         sides: The sides; each is compared with the first.
         changes: One entry per side after the first.
         notes: Remarks for the reader, such as what was left out, and how to see it.
         verdict: Verdict under `--tolerance` and `--relative`; None without them.
         named: Which of `query`, `key`, `layer` and `head` the user selected: screens show all of what is selected, and
             otherwise, of long texts, the rows and columns where most weight moves, and of all heads, the head.
+        diagnosis: What of a model's settings given queries and keys were computed without; None for other sides.
         schema: Name and version of this format.
     """
 
@@ -237,6 +288,7 @@ class Comparison(msgspec.Struct, frozen=True):
     notes: list[str] = []
     verdict: Verdict | None = None
     named: list[str] = []
+    diagnosis: Diagnosis | None = None
     schema: str = COMPARE_SCHEMA
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -452,7 +452,7 @@ RUN = (
 )
 COMPARE = (
     *_compared(TEXTS, "text", "chat"),
-    *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer"),
+    *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
     *_compared(
         tuple(
             replace(

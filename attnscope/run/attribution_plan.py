@@ -20,6 +20,7 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         UsageError: It is not; says why.
     """
     config = source.config
+    source.require_model("direct logit attribution")
     if source.predicts is None:
         hint = "use a checkpoint of a language model, with its head"
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)

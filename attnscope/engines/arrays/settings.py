@@ -68,15 +68,17 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
     return {layer: LayerSettings(**{name: by_name[name][layer] for name in NAMES}) for layer in layers}
 
 
-def split_windows(masks: Mapping[int, str], where: str) -> tuple[str, dict[int, int | None]]:
+def split_windows(masks: Mapping[int, str], where: str, *, always: bool = False) -> tuple[str, dict[int, int | None]]:
     """Return the mask that all layers share, and the window of each.
+
+    Without `always`, a mask that all layers have stays as it is.
 
     Raises:
         AttnscopeError: The masks of layers differ by more than a window.
     """
     shared: dict[str, None] = {}
     windows: dict[int, int | None] = {}
-    alike = len(set(masks.values())) == 1
+    alike = len(set(masks.values())) == 1 and not always
     for layer, mask in masks.items():
         terms = parse_mask(mask, where)
         sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]

@@ -108,6 +108,13 @@ def _with_every_head(
         if any(count[name] != counts[0][name] for name in left)
     ]
     shared = {name: IndexSelection(ranges=((0, min(count[name] for count in counts) - 1),)) for name in left}
+    given = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
+    if given and "layer" in left:  # arrays need not have every layer
+        there = set.intersection(*given) & set(range(min(count["layer"] for count in counts)))
+        if not there:
+            raise UsageError("the sides have no layer in common", where=arg("layer"))
+        both = shared | {"layer": IndexSelection.of(sorted(there))}
+        return [(label, replace(run, **both)) for label, run in runs], unmatched
     every = shared if unmatched else dict.fromkeys(left, ALL)
     return [(label, replace(run, **every)) for label, run in runs], unmatched
 

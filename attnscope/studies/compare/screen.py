@@ -13,6 +13,7 @@ from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, S
 from attnscope.findings.run import HeadReport, TextReport, selection_name
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
+from attnscope.studies.compare.diagnosis_screen import present_diagnosis
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import Listing, head_numbers, strongest
 from attnscope.studies.screens.contributors import LITTLE
@@ -22,6 +23,7 @@ from attnscope.studies.screens.header import (
     describe_used,
     more_options,
     notes,
+    own_mask_name,
     report_header,
     short_path,
     text_header,
@@ -68,6 +70,8 @@ def present_comparison(
     if not verdict:
         yield from _sides(comparison, settings)
     yield from _verdict(comparison)
+    if comparison.diagnosis is not None:
+        yield from present_diagnosis(comparison, comparison.diagnosis, settings)
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
@@ -217,7 +221,10 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         others = [side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)]
     elif used and first.mask.what_if is None:
         said += (Span(WHAT_IF.get(str(used.pop()), "")),)
-    masks = [(*untrusted(side.label), Span(": "), *describe_mask(side.report.mask)) for side in others]
+    masks = [
+        (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report)))
+        for side in others
+    ]
     yield Facts([("compare", said), *(("mask", mask) for mask in masks)])
     yield notes(_other_notes(comparison))
     shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]

@@ -77,7 +77,7 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     if made.adapter is not None:
         lines.append(("adapter", untrusted(made.adapter)))
     if made.family != "weights":
-        lines.append(("mask", describe_mask(report.mask, "given" if given else "the model's own")))
+        lines.append(("mask", describe_mask(report.mask, own_mask_name(report))))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
     if settings.verbose and made.values != "exact":  # a map says so itself
@@ -90,6 +90,11 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
         lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
     noted = [*made.notes, *(made.details if settings.verbose else [])]
     yield Facts([*lines, *(("note", note(one)) for one in noted)])
+
+
+def own_mask_name(report: Report) -> str:
+    """Return how a mask is called that is not a what-if: the model's own, or given with queries and keys."""
+    return "given" if report.provenance.weights == "given" else "the model's own"
 
 
 def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:

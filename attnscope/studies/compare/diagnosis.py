@@ -1,0 +1,323 @@
+"""Compare given queries and keys with a model, and find what of its settings they were computed without, by trying."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError, arg
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.engines.arrays.given import GivenArrays
+from attnscope.engines.arrays.opening import ArraysInMemory
+from attnscope.engines.arrays.settings import GivenRope, LayerSettings, split_windows
+from attnscope.findings.compare import Comparison, Diagnosis, TriedSetting
+from attnscope.findings.run import Report
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection
+from attnscope.run.plan import make_plan
+from attnscope.run.session import ProgressCallback, Session, inspect, prepare
+from attnscope.studies.compare.runs import compare_runs
+from attnscope.studies.compare.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from attnscope.model.inputs import AttentionSpec
+
+_EXACT, _NARROW = 1e-4, 2e-2  # largest differences of weights that rounding explains: of float32, and of 16 bits
+_ROWS = 256  # rows of a text that settings are tried on
+_SAME = 1e-6  # relative difference of numbers that are the same setting
+_MODEL_FIELDS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine")
+_FOLDED = "scale in q"
+Settings = Mapping[int, LayerSettings]
+
+
+def compare_with_arrays(
+    run: RunConfig,
+    arrays: GivenArrays,
+    labels: tuple[str, str],
+    key: PositionSelection | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+    tolerance: Tolerance | None = None,
+    session: Session | None = None,
+    selected: Collection[str] = (),
+) -> Comparison:
+    """Run a model on the text of given arrays, and compare the weights.
+
+    Args:
+        run: The model, and its texts; none for those of the arrays.
+        arrays: Queries and keys, or weights.
+        labels: Names of the model and of the arrays.
+        key: See compare_runs.
+        progress: See pipeline.inspect.
+        tolerance: See compare_runs; also the difference up to which settings agree.
+        session: Models that are open already.
+        selected: See compare_runs.
+
+    Raises:
+        AttnscopeError: The model makes other tokens of the texts, or has other sizes.
+    """
+    run = run if run.texts else msgspec.structs.replace(run, texts=_plain_texts(arrays))
+    session = session or Session(run.texts, progress)
+    source = session.source(run)
+    arrays = _relabelled(source, run, arrays)
+    _check_sizes(source, arrays)
+    if run.layer == AUTO and "layer" not in selected:
+        run = msgspec.structs.replace(run, layer=IndexSelection.of(arrays.layers))
+    if run.head == AUTO and "head" not in selected:
+        run = msgspec.structs.replace(run, head=ALL)
+    sides = [(labels[0], run), (labels[1], _of_arrays(run, session, arrays))]
+    comparison = compare_runs("qkv", sides, key, session.progress, tolerance, session, selected)
+    if arrays.weights or not run.own_mask:
+        return comparison
+    limit = _EXACT if (run.dtype, arrays.dtype) == ("float32", "float32") else _NARROW
+    found = _Trial(run, session, arrays, limit if tolerance is None else tolerance.absolute).diagnose()
+    return msgspec.structs.replace(comparison, diagnosis=found)
+
+
+def _plain_texts(arrays: GivenArrays) -> tuple[TextInput, ...]:
+    return tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
+
+
+def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConfig:
+    """Return the same run over arrays, which the session has from now on."""
+    session.live = {**session.live, arrays.name: ArraysInMemory(arrays)}
+    default = RunConfig(())
+    plain = {name: getattr(default, name) for name in _MODEL_FIELDS}
+    return msgspec.structs.replace(run, **plain, texts=arrays.inputs, qkv=arrays.name, predict=False)
+
+
+def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> GivenArrays:
+    """Return the arrays with the model's tokens, which have to be as many as theirs."""
+    if len(run.texts) != len(arrays.texts):
+        found = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
+        raise AttnscopeError(found, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
+    texts = []
+    for text, (_, given) in zip(run.texts, arrays.texts, strict=True):
+        tokens = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)[0]
+        if len(tokens) != len(given):
+            found = f"the model makes {len(tokens)} tokens of it, the arrays have {len(given)}"
+            hint = f"pass the text that the arrays are from; theirs begins {_beginning(given)}"
+            raise AttnscopeError(found, where=text.where, hint=hint)
+        texts.append((text.text, tokens))
+    return replace(arrays, texts=texts)
+
+
+def _beginning(tokens: Sequence[Token]) -> str:
+    return " ".join(token.text for token in tokens[:6])
+
+
+def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
+    c = source.config
+    if arrays.layers[-1] >= c.n_layers or arrays.sizes.heads != c.n_heads:
+        found = f"the arrays have layer {arrays.layers[-1]} and {arrays.sizes.heads} heads"
+        hint = f"{source.name} has layers 0 to {c.n_layers - 1} and {c.n_heads} heads"
+        raise AttnscopeError(found, where=arrays.name, hint=hint)
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """How far weights are apart.
+
+    Attributes:
+        size: The largest difference.
+        place: Layer, head, text and query of it.
+        first_layer: The first layer with a difference beyond the limit; None if there is none.
+    """
+
+    size: float
+    place: tuple[int, int, int, int]
+    first_layer: int | None
+
+
+class _Trial:
+    """Settings of a model, tried on given queries and keys.
+
+    Args:
+        run: The model's run.
+        session: Has the model open.
+        arrays: The queries and keys, with the model's tokens.
+        limit: Largest difference of weights that agree.
+    """
+
+    def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
+        longest = max(len(tokens) for _, tokens in arrays.texts)
+        rows = (
+            None if longest <= _ROWS else PositionSelection.of(np.linspace(0, longest - 1, _ROWS, dtype=int).tolist())
+        )
+        kept: dict[str, Any] = {"stages": ("scores", "weights"), "top": 0, "window": None, "pool": None}
+        layers = IndexSelection.of(arrays.layers)
+        self._run = msgspec.structs.replace(
+            run, **kept, query=rows, key=None, auto_key=None, layer=layers, head=ALL, predict=False
+        )
+        self._session, self._arrays, self._limit = session, arrays, limit
+        self._reference = inspect(self._run, session=session)
+
+    def diagnose(self) -> Diagnosis:
+        """Try every setting that differs by itself, and find the smallest set with which the weights agree."""
+        model, masks = self._model_settings()
+        own_masks = {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
+        scores = self._gap(set(), model, stage="scores")
+        differing = self._differing(model, masks, own_masks)
+        given = self._gap(set(), model)
+        tried = [TriedSetting(name, *differing[name], self._gap({name}, model, masks).size) for name in differing]
+        needed, rest = self._needed(list(differing), model, masks, given)
+        return Diagnosis(
+            limit=self._limit,
+            difference=given.size,
+            layer=given.place[0],
+            head=given.place[1],
+            text=given.place[2],
+            query=given.place[3],
+            first_layer=given.first_layer,
+            tried=tried,
+            needed=needed,
+            remaining=rest.size,
+            agrees=rest.size <= self._limit,
+            first_scores=scores.first_layer,
+        )
+
+    def _needed(
+        self, names: list[str], model: Settings, masks: Mapping[int, str], given: _Gap
+    ) -> tuple[list[str], _Gap]:
+        """Return the smallest set of settings with which the weights agree, and what is left with it."""
+        if given.size <= self._limit:
+            return [], given
+        best, left = list(names), self._gap(set(names), model, masks)
+        attempts = [[*names, "rope"], [*names, _FOLDED], [*names, "rope", _FOLDED]]
+        for attempt in attempts if left.size > self._limit else ():
+            if "rope" in attempt and not any(each.rope for each in model.values()):
+                continue
+            gap = self._gap(set(attempt), model, masks)
+            if gap.size <= self._limit:
+                best, left = [name for name in attempt if name != "scale" or _FOLDED not in attempt], gap
+                break
+        if left.size > self._limit:
+            return [], left
+        for name in list(best):
+            without = [each for each in best if each != name]
+            gap = self._gap(set(without), model, masks)
+            if gap.size <= self._limit:
+                best, left = without, gap
+        return best, left
+
+    def _differing(
+        self, model: Settings, masks: Mapping[int, str], own_masks: Mapping[int, str]
+    ) -> dict[str, tuple[str, str]]:
+        """Return the settings in which arrays and model differ, each spelled of both."""
+        found = {}
+        for name in ("scale", "softcap", "sinks"):
+            mine = {layer: getattr(each, name) for layer, each in self._arrays.settings.items()}
+            if name == "scale":
+                root = float(self._arrays.sizes.width) ** -0.5
+                mine = {layer: root if value is None else value for layer, value in mine.items()}
+            theirs = {layer: getattr(each, name) for layer, each in model.items()}
+            if any(not _same(mine[layer], theirs[layer]) for layer in mine):
+                found[name] = _spell(name, mine), _spell(name, theirs)
+        if own_masks != dict(masks):
+            (mine_mask, mine_windows), (their_mask, their_windows) = _split(own_masks), _split(masks)
+            if mine_windows != their_windows:
+                found["window"] = _spell("window", mine_windows), _spell("window", their_windows)
+            if mine_mask != their_mask:
+                found["mask"] = mine_mask, their_mask
+        return found
+
+    def _gap(
+        self, names: set[str], model: Settings, masks: Mapping[int, str] | None = None, stage: str = "weights"
+    ) -> _Gap:
+        """Compare the weights of the arrays under some of the model's settings with the model's."""
+        changes: dict[str, dict[int, Any]] = {
+            name: {layer: getattr(each, name) for layer, each in model.items()}
+            for name in names & {"scale", "softcap", "sinks", "rope"}
+        }
+        if _FOLDED in names:
+            changes["scale"] = dict.fromkeys(model, 1.0)
+        arrays = self._arrays.with_settings(**changes)
+        if names & {"mask", "window"} and masks is not None:
+            (mine_mask, mine_windows), (their_mask, their_windows) = _split(self._own_masks()), _split(masks)
+            arrays = replace(
+                arrays.with_settings(window=their_windows if "window" in names else mine_windows),
+                mask=their_mask if "mask" in names else mine_mask,
+            )
+        arrays = replace(arrays, name=f"{self._arrays.name} {sorted(names)}")
+        report = inspect(_of_arrays(self._run, self._session, arrays), session=self._session)
+        self._session.sources.clear()  # they hold on to variants of the arrays
+        return _compared(self._reference, report, stage, self._limit)
+
+    def _own_masks(self) -> dict[int, str]:
+        return {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
+
+    def _model_settings(self) -> tuple[dict[int, LayerSettings], dict[int, str]]:
+        """Run the model, and return how each layer's scores become weights, and under which mask."""
+        plan = make_plan(self._run, self._session.source(self._run))
+        model, device = self._session.load(plan)
+        batch, engine = prepare(plan, model, device)
+        from attnscope.model.head_capture import RowCapture
+
+        longest = max(batch.tokens.lengths)
+        captures = {layer: RowCapture(layer, 0, 0, longest) for layer in self._arrays.layers}
+        engine.forward(batch, {layer: [capture] for layer, capture in captures.items()})
+        settings = {}
+        for layer, capture in captures.items():
+            assert capture.spec is not None
+            rope = plan.config.rope_of(layer)
+            settings[layer] = _settings(capture.spec, None if rope is None else GivenRope(rope))
+        return settings, {layer: engine.describe_layer_mask(layer) for layer in self._arrays.layers}
+
+
+def _settings(spec: "AttentionSpec", rope: GivenRope | None) -> LayerSettings:
+    sinks = None if spec.sinks is None else tuple(spec.sinks.float().cpu().tolist())
+    return LayerSettings(spec.scale, spec.softcap, None, sinks, rope)
+
+
+def _split(masks: Mapping[int, str]) -> tuple[str, dict[int, int | None]]:
+    """Return the mask that layers share, and the window of each."""
+    return split_windows(masks, "mask", always=True)
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    return bool(np.allclose(mine, theirs, rtol=_SAME, atol=0))
+
+
+def _spell(name: str, values: Mapping[int, Any]) -> str:
+    """Spell a setting of all layers, or of those that have it."""
+    spelled = {layer: _spell_value(name, value) for layer, value in values.items()}
+    if len(set(spelled.values())) == 1:
+        return next(iter(spelled.values()))
+    having = {layer: text for layer, text in spelled.items() if text != "none"}
+    if len(set(having.values())) == 1:
+        return f"{next(iter(having.values()))} in layers {', '.join(map(str, having))}"
+    return ", ".join(f"L{layer} {text}" for layer, text in list(spelled.items())[:4])
+
+
+def _spell_value(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    return "a logit for each head" if name == "sinks" else f"{value:.6g}"
+
+
+def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Gap:
+    """Return the largest difference of a stage between two reports of the same tokens; of scores, a share."""
+    worst, first, scale = _Gap(0.0, (0, 0, 0, 0), None), None, 1.0
+    if stage == "scores":
+        limit = max(limit, 1e-3)
+        every = (np.abs(head.stages[stage]).max(initial=1.0) for text in reference.texts for head in text.heads)
+        scale = float(max(every, default=1.0))
+    for a, b in zip(reference.texts, other.texts, strict=True):
+        for one, two in zip(a.heads, b.heads, strict=True):
+            gap = np.abs(one.stages[stage].astype(np.float64) - two.stages[stage]) / scale
+            apart = np.isnan(one.stages[stage]) != np.isnan(two.stages[stage])
+            gap = np.where(apart, 1.0, np.nan_to_num(gap, nan=0.0))
+            if not gap.size:
+                continue
+            size, layer = float(gap.max()), int(one.layer)
+            if size > limit:
+                first = layer if first is None else min(first, layer)
+            if size > worst.size:
+                row = int(np.unravel_index(int(gap.argmax()), gap.shape)[0])
+                worst = _Gap(size, (layer, int(one.head), a.index, a.queries[row]), None)
+    return replace(worst, first_layer=first)
