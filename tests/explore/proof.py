@@ -175,10 +175,11 @@ class Checker:
             return
         scene, zoom = state.scene, layout.zoom
         for y in range(len(layout.rows)):
-            if 3 + y // layout.rows_per_line >= len(lines) - 1:
+            at = 3 + y // layout.rows_per_line * layout.tall
+            if at >= len(lines) - 1:
                 break
             row = layout.rows[y] * zoom
-            line = lines[3 + y // layout.rows_per_line]
+            line = lines[at]
             if layout.rows_per_line == 1 and zoom == 1:
                 assert line[1:].lstrip().startswith(str(scene.queries.positions[row])), (line, row)
             if layout.mode == "digits":
@@ -218,7 +219,7 @@ class Checker:
     def _colours(self, layout):
         state = self.app.state
         for y in (0, len(layout.rows) - 1):
-            line = self.app.panes["matrix"].lines[3 + y]
+            line = self.app.panes["matrix"].lines[3 + y * layout.tall]
             at, styles = 0, []
             for segment in line:
                 for character in segment.text:
@@ -231,7 +232,7 @@ class Checker:
                     near = {state.ink.cell(each, signed=False).bgcolor for each in (step - 1, step, step + 1)}
                     if self.truth.kept is None:
                         self.numbers += 1
-                        assert styles[2 * n].bgcolor in near, (step, styles[2 * n])
+                        assert styles[layout.cell * n].bgcolor in near, (step, styles[layout.cell * n])
 
     def _heads(self, lines):
         state, panel = self.app.state, self.app._panels["heads"]

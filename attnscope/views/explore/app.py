@@ -239,10 +239,15 @@ class ExploreApp(App[int], inherit_bindings=False):
                 [Segment(f" {_SMALL[panel]} ", TITLE), Segment(ink.plain(f" {said}")), Segment("  ? help", DIM)], width
             )
         line: Line = []
-        for action in self.actions:
+        for action in self._footer_actions():
             if action.brief and action.keys:
                 line += [Segment(ink.plain(spell_key(action.keys[0])), BOLD), Segment(f" {action.brief}  ", DIM)]
         return cut(line, width)
+
+    def _footer_actions(self) -> list[KeyAction]:
+        """Return the actions in the order of the footer: help and the way out are always seen."""
+        first = ("help", "quit", "palette")
+        return sorted(self.actions, key=lambda action: first.index(action.name) if action.name in first else len(first))
 
     # keys and mouse
 
@@ -321,7 +326,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         if name == "footer":
             at = 0
-            for action in self.actions:
+            for action in self._footer_actions():
                 if action.brief and action.keys:
                     at += len(spell_key(action.keys[0])) + len(action.brief) + 3
                     if x < at:

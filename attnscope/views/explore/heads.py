@@ -6,7 +6,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
@@ -38,7 +38,7 @@ class HeadsPanel:
         ink, place = state.ink, state.place
         label = max(len(_layer(layer)) for layer in scene.layers) + 2
         n_layers, n_heads = len(scene.layers), len(scene.heads)
-        above, below = 2, 2
+        above, below = 2, 3
         room, lines = width - label, height - above - below
         wide, tall = self._cell_size(state, scene, room, lines)
         self.left = _scroll(self.left, place.spot.head, max(1, room // wide), n_heads)
@@ -172,10 +172,11 @@ class HeadsPanel:
                         fit(ink.plain(f"{name}: {display} {'?' if np.isnan(value) else _text(number, value)}"), width)
                     )
                 ],
-                [Segment(fit(ink.plain(number.meaning), width), DIM)],
+                *([Segment(line, DIM)] for line in wrapped(ink.plain(number.meaning), width)[:2]),
             ]
         head = state.head
-        return [[Segment(fit(ink.plain(f"{name} {head.chosen if head else ''}"), width), DIM)], []]
+        chosen = wrapped(ink.plain(f"{name} {head.chosen if head else ''}"), width)[:3]
+        return [[Segment(line, DIM)] for line in chosen]
 
 
 def _layer(layer: int | str) -> str:

@@ -30,6 +30,7 @@ from attnscope.views.walk.scene import DIFFERENCE, Scene
 from attnscope.views.walk.window import Window
 
 _NAMES = 14  # cells of the longest label of a row
+_TALLEST = 3  # lines of a cell
 _ABOVE, _BELOW = 3, 1  # lines above and below the cells
 _SAYS = {
     "scores": "q·k",
@@ -83,7 +84,7 @@ class MatrixPanel:
         layout = self._last
         if layout is None or y < _ABOVE or x < layout.label:
             return None
-        row = layout.rows.start + (y - _ABOVE) * layout.rows_per_line
+        row = layout.rows.start + (y - _ABOVE) // layout.tall * layout.rows_per_line
         column = layout.columns.start + (x - layout.label) // layout.cell
         if row not in layout.rows or column not in layout.columns:
             return None
@@ -107,12 +108,16 @@ class MatrixPanel:
             cell, per_line, mode = 2, 1, "blocks"
         else:
             cell, per_line, mode = 1, 2, "halves"
-        fits_rows, fits_columns = lines * per_line, max(1, room // cell)
+        tall = 1
+        if mode == "blocks":  # as large as there is room
+            tall = max(1, min(_TALLEST, lines // n_rows, room // (2 * n_columns)))
+            cell *= tall
+        fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
         self.top = _scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
         self.left = _scroll(self.left, state.key // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
-        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns)
+        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall)
 
     def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
         ink, place, head = state.ink, state.place, state.head
@@ -160,6 +165,7 @@ class _Layout:
     mode: str
     n_rows: int
     n_columns: int
+    tall: int = 1
 
 
 def cut(line: Line, width: int) -> Line:
@@ -206,7 +212,7 @@ def _scroll(first: int, at: int, fits: int, count: int) -> int:
 def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
     """Return the line above the cells: the key under the cursor, with a mark above its column."""
     ink, key = state.ink, state.key
-    at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell
+    at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell + (layout.cell - 1) // 2
     axis = scene.keys
     name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else axis.number(key)
     mark = "v" if ink.ascii else "▼"
@@ -248,18 +254,24 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
             below = found[first + 1] if first + 1 < len(found) else np.full(found.shape[1], NONE)
             cells = _halves(state.ink, found[first], below, signed, here, lower=cursor[0] > first)
         else:
-            cells = _blocks(state.ink, found[first], signed, here, shades=layout.mode == "shades")
+            cells = _blocks(state.ink, found[first], signed, here, layout, shades=layout.mode == "shades")
         lines.append([*label, *cells])
+        for _ in range(layout.tall - 1):
+            below_label = [Segment(" " * layout.label)]
+            lines.append([*below_label, *_blocks(state.ink, found[first], signed, here, layout, again=True)])
     return lines
 
 
-def _blocks(ink: Ink, row: np.ndarray, signed: bool, here: int, *, shades: bool) -> Line:
-    pieces = []
+def _blocks(
+    ink: Ink, row: np.ndarray, signed: bool, here: int, layout: _Layout, *, shades: bool = False, again: bool = False
+) -> Line:
+    """Return a row of cells; `again` for the lines of a tall cell below its first."""
+    pieces, wide = [], layout.cell
     for n, step in enumerate(row.tolist()):
         style = PLAIN if shades else ink.cell(step, signed=signed)
-        text = ink.shade(step, signed=signed) if shades else "· " if step == FORBIDDEN else "  "
+        text = ink.shade(step, signed=signed) if shades else fit("·" if step == FORBIDDEN and not again else "", wide)
         if n == here:
-            text, style = "[]", style + BOLD if not shades else CURSOR
+            text, style = "[" + " " * (wide - 2) + "]", CURSOR if shades else style + BOLD
         elif step == FORBIDDEN:
             style = DIM
         pieces.append((text, style))

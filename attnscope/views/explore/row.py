@@ -24,6 +24,7 @@ _STATISTICS = {
     "sink": "sink {}",
     "distance": "distance {}",
 }  # in this order; `within` follows
+_LITTLE = 5e-4  # weight below which a source is not listed by itself
 _MOST = 12  # sources that are listed at most
 
 
@@ -102,12 +103,12 @@ def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -
     row = head.row("weights", query)
     if query in head.masked_rows:
         return []
-    found = []
+    found = list[SourceLine]()
     if row is not None and (head.sources is None or not head.sources.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")[:count].tolist()
         values = _values(scene, head, query)
         for key in order:
-            if row[key] > 0:
+            if row[key] >= _LITTLE or not found:
                 found.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
         return found
     if head.sources is None:
@@ -156,7 +157,7 @@ def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, coun
     row = head.row("weights", query)
     if row is not None and (head.sources is None or not head.sources.left_out):
         shown = np.sort(row[np.isfinite(row)])[::-1]
-        rest = shown[count:]
+        rest = shown[max(1, min(count, int((shown >= _LITTLE).sum()))) :]
         if not (rest > 0).any():
             return []
         said, total = f"{int((rest > 0).sum())} more", float(rest.astype(np.float64).sum())
@@ -196,7 +197,9 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
     lines: list[Line] = [cut([Segment(" cell ", TITLE), Segment(ink.plain(title), BOLD)], width)]
-    lines += [[Segment(ink.plain(line))] for line in wrapped(arithmetic(head, cell), width)]
+    said = arithmetic(head, cell).split(" → ")
+    steps = [said[0], *(f"→ {step}" for step in said[1:])]
+    lines += [[Segment(ink.plain(line))] for line in flowed(steps, width)]
     more = [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
     more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
@@ -208,6 +211,17 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
         if other is not None:
             more.append(f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}")
     return lines + [[Segment(ink.plain(line), DIM)] for line in wrapped_phrases(more, width)]
+
+
+def flowed(steps: list[str], width: int) -> list[str]:
+    """Put steps on lines, as many as fit on each; one that is longer than a line is wrapped."""
+    lines = list[str]()
+    for step in steps:
+        if lines and cell_len(lines[-1]) + 1 + cell_len(step) <= width:
+            lines[-1] += f" {step}"
+        else:
+            lines += wrapped(step, width)
+    return lines
 
 
 def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:

@@ -87,7 +87,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("edit", ("t",), "Edit the text; it is computed again after a pause.", _ASK, "text", page=False),
     KeyAction("copy", ("y",), "Copy the cell, the row or the matrix.", _OTHER, "copy"),
     KeyAction("write", ("w",), "Write a report, a figure or a page.", _OTHER, "write", page=False),
-    KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, page=False),
+    KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, "commands", page=False),
     KeyAction("help", ("?",), "This help.", _OTHER, "help"),
     KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
 )

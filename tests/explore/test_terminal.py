@@ -1,0 +1,143 @@
+"""The terminal is as it was, however a walk ends; and whatever tokens hold, only our own sequences reach it."""
+
+import asyncio
+import os
+import signal
+import time
+import unicodedata
+from contextlib import closing
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.cli import main
+from attnscope.findings.codec import to_json
+from attnscope.studies.explore.saved import report_source
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.walk.scene import STAGES
+from tests.explore.proof import KEYS, press
+from tests.explore.pseudo_terminal import PseudoTerminal
+from tests.helpers.sample_reports import HOSTILE
+
+TEXT = "The bank by the river"
+pytestmark = pytest.mark.unix
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "report.json"
+    path.write_bytes(to_json(attnscope.inspect(TEXT, layer="all", head="all", stages=STAGES).data))
+    return str(path)
+
+
+def test_quitting_prints_the_command_below_the_old_screen(saved):
+    with closing(PseudoTerminal("explore", saved)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        terminal.press(b"}]jG")
+        terminal.read(0.3)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        said = terminal.written.rpartition(b"\x1b[?1049l")[2]
+        assert b"attnscope run 'The bank by the river' --layer 1 --head 1 --query river" in said
+        assert terminal.is_as_before()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_walk_at_once(saved, number, code):
+    with closing(PseudoTerminal("explore", saved)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        start = time.monotonic()
+        terminal.process.send_signal(number)
+        assert terminal.end() == code and time.monotonic() - start < 3
+        assert terminal.is_as_before()
+
+
+def test_control_c_ends_it_at_any_size(saved):
+    with closing(PseudoTerminal("explore", saved, size=(1, 1))) as terminal:
+        terminal.wait_for(b"\x1b[?1049h")
+        terminal.read(1.0)
+        for size in ((120, 40), (20, 5), (1, 1), (80, 24)):
+            terminal.resize(*size)
+            terminal.press(b"lj")
+            terminal.read(0.2)
+        terminal.wait_for("▼".encode())
+        terminal.press(b"\x03")
+        assert terminal.end() == 130 and terminal.is_as_before()
+        assert b"Traceback" not in terminal.written
+
+
+def test_a_dead_terminal_ends_it(saved):
+    with closing(PseudoTerminal("explore", saved)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        os.close(terminal._slave)
+        terminal._slave = -1
+        terminal.close_master()
+        assert terminal.process.wait(10) in (129, 1)
+
+
+@pytest.mark.parametrize("colours", ["truecolor", "256", "16", "none"])
+def test_colours_are_those_that_the_terminal_has(saved, colours):
+    settings = {
+        "truecolor": {},
+        "256": {"COLORTERM": ""},
+        "16": {"COLORTERM": "", "TERM": "xterm-16color"},
+        "none": {"NO_COLOR": "1"},
+    }[colours]
+    with closing(PseudoTerminal("explore", saved, **settings)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        terminal.read(0.3)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        seen = {name: mark in terminal.written for name, mark in (("truecolor", b"48;2;"), ("256", b"48;5;"))}
+        assert seen == {"truecolor": colours == "truecolor", "256": colours == "256"}
+        assert (b";44" in terminal.written or b"[44" in terminal.written) == (colours == "16")
+        assert ("█".encode() in terminal.written) or colours != "none"
+
+
+def test_without_a_terminal_it_says_so(capsys):
+    assert main(["explore", TEXT]) == 1
+    assert capsys.readouterr().err == (
+        "attnscope: error: explore needs a terminal that can be drawn on (standard error, and TERM); "
+        "use attnscope run, compare or heads to print\n"
+    )
+
+
+def hostile_report():
+    """A report whose tokens are what nobody wants on a terminal."""
+    words = [*HOSTILE, "ש" * 30, "\u2066x\u2069", "w" * 20_000, "👩\u200d👩\u200d👧", "\x1b]52;c;aGk=\x07", "\udcff"]
+    text = " ".join(["bank"] * len(words))
+    report = attnscope.inspect(text, layer="all", head="all", stages=STAGES, top=4).data
+    inner, end = report.texts[0], 0
+    tokens, spelled = [], ""
+    for token, word in zip(inner.tokens, words, strict=True):
+        start, spelled = len(spelled), f"{spelled}{word} "
+        tokens.append(replace(token, text=word, piece=word, start=start, end=start + len(word)))
+    assert end == 0
+    made = replace(report.provenance, model="\x1b[31mmodel\u202e", notes=["\x9bnote"])
+    return replace(report, provenance=made, texts=[replace(inner, tokens=tokens, text=spelled)])
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (30, 10)])
+@pytest.mark.parametrize("colours", [1 << 24, 0])
+def test_hostile_tokens_are_escaped_and_never_wider_than_their_panel(size, colours):
+    source, rng = report_source(hostile_report()), np.random.default_rng(3)
+
+    async def walk():
+        app = ExploreApp(source, colours=colours)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            for n in range(40):
+                press(app, str(rng.choice(KEYS)))
+                if n % 5 == 0:
+                    await pilot.pause()
+                    for strip in app.screen._compositor.render_strips():
+                        assert strip.cell_length == size[0]
+                        bad = {unicodedata.category(c) for c in strip.text} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+                        assert not bad, strip.text
+        assert not app.failure, app.failure
+
+    asyncio.run(walk())
