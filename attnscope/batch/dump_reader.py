@@ -27,7 +27,7 @@ _GO_ON = "to resume, run the command that started it again"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_Shard = tuple[str, bytes, dict[str, msgspec.Raw]]  # name, content and header entry of every array
+_Shard = tuple[str, memoryview, dict[str, msgspec.Raw]]  # name, content and header entry of every array
 
 
 class _Place(msgspec.Struct):
@@ -120,7 +120,7 @@ class Dump:
         if f"{crc32(data):08x}" != record.shard_check:
             raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
         start = 8 + int.from_bytes(data[:8], "little")
-        return name, data[start:], decoded(data[8:start], dict[str, msgspec.Raw], self.path / name)
+        return name, memoryview(data)[start:], decoded(data[8:start], dict[str, msgspec.Raw], self.path / name)
 
 
 def read_document(path: Path) -> Iterator[bytes]:
@@ -194,7 +194,7 @@ def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
 
-def _array(data: bytes, place: _Place, where: str) -> Any:
+def _array(data: memoryview, place: _Place, where: str) -> Any:
     low, high = place.data_offsets
     if high > len(data) or 4 * prod(place.shape) != high - low:
         raise AttnscopeError("its size does not match its shape", where=where, hint=_RESTORE)

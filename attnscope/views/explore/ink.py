@@ -12,7 +12,7 @@ from rich.style import Style
 
 from attnscope.findings.arrays import Matrix
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.spans import Span
+from attnscope.views.spans import Origin, Span
 from attnscope.views.spelling import spell
 from attnscope.views.terminal.colours import SHADES, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES
@@ -42,10 +42,7 @@ class Ink:
 
     def name(self, span: Span) -> str:
         """Spell some text as its origin asks; of a very long one, only the start."""
-        text = span.text
-        return spell(
-            span if len(text) <= _LONGEST else Span(text[:_LONGEST] + "…", span.look, span.origin), ascii=self.ascii
-        )
+        return _spelled(span.text[: _LONGEST + 1], span.origin, self.ascii)
 
     def plain(self, text: str) -> str:
         """Spell text of ours."""
@@ -81,6 +78,12 @@ class Ink:
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
         return role_style(colour, strength, self.colours) if self.colours else PLAIN
+
+
+@lru_cache(maxsize=1 << 16)
+def _spelled(text: str, origin: Origin, ascii: bool) -> str:
+    """Spell some text; a screen draws the same names again and again."""
+    return spell(Span(text if len(text) <= _LONGEST else text[:_LONGEST] + "…", "", origin), ascii=ascii)
 
 
 @lru_cache(maxsize=1024)

@@ -38,6 +38,7 @@ def walk(
     Raises:
         AttnscopeError: The first scene cannot be computed.
     """
+    os.environ.setdefault("TEXTUAL_FPS", "240")  # at the usual 60, a key may wait 16 ms for its screen
     from attnscope.views.explore.app import ExploreApp
 
     if color == "always":

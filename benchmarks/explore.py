@@ -1,0 +1,189 @@
+"""Time what someone who explores waits for: the first screen, and the screen after a key.
+
+    python benchmarks/explore.py [--runs N] [--keys N] [--tokens N] [open] [live] [keys]
+
+Every walk is a process in a pseudo-terminal. `open`: from the start of the process until a dump of 144 heads × 512
+tokens is on the screen, as brief lines, and with the weights of all heads in a folder of shards (at most 1.0 s).
+`live`: from the start until the sample's matrix is there, divided by the time of `attnscope run` with the same text (at
+most 1.25). `keys`: from a key until its screen is painted, at the 95th percentile of random keys, in a walk through 128
+tokens (at most 20 ms) and through 12 × 12 heads × 8,192 tokens (at most 50 ms). Exits with 1 where one is missed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from measure import choices, machine
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.explore.pseudo_terminal import PseudoTerminal  # noqa: E402
+
+TEXT = "The bank by the river was not the bank that lent us money"
+STACK = """
+n_layers = 12
+n_heads = 12
+d_model = 192
+d_mlp = 32
+mask = "causal"
+positions = "rope"
+norm = "rmsnorm"
+"""
+LIMITS = {"open": 1.0, "live": 1.25, 128: 0.020, 8192: 0.050}
+QUIET = 0.012  # seconds without output after which a screen counts as painted; they are not counted
+KEYS = [
+    b"j",
+    b"k",
+    b"h",
+    b"l",
+    b"]",
+    b"[",
+    b"}",
+    b"{",
+    b"d",
+    b"s",
+    b" ",
+    b"\r",
+    b"\x7f",
+    b"G",
+    b"g",
+    b"+",
+    b"-",
+    b"c",
+    b"v",
+]
+
+
+def write_dump(folder: Path, tokens: int, *options: str) -> Path:
+    """Write a dump of one text of so many tokens of a random stack of 144 heads."""
+    stack, texts = folder / "stack.toml", folder / "texts.txt"
+    stack.write_text(STACK)
+    words = np.random.default_rng(1).choice([f"w{n}" for n in range(400)], tokens)
+    texts.write_text(" ".join(words) + "\n")
+    output = folder / ("dump.jsonl" if not options else "dump")
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope",
+        "batch",
+        str(texts),
+        "--config",
+        str(stack),
+        "-o",
+        str(output),
+        "--quiet",
+    ]
+    subprocess.run([*command, *options], env=environment(), check=True)
+    return output
+
+
+def environment() -> dict[str, str]:
+    """The environment of the processes."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def opened(*words: str) -> float:
+    """Seconds from the start of a walk until its matrix is on the screen."""
+    start = time.perf_counter()
+    with closing(PseudoTerminal("explore", *words, PYTHONPATH=str(ROOT))) as terminal:
+        terminal.wait_for("▼".encode(), 120)
+        took = time.perf_counter() - start
+        terminal.press(b"q")
+        terminal.end(30)
+    return took
+
+
+def ran() -> float:
+    """Seconds of `attnscope run`."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "attnscope", "run", TEXT]
+    subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - start
+
+
+def pressed(count: int, *words: str) -> list[float]:
+    """Seconds from each of some random keys until its screen is painted."""
+    rng, found = np.random.default_rng(2), []
+    with closing(PseudoTerminal("explore", *words, PYTHONPATH=str(ROOT))) as terminal:
+        terminal.wait_for("▼".encode(), 300)
+        terminal.read(3.0)
+        for _ in range(count):
+            key = KEYS[int(rng.integers(len(KEYS)))]
+            start = time.perf_counter()
+            terminal.press(key)
+            while not terminal.read(QUIET) and time.perf_counter() - start < 0.5:
+                pass
+            if terminal.last > start:  # the key changes something
+                found.append(terminal.last - start)
+        terminal.press(b"q")
+        terminal.end(30)
+    return found
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--keys", type=int, default=300)
+    parser.add_argument("--tokens", type=int, default=512, help="of the dump that is opened")
+    parser.add_argument("--long", type=int, default=8192, help="tokens of the long walk")
+    choices(parser, "what", ("open", "live", "keys"))
+    given = parser.parse_args()
+    print(machine())
+    missed = [not part(given) for name, part in PARTS.items() if name in (given.what or PARTS)]
+    sys.exit(int(any(missed)))
+
+
+def measure_open(given: argparse.Namespace) -> bool:
+    """Time the opening of dumps."""
+    fine = True
+    with tempfile.TemporaryDirectory() as name:
+        whole = ("--stage", "weights", "--keep", "all", "--top", "5")
+        for what, options in (("brief lines", ()), ("shards with weights", whole)):
+            path = write_dump(Path(name), given.tokens, *options)
+            took = [opened(str(path)) for _ in range(given.runs + 1)][1:]
+            print(f"open   {what}, 144 heads × {given.tokens} tokens: {median(took):.2f} s (limit {LIMITS['open']} s)")
+            fine = fine and median(took) <= LIMITS["open"]
+    return fine
+
+
+def measure_live(given: argparse.Namespace) -> bool:
+    """Time the first matrix of the sample against run."""
+    opened(TEXT), ran()
+    pairs = [(opened(TEXT), ran()) for _ in range(given.runs)]
+    ours, peer = (median(each) for each in zip(*pairs, strict=True))
+    print(f"live   {ours:.2f} s, run {peer:.2f} s: {ours / peer:.2f} (limit {LIMITS['live']})")
+    return ours / peer <= LIMITS["live"]
+
+
+def measure_keys(given: argparse.Namespace) -> bool:
+    """Time keys."""
+    fine = True
+    with tempfile.TemporaryDirectory() as name:
+        for tokens, options in (
+            (128, ("--stage", "weights", "--keep", "all")),
+            (given.long, ("--keep", "all", "--pool", "64")),
+        ):
+            folder = Path(name) / str(tokens)
+            folder.mkdir()
+            path = write_dump(folder, tokens, *options)
+            took = pressed(given.keys, str(path))
+            at = float(np.quantile(took, 0.95))
+            limit = LIMITS[128 if tokens == 128 else 8192]
+            said = f"median {1000 * median(took):.0f} ms, 95 % within {1000 * at:.0f} ms (limit {1000 * limit:.0f} ms)"
+            print(f"keys   144 heads × {tokens:,} tokens: {said}, {len(took)} keys")
+            fine = fine and at <= limit
+    return fine
+
+
+PARTS = {"open": measure_open, "live": measure_live, "keys": measure_keys}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Keys that need the model: what they show is what the command of the same name finds."""
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.explore.live import LiveSource
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.walk.scene import STAGES, Variant, WalkCancelled
+from tests.explore.proof import close, region_text, settled
+
+TEXT = "She sat by the [MASK] of the river"
+
+
+def live(text=TEXT, **fields):
+    texts = (TextInput(text),)
+    return LiveSource(RunConfig(texts, model="riverbank", **fields), SessionOpener(texts).open)
+
+
+def walk(act, source=None, size=(120, 40)):
+    """Let a coroutine function act on a walk; return what it returns."""
+
+    async def run():
+        app = ExploreApp(source or live())
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+
+            async def press(*keys):
+                for key in keys:
+                    await pilot.press(key)
+                    await settled(app, pilot)
+
+            result = await act(app, press, pilot)
+        assert not app.failure, app.failure
+        return result
+
+    return asyncio.run(run())
+
+
+def predicted(lines):
+    found = [re.match(r" +(\S+) .*?([\d.]+) → +([\d.]+) %", line) for line in lines]
+    return {match[1]: (match[2], match[3]) for match in found if match}
+
+
+@pytest.mark.parametrize("panel", ["2", "1"])
+def test_cuts_show_the_predictions_of_ablate(panel):
+    async def act(app, press, _pilot):
+        await press("2", "g", "j", "j", "j", "j", panel, "x")
+        (cut,) = app.state.place.cuts
+        shown = predicted(region_text(app, "row"))
+        await press("x")
+        assert app.state.place.cuts == () and not predicted(region_text(app, "row"))
+        return cut, shown
+
+    cut, shown = walk(act)
+    assert (": 4→" in cut) == (panel == "2")
+    tokens = attnscope.ablate(TEXT, cut=cut).data.effects[0].predictions[0].tokens
+    assert len(shown) == len(tokens) >= 5
+    for token in tokens:
+        before, after = shown[token.text.strip()]
+        assert close(before, 100 * token.before) and close(after, 100 * token.after)
+
+
+def test_predictions_are_those_of_run():
+    async def act(app, press, _pilot):
+        await press("p")
+        return region_text(app, "row")
+
+    lines = walk(act)
+    expected = attnscope.inspect(TEXT, predict=True).data.texts[0].predictions[0].tokens
+    for token in expected:
+        assert any(token.text.strip() in line and f"{100 * token.probability:.1f} %" in line for line in lines)
+
+
+def test_roles_are_those_of_heads():
+    async def act(app, press, _pilot):
+        await press("r")
+        app.redraw()
+        return region_text(app, "heads")
+
+    lines = walk(act)
+    survey = attnscope.heads().data
+    letters = {role.name: role.letter for role in survey.roles}
+    for layer, row in enumerate(survey.main):
+        (line,) = (line for line in lines if line[1:].startswith(f"L{layer} "))
+        shown = re.sub(r"[▸◂]", " ", line).split()[1:]
+        assert shown == [letters.get(name, "·") for name in row]
+
+
+def test_explaining_shows_what_explain_prints():
+    async def act(app, press, pilot):
+        await press("e")
+        await pilot.pause()
+        shown = [strip.text for strip in app.screen._compositor.render_strips()]
+        await press("escape")
+        assert len(app.screen_stack) == 2
+        return app.state.place.spot, "\n".join(shown)
+
+    spot, shown = walk(act, size=(140, 60))
+    said = attnscope.explain(TEXT, layer=spot.layer, head=spot.head, query=spot.query, top=16)
+    lines = [line.strip() for line in said.text(width=120).splitlines() if line.strip()]
+    found = [line for line in lines if line in shown]
+    assert len(found) >= 25
+
+
+def test_an_edited_text_is_computed_after_a_pause():
+    async def act(app, press, pilot):
+        await pilot.press("t")
+        await pilot.press(*" bank")
+        await asyncio.sleep(0.6)
+        await settled(app, pilot)
+        edited = app.state.source.texts[0], app.state.scene.queries.total
+        spot = app.state.place.spot
+        weights = app.state.head.stages["weights"]
+        await pilot.press("escape")
+        await settled(app, pilot)
+        return edited, spot, weights, app.state.source.texts[0]
+
+    (text, count), spot, weights, after = walk(act)
+    assert text == f"{TEXT} bank" and count == 9 and after == TEXT
+    expected = attnscope.inspect(text, layer=spot.layer, head=spot.head)
+    assert np.allclose(weights, expected[spot.layer, spot.head].weights, atol=1e-6)
+
+
+def test_a_written_file_holds_the_head(tmp_path):
+    async def act(app, press, pilot):
+        await press("}", "w")
+        app.screen.query_one("#prompt").value = str(tmp_path / "head.npz")
+        await pilot.press("enter")
+        await settled(app, pilot)
+        assert "wrote" in region_text(app, "title")[0]
+        return app.state.place.spot
+
+    spot = walk(act)
+    saved = attnscope.load(tmp_path / "head.npz")
+    expected = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head, stages=STAGES)
+    for stage in STAGES:
+        one, other = (getattr(each[spot.layer, spot.head], stage) for each in (saved, expected))
+        assert np.array_equal(one, other)
+
+
+def test_copies_reach_the_clipboard():
+    async def act(app, press, _pilot):
+        await press("y", "c")
+        return app.clipboard, app.state.place.spot
+
+    copied, spot = walk(act)
+    weights = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head)[spot.layer, spot.head].weights
+    assert float(copied.split("\t")[2]) == pytest.approx(float(weights[spot.query, spot.key]), rel=1e-6)
+
+
+def test_the_command_palette_finds_actions():
+    async def act(app, press, pilot):
+        await pilot.press(":")
+        await pilot.press(*"heads: ent")
+        await asyncio.sleep(0.3)
+        await pilot.pause()
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        return app.state.place.display
+
+    assert walk(act) == "entropy"
+
+
+def test_clicks_go_where_they_point():
+    async def act(app, press, pilot):
+        heads, row = app.panes["heads"].region, app.panes["row"].region
+        _, _, label, wide, tall = app._panels["heads"]._last
+        await pilot.click(offset=(heads.x + label + 2 * wide, heads.y + 2 + tall))
+        await settled(app, pilot)
+        first = app.state.place.spot
+        await pilot.click(offset=(row.x + 4, row.y + 2))
+        await settled(app, pilot)
+        weights = app.state.head.stages["weights"][first.query]
+        second = app.state.place.spot.key == np.argsort(-weights, kind="stable")[1]
+        layout = app._panels["matrix"]._last
+        matrix = app.panes["matrix"].region
+        await pilot.click(offset=(matrix.x + layout.label + 3 * layout.cell, matrix.y + 3 + 2 * layout.tall))
+        await settled(app, pilot)
+        return first, second, app.state.place.spot
+
+    first, second, third = walk(act)
+    assert (first.layer, first.head) == (1, 2) and second and (third.query, third.key) == (2, 3)
+
+
+def test_long_texts_begin_as_a_map_and_zoom_to_exact_cells():
+    words = np.random.default_rng(0).choice("the bank by river was not that lent us money".split(), 1100)
+    text = " ".join(words)
+    texts = (TextInput(text),)
+    source = LiveSource(RunConfig(texts, model=None, config="bidirectional"), SessionOpener(texts).open)
+
+    async def act(app, press, pilot):
+        assert app.state.place.zoom > 1 and "map" in region_text(app, "matrix")[1]
+        await press(*["+"] * 12, "1", "]", "2", "G")
+        spot, head = app.state.place.spot, app.state.head
+        return spot, head.row("weights", spot.query), {name: rows[spot.query] for name, rows in head.rows.items()}
+
+    spot, row, statistics = walk(act, source)
+    expected = attnscope.inspect(
+        text, config="bidirectional", layer=spot.layer, head=spot.head, query=spot.query, top=5
+    )
+    assert spot.query == 1099 and np.allclose(row, expected[spot.layer, spot.head].weights[0], atol=1e-6)
+    entropy = -(row * np.log2(np.where(row > 0, row, 1))).sum()
+    assert statistics["entropy"] == pytest.approx(entropy, abs=1e-4)
+
+
+def test_what_is_no_longer_wanted_is_cancelled():
+    source, calls = live(), []
+
+    def progress(*step):
+        calls.append(step)
+        if len(calls) > 1:
+            raise WalkCancelled
+
+    with pytest.raises(WalkCancelled):
+        source.compute(Variant(), 0, 0, "weights", (0, 0), progress)
+    assert source.scene(Variant()) is None
+    source.compute(Variant(), 0, 0, "weights", (0, 0), lambda *_: None)
+    assert source.scene(Variant()) is not None
+
+
+def test_matrices_are_forgotten_beyond_the_memory_given():
+    source = live()
+    source._budget = 40_000  # of two variants, each 16 heads × 4 stages × 8 × 8 cells
+    for mask in ("own", "causal", "window:4"):
+        variant = Variant(mask=mask)
+        while source.missing(variant, 1, 1, "weights", (0, 7)):
+            source.compute(variant, 1, 1, "weights", (0, 7), lambda *_: None)
+    held = {key: sum(matrix.nbytes for matrix in head.stages.values()) for key, head in source._heads.items()}
+    assert len(held) == 48 and 30_000 < sum(held.values()) <= 40_000
+    assert not held[Variant(), 0, 1] and held[Variant(mask="window:4"), 3, 3] == 4 * 4 * 64
+    assert source.head(Variant(), 0, 1).sources is not None
