@@ -38,7 +38,7 @@ class HeadsPanel:
         ink, place = state.ink, state.place
         label = max(len(_layer(layer)) for layer in scene.layers) + 2
         n_layers, n_heads = len(scene.layers), len(scene.heads)
-        above, below = 2, 3
+        above, below = 2, 4
         room, lines = width - label, height - above - below
         wide, tall = self._cell_size(state, scene, room, lines)
         self.left = _scroll(self.left, place.spot.head, max(1, room // wide), n_heads)

@@ -239,4 +239,4 @@ def _on_axis(axis: Axis, asked: str | None) -> int | None:
     within = [n for n, span in enumerate(axis.names) if span.text.strip() and span.text.strip().casefold() in wanted]
     if not exact and not within:
         raise UsageError(f"'{asked}' is not in the text", where=arg(name), hint="name a token or a position")
-    return (exact or within)[0]
+    return exact[0] if exact else max(within, key=lambda n: len(axis.names[n].text))

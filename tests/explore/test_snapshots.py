@@ -1,0 +1,57 @@
+"""Whole screens at three sizes, with and without colours, and the recording in docs/, as reviewed.
+
+`ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/explore` writes them anew; read the difference.
+"""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.walk.place import Begin
+from tests.explore import recording, subjects
+from tests.explore.proof import settled
+from tests.test_docs import DOCS, REWRITE
+
+HERE = Path(__file__).parent / "snapshots"
+WALKS = {"start": [], "digits": ["d", "s", "s"], "compare": ["c", "}", "d", "v", "v"], "rows": ["3", "p"]}
+
+
+def screen(source, size, keys, colours):
+    async def walk():
+        app = ExploreApp(source, begin=Begin(layer="2", head="0", query="lent"), colours=colours)
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            for key in keys:
+                await pilot.press(key)
+                await settled(app, pilot)
+            return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+
+    return asyncio.run(walk())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", WALKS)
+def test_screens_are_as_reviewed(name, size):
+    source, _ = subjects.report()
+    lines = []
+    for colours in (1 << 24, 0) if name == "start" else (1 << 24,):
+        lines += [f"--- {colours} colours", *screen(source, size, WALKS[name], colours)]
+    path = HERE / f"{name}-{size[0]}x{size[1]}.txt"
+    if REWRITE:
+        HERE.mkdir(exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+    assert "\n".join(lines) + "\n" == path.read_text()
+
+
+def test_the_recording_shows_what_the_application_shows():
+    picture = recording.picture(asyncio.run(recording.frames()))
+    path = DOCS / "explore.svg"
+    if REWRITE:
+        path.write_text(picture)
+    shown, kept = (re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (picture, path.read_text()))
+    assert shown == kept and len(shown) > 300
