@@ -23,9 +23,9 @@ from tests.test_docs import REWRITE
 ROOT = Path(__file__).parent.parent.parent
 
 
-# Large models get fewer keys: loading them and computing the truth takes most of the time
+# A step of CI walks 500 keys each, through SmolLM2 as well, whose truth alone takes ten seconds
 WALKS = [(name, seed, 40) for name in subjects.SUBJECTS if name not in ("MiniLM", "SmolLM2") for seed in (1, 2)]
-WALKS += [("MiniLM", 3, 20), ("SmolLM2", 4, 10), ("sample", 3, 80), ("comparison", 4, 80)]
+WALKS += [("MiniLM", 3, 20), ("sample", 3, 80), ("comparison", 4, 80)]
 
 
 @pytest.mark.parametrize(("name", "seed", "keys"), WALKS)
