@@ -28,7 +28,7 @@ from attnscope.request.arguments import (
 )
 from attnscope.request.chat import chat_of
 from attnscope.request.masks.expression import parse_mask, spell_mask
-from attnscope.request.masks.terms import MaskTerm, MatrixFile
+from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import CutExpression, IndexSelection, PositionSelection, parse_cut
@@ -84,7 +84,7 @@ class TorchTensor(Protocol):
 Model = str | os.PathLike[str] | PretrainedModel
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
-Mask = str | BoolMatrix | TorchTensor
+Mask = str | BoolMatrix | TorchTensor | Callable[..., Any]
 
 
 class MachineArguments(TypedDict, total=False):
@@ -163,6 +163,7 @@ class CallArguments(TypedDict, total=False):
 class _Masking(CallArguments, total=False):
     pair: str | Sequence[str | None] | None
     what_if: WhatIf
+    score_mod: Callable[..., Any] | None
 
 
 class ModelInspectArguments(_Masking, total=False):
@@ -172,7 +173,10 @@ class ModelInspectArguments(_Masking, total=False):
         pair: The second segment, for an encoder; for several texts, one for each.
         mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, `sink:N`,
             `docs:12,30,41`, `docs:eos`, a file with a boolean matrix, or several of them joined by `+` (and), `|` (or)
-            and parentheses; a boolean array or tensor, (queries, keys) or (heads, queries, keys), True where allowed.
+            and parentheses; a boolean array or tensor, (queries, keys) or (heads, queries, keys), True where allowed;
+            or a function of text, head, query and key, as the `mask_mod` of FlexAttention, evaluated in blocks.
+        score_mod: A function of a scaled score and of text, head, query and key, as the `score_mod` of FlexAttention,
+            that returns the score to use instead; None for none.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
         hide: Tokens to hide from every query, in addition to the mask: positions, slices, and words of the text; None
             for none.
@@ -286,6 +290,7 @@ class ModelHeadsArguments(CallArguments, total=False):
     query: Tokens | None
     key: Tokens | None
     mask: Mask
+    score_mod: Callable[..., Any] | None
     what_if: WhatIf
     hide: Tokens | None
 
@@ -318,6 +323,7 @@ class ModelAblateArguments(CallArguments, total=False):
     query: Tokens | None
     key: Tokens | None
     mask: Mask
+    score_mod: Callable[..., Any] | None
     hide: Tokens | None
 
 
@@ -532,7 +538,7 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if value is not None and name in _READERS:
             found[name] = _READERS[name](value)
-    if "mask" in found and not isinstance(options["mask"], str):
+    if "mask" in found and isinstance(found["mask"][0], MatrixFile) and not isinstance(options["mask"], str):
         found["matrices"] = {spell_mask(found["mask"]): _mask_matrix(options["mask"])}
     return found
 
@@ -564,9 +570,24 @@ def mask_of(value: Any) -> tuple[MaskTerm, ...]:
     """
     if isinstance(value, str):
         return parse_mask(value, "mask")
+    if callable(value) and not hasattr(value, "__array__"):
+        return (Function(_function_name(value), value),)
     matrix = _mask_matrix(value)
     cells = np.packbits(matrix).tobytes()
     return (MatrixFile(f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"),)
+
+
+def _score_mod(value: Any) -> ScoreFunction:
+    if not callable(value):
+        hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
+        raise UsageError(f"a {type(value).__name__} cannot be called", where="score_mod", hint=hint)
+    return ScoreFunction(_function_name(value), value)
+
+
+def _function_name(value: Callable[..., Any]) -> str:
+    """Return the name of a function, of a lambda with its line."""
+    name, code = getattr(value, "__name__", type(value).__name__), getattr(value, "__code__", None)
+    return f"lambda in line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
 
 
 def _mask_matrix(value: Any) -> "BoolMatrix":
@@ -576,7 +597,7 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
         UsageError: It is neither, or no boolean matrix.
     """
     if not hasattr(value, "__array__"):
-        hint = "use a str such as 'causal', a file's name, or a boolean array (queries, keys)"
+        hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
     try:
         matrix = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
@@ -731,7 +752,7 @@ _READERS = {
     name: _reader(option)
     for name, option in _OF_RUN.items()
     if name in RunConfig.__struct_fields__ and name not in ("model", "tokenizer", "target", "qkv")
-}
+} | {"score_mod": _score_mod}
 
 
 def file_path(value: Any) -> Path:

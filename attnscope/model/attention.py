@@ -210,7 +210,7 @@ def _parts(
             all_visible_range = (
                 (max(a, block.k0), min(b, block.k1)) if max(a, block.k0) < min(b, block.k1) else (block.k0, block.k0)
             )
-            per_head = mask.per_head
+            per_head, change = mask.per_head, mask.changes_scores
             block_mask = None if per_head else BlockMask.of(mask, block, all_visible_range, inputs.q.device)
             at_once = _whole_groups(shape.heads(block), inputs.q.shape[1] // inputs.k.shape[1])
             for first in range(0, len(heads), at_once):  # inside, for tiles of one shape after the other cost least
@@ -220,7 +220,7 @@ def _parts(
                 some = numbers[first : first + at_once]
                 theirs_only = block_mask or BlockMask.of(mask, block, all_visible_range, inputs.q.device, some)
                 yield _TileInputs(
-                    inputs, theirs_only, some, as_slice(chosen), *sides, block, all_visible_range, bounded
+                    inputs, theirs_only, some, as_slice(chosen), *sides, block, all_visible_range, bounded, change
                 )
 
     return of_blocks()
@@ -251,6 +251,7 @@ class _TileInputs:
         block: Which queries and keys.
         all_visible_range: The keys, from and to, that all of the queries may see.
         bounded: No score of the layer can be anything but finite.
+        changes_scores: See Mask.changes_scores.
     """
 
     inputs: AttentionInputs
@@ -262,6 +263,7 @@ class _TileInputs:
     block: TileBlock
     all_visible_range: tuple[int, int]
     bounded: bool
+    changes_scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
 
 def _tile(
@@ -293,8 +295,13 @@ def _tile(
     if not part.bounded:
         checks.add(scaled, "scores", heads)
     _apply_softcap_and_bias(scaled, inputs.spec, block, heads)
+    if part.changes_scores is not None:
+        scaled.copy_(part.changes_scores(scaled, *_positions(block, q.device), heads))
     masked = scaled.clone() if needs_scores else scaled
     block_mask.apply_(masked)
+    fully_masked = block_mask.fully_masked
+    if part.changes_scores is not None:  # which may be −inf
+        fully_masked = (masked == -torch.inf).all(-1)
     empty = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
     sink, summary = None, None
     in_place = in_place and block.k0 < block.k1
@@ -303,7 +310,7 @@ def _tile(
         summary = summarize(masked, weights)
     else:
         weights, sink = _softmax(masked, inputs.spec.sinks, heads, weights)
-    for none_left in (block_mask.fully_masked, empty):
+    for none_left in (fully_masked, empty):
         if none_left is not None:
             weights.masked_fill_(none_left[..., None], 0.0)
     if cuts is not None:
@@ -316,14 +323,16 @@ def _tile(
         q1=block.q1,
         k0=block.k0,
         k1=block.k1,
-        all_visible_range=part.all_visible_range if empty is None else (block.k0, block.k0),
+        all_visible_range=part.all_visible_range
+        if empty is None and part.changes_scores is None
+        else (block.k0, block.k0),
         scores=scores if needs_scores else None,
         scaled=scaled if needs_scores else None,
         masked=masked.to("meta") if in_place else masked,
         weights=weights,
         values=part.v,
         checks=checks,
-        fully_masked=block_mask.fully_masked,
+        fully_masked=fully_masked,
         workspace=workspace,
         sink=sink,
         summary=summary,
@@ -349,8 +358,13 @@ def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBloc
     if spec.softcap is not None:
         scaled.div_(spec.softcap).tanh_().mul_(spec.softcap)
     if spec.bias is not None:
-        q_at = torch.arange(block.q0, block.q1, device=scaled.device)[:, None]
-        scaled += spec.bias(q_at, torch.arange(block.k0, block.k1, device=scaled.device)[None], heads)
+        scaled += spec.bias(*_positions(block, scaled.device), heads)
+
+
+def _positions(block: TileBlock, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the queries, (q, 1), and keys, (1, k), of a block."""
+    queries, keys = (torch.arange(*ends, device=device) for ends in ((block.q0, block.q1), (block.k0, block.k1)))
+    return queries[:, None], keys[None]
 
 
 def _bounded(inputs: AttentionInputs) -> bool:
@@ -363,7 +377,7 @@ def _bounded(inputs: AttentionInputs) -> bool:
 def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None) -> Tensor:
     """Return the output (B, H, Q, Ev) with some heads' filled in.
 
-    Through tiles where a soft-cap or sinks bar kernels, and where edges are cut.
+    Through tiles where a soft-cap, sinks or a function of scores bar kernels, and where edges are cut.
     """
     inputs = walk.inputs
     tiled, cells = _tiled_heads(walk, heads), walk.elements or kernel_cells(inputs.q.device)
@@ -379,6 +393,7 @@ def _output_only(walk: _Walk, heads: Sequence[int], output: Tensor | None = None
 
 def _tiled_heads(walk: _Walk, heads: Sequence[int]) -> set[int]:
     """Return the heads whose output no kernel computes."""
-    if walk.inputs.spec.softcap is not None or walk.inputs.spec.sinks is not None:
+    spec = walk.inputs.spec
+    if spec.softcap is not None or spec.sinks is not None or spec.mask.changes_scores is not None:
         return set(heads)
     return set() if walk.cuts is None else walk.cuts.edge_heads & set(heads)

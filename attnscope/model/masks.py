@@ -1,6 +1,6 @@
 """Masks that need tensors, and how masks combine. What the words of an expression mean is in `masks.terms`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, MaskTerm, Own
 
 
@@ -121,6 +122,93 @@ class MatrixMask(Mask):
         return self.matrix[..., heads.to(q.device)[:, None, None], q, k]
 
 
+def _over_cells(function: Callable[..., Any], *given: Any, scores: bool = False) -> Any:
+    """Call a function of scalars, as FlexAttention's are, for every text, head, query and key: (B, h, Q, K)."""
+    for axis in (3, 2, 1, 0):
+        moved = tuple(0 if at == axis else None for at in range(4))
+        function = torch.vmap(function, in_dims=(0, *moved) if scores else moved)
+    return function(*given)
+
+
+def _call(what: str, function: Callable[[], Any]) -> Tensor:
+    """Return what a user's function gives; its errors become ours."""
+    hint = "it gets scalar tensors under torch.vmap, as in FlexAttention: compute with torch, without `if`"
+    try:
+        found = function()
+    except Exception as e:
+        reason = " ".join(str(e).split())[:200]
+        raise AttnscopeError(f"the function fails: {type(e).__name__}: {reason}", where=what, hint=hint) from e
+    if not isinstance(found, Tensor):
+        raise AttnscopeError(f"the function returns a {type(found).__name__}, not a tensor", where=what, hint=hint)
+    return found
+
+
+@dataclass(frozen=True)
+class FunctionMask(Mask):
+    """What a function of text, head, query and key allows, evaluated on the cells of each tile.
+
+    Attributes:
+        function: A `mask_mod` of FlexAttention.
+        n_texts: Texts of the batch.
+        n_heads: Query heads.
+    """
+
+    function: Callable[..., Any]
+    n_texts: int
+    n_heads: int
+
+    @property
+    def per_head(self) -> bool:
+        """Whether heads may differ, which only the function knows."""
+        return True
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
+        """Call the function."""
+        heads = torch.arange(self.n_heads, device=q.device) if heads is None else heads
+        places = torch.arange(self.n_texts, device=q.device), heads.to(q.device), q[:, 0], k[0]
+        found = _call(arg("mask"), lambda: _over_cells(self.function, *places))
+        if found.dtype != torch.bool:
+            hint = "return True where attention is allowed"
+            raise AttnscopeError(f"the function returns {found.dtype}, not torch.bool", where=arg("mask"), hint=hint)
+        return found
+
+
+@dataclass(frozen=True)
+class ScoreFunctionMask(Mask):
+    """Everything is allowed, but a function changes the scaled scores.
+
+    Attributes:
+        function: A `score_mod` of FlexAttention.
+    """
+
+    function: Callable[..., Any]
+
+    @property
+    def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Call the function with every score of a tile.
+
+        Raises:
+            AttnscopeError: It fails, or gives NaN or +inf.
+        """
+        return self._change
+
+    def _change(self, scaled: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+        places = torch.arange(len(scaled), device=q.device), heads.to(q.device), q[:, 0], k[0]
+        if not scaled.numel():
+            return scaled
+        found = _call(arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True))
+        if not found.is_floating_point():
+            found = found.to(scaled.dtype)
+        if not bool((found < torch.inf).all()):
+            hint = "return finite scores, or -inf for a key that is not allowed"
+            raise AttnscopeError("the function returns NaN or inf", where=arg("score_mod"), hint=hint)
+        return found
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return all keys."""
+        return 0, n_keys
+
+
 @dataclass(frozen=True)
 class Intersection(Mask):
     """A key is visible where every part allows it."""
@@ -131,6 +219,11 @@ class Intersection(Mask):
     def per_head(self) -> bool:
         """Whether any part differs between heads."""
         return any(part.per_head for part in self.parts)
+
+    @property
+    def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+        """The function of the part that has one."""
+        return next((part.changes_scores for part in self.parts if part.changes_scores is not None), None)
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         """Combine the parts with a logical and."""
@@ -206,6 +299,12 @@ class ShiftedMask(Mask):
         """Whether the mask differs between heads."""
         return self.mask.per_head
 
+    @property
+    def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+        """The mask's function, at the positions in the whole text."""
+        change = self.mask.changes_scores
+        return None if change is None else lambda scores, q, k, heads: change(scores, q + self.start, k, heads)
+
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         """Evaluate the mask at the positions in the whole text."""
         visible: Tensor | None = self.mask.allowed(q + self.start, k, heads)
@@ -235,6 +334,8 @@ def unite(parts: Sequence[Mask]) -> Mask:
 
 def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
     """Return the causal or bidirectional mask that gives real tokens what `mask` gives them; None for another mask."""
+    if mask.changes_scores is not None:
+        return None
     parts = mask.parts if isinstance(mask, Intersection) else (mask,)
     narrowing = [part for part in parts if part.all_visible_range(0, n_queries, n_keys) != (0, n_keys)]
     causal = [part for part in narrowing if isinstance(part, Causal)]

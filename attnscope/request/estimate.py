@@ -11,7 +11,7 @@ from attnscope.base.system.malloc import RETAINED_BLOCK
 from attnscope.base.system.threads import count_threads
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
 from attnscope.findings.row_statistics import STATISTICS, WITHIN
-from attnscope.request.masks.terms import MaskTerm
+from attnscope.request.masks.terms import Function, MaskTerm, leaves
 from attnscope.request.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
 
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
@@ -28,7 +28,8 @@ ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
 WINDOW_ROWS = 256  # rows of a tile under a window, at most
 STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
 SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
-BIAS = 2  # … and a bias and the distances that it is made of
+BIAS = 2  # … and a bias and the distances that it is made of, …
+FUNCTION = 8  # … and positions, int64, and results of a Python function that is called for every cell
 BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
 OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
@@ -187,6 +188,11 @@ def _windowed(mask: tuple[MaskTerm, ...]) -> bool:
     return any(term.window is not None for term in mask)
 
 
+def _calls_functions(d: MemoryDemand) -> bool:
+    """Tell whether a mask or scores come from Python functions."""
+    return any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
+
+
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     """Count the bytes of tiles and of a kernel's mask, which are reused for findings; and of what products need.
 
@@ -196,7 +202,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     scores = _tile_scores(d, d.tiled_queries, d.heads)
     widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
-    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi")
+    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * _calls_functions(d)
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
@@ -236,6 +242,6 @@ def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
     """Return bytes of the mask that a kernel takes for heads or layers that are not recorded."""
     if d.layers == 1 or not _has_kernel(c):
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
-    if c.positions == "alibi":
+    if c.positions == "alibi" or _calls_functions(d):
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
     return KERNEL_CELL * d.batch * min(max(KERNEL, d.tokens), d.tokens**2)

@@ -6,7 +6,7 @@ import msgspec
 
 from attnscope.base.errors import arg
 from attnscope.request.chat import Chat, RenderedChat
-from attnscope.request.masks.terms import MaskTerm, Own
+from attnscope.request.masks.terms import MaskTerm, Own, ScoreFunction
 from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
 from attnscope.request.spans import SpanRange, SpanRequest
 
@@ -59,6 +59,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`, which
             are all that there is with `qkv`.
         hide: Tokens to hide from every query; None for none.
+        score_mod: What a Python function makes of scaled scores; None for none.
         layer: Layers.
         head: Heads.
         query: Rows; None for all (or the first `window`).
@@ -102,6 +103,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     mask: tuple[MaskTerm, ...] = (Own(),)
     what_if: Literal["stack", "same-scores"] = "stack"
     hide: PositionSelection | None = None
+    score_mod: ScoreFunction | None = None
     layer: IndexSelection = AUTO
     head: IndexSelection = AUTO
     query: PositionSelection | None = None
@@ -139,5 +141,5 @@ class RunConfig(msgspec.Struct, frozen=True):
 
     @property
     def own_mask(self) -> bool:
-        """The mask is the model's own, and no token is hidden."""
-        return self.hide is None and all(isinstance(term, Own) for term in self.mask)
+        """The mask is the model's own, no token is hidden, and no score is changed."""
+        return self.hide is None and self.score_mod is None and all(isinstance(term, Own) for term in self.mask)

@@ -349,8 +349,9 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
 
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
-    """Return the terms of the mask that the user asked for, with hidden tokens as the last."""
-    return run.mask if run.hide is None else (*run.mask, Hidden(str(run.hide)))
+    """Return the terms of the mask that the user asked for; what is no part of the expression is last."""
+    hidden = () if run.hide is None else (Hidden(str(run.hide)),)
+    return (*run.mask, *hidden, *(() if run.score_mod is None else (run.score_mod,)))
 
 
 def _matrices(

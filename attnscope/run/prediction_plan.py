@@ -8,7 +8,7 @@ from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import spell_mask
-from attnscope.request.masks.terms import OF_ONE_TEXT, Hidden, MaskTerm, Own, leaves
+from attnscope.request.masks.terms import OF_ONE_TEXT, Hidden, MaskTerm, Own, ScoreFunction, leaves
 from attnscope.request.run_config import RunConfig
 from attnscope.run.attribution_plan import check_attribution
 
@@ -112,7 +112,7 @@ def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 
     A masked language model predicts the next token under a causal mask that it was trained with.
     """
-    used = spell_mask([term for term in terms if not isinstance(term, Hidden)])
+    used = spell_mask([term for term in terms if not isinstance(term, Hidden | ScoreFunction)])
     trained = run.what_if == "stack" and used in source.trained_masks and any(term.left_to_right for term in terms)
     return "next" if source.predicts == "masked" and trained else source.predicts
 

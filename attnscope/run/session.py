@@ -23,7 +23,18 @@ from attnscope.findings.run import MaskUse, Provenance, Report, TextReport
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import PADDING
 from attnscope.request.masks.expression import spell_mask, used_mask
-from attnscope.request.masks.terms import DocumentEnds, Documents, Hidden, Mask, MaskTerm, MatrixFile, Own, leaves
+from attnscope.request.masks.terms import (
+    DocumentEnds,
+    Documents,
+    Function,
+    Hidden,
+    Mask,
+    MaskTerm,
+    MatrixFile,
+    Own,
+    ScoreFunction,
+    leaves,
+)
 from attnscope.request.memory import layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
@@ -272,7 +283,13 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     """Put the texts side by side, and the model under the mask that was asked for."""
     from attnscope.engines.protocol import EngineSettings
     from attnscope.model.batch import make_batch, pad_texts
-    from attnscope.model.masks import documents_mask, hidden_keys_mask, mask_from_matrix
+    from attnscope.model.masks import (
+        FunctionMask,
+        ScoreFunctionMask,
+        documents_mask,
+        hidden_keys_mask,
+        mask_from_matrix,
+    )
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
@@ -284,6 +301,10 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         elif isinstance(term, Hidden):
             hidden = [text_plan.hidden for text_plan in plan.text_plans]
             resolved[term] = hidden_keys_mask(hidden, batch.sources.real.shape[1], device)
+        elif isinstance(term, ScoreFunction):
+            resolved[term] = ScoreFunctionMask(term.function)
+        elif isinstance(term, Function):
+            resolved[term] = FunctionMask(term.function, len(plan.text_plans), plan.config.n_heads)
         elif isinstance(term, Documents | DocumentEnds):
             documents = [text_plan.documents[term] for text_plan in plan.text_plans]
             resolved[term] = documents_mask(documents, batch.sources.real.shape[1], device)
@@ -581,11 +602,13 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     own = source.config.describe_mask() if seen is None else seen
     terms = mask_terms(run)
     hidden = [as_unicode(term.typed) for term in terms if isinstance(term, Hidden)]
-    seen_by = [term for term in terms if not isinstance(term, Hidden)]
+    seen_by = [term for term in terms if not isinstance(term, Hidden | ScoreFunction)]
     if len(seen_by) == 1 and isinstance(seen_by[0], Own):
         used = own
     else:  # "causal, with window:4 in 2 of 3 layers" is no term of an expression
         used = as_unicode(spell_mask(seen_by if "," in own else used_mask(seen_by, own)))
+    if run.score_mod is not None:
+        used += f", with {as_unicode(str(run.score_mod))}"
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     if hidden:
         return MaskUse(whose, used, run.what_if, hidden[0])

@@ -4,7 +4,7 @@ import argparse
 import sys
 from random import Random
 
-from tests.masks.drawn import check, draw
+from tests.masks.drawn import check, check_as_function, check_function, draw, draw_function
 
 
 def main() -> int:
@@ -17,12 +17,15 @@ def main() -> int:
     for number in range(given.cases):
         random = Random(f"{given.seed}:{number}")
         expression, n = draw(random)
+        function, sizes = draw_function(random)
         try:
             check(expression, n, random)
+            check_as_function(expression, n)
+            check_function(function, sizes, random)
         except AssertionError as e:
             wrong += 1
-            print(f"{expression} of {n} tokens: {str(e).splitlines()[0]}")
-    print(f"{given.cases} expressions, {wrong} wrong")
+            print(f"case {number} ({expression} of {n} tokens, or its function): {str(e).splitlines()[0]}")
+    print(f"{given.cases} expressions and as many functions, {wrong} wrong")
     return int(wrong > 0)
 
 

@@ -1,13 +1,15 @@
 """Draw mask expressions, and hold what attnscope makes of them against their truth tables in NumPy."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import create_mask
 
 from attnscope.model.block_mask import BlockMask
-from attnscope.model.masks import build_mask, documents_mask
+from attnscope.model.masks import FunctionMask, build_mask, documents_mask
 from attnscope.model.tiling import TileBlock
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import Causal, Documents, Mask, leaves
@@ -78,3 +80,61 @@ def _check_block(mask: Mask, table: Table, q0: int, q1: int) -> None:
     assert np.array_equal(scores[0, 1].numpy() == 0, rows[:, k0:k1]), "a tile"
     nothing = np.zeros(q1 - q0, bool) if block.fully_masked is None else block.fully_masked.numpy().reshape(-1)
     assert np.array_equal(np.broadcast_to(nothing, q1 - q0), ~rows.any(1)), "fully masked rows"
+
+
+def draw_function(random: Random) -> tuple[Callable[..., Any], tuple[int, int, int, int]]:
+    """A random `mask_mod` of FlexAttention, and numbers of texts, heads, queries and keys."""
+    sizes = random.randint(1, 3), random.randint(1, 4), random.randint(1, 12), random.randint(1, 12)
+    documents = torch.tensor([random.randrange(3) for _ in range(12)]).sort().values
+    table = torch.rand(sizes, generator=torch.Generator().manual_seed(random.randrange(1 << 30))) < 0.5
+    size, head, text = random.randint(1, 5), random.randrange(4), random.randrange(3)
+    parts: list[Callable[..., Any]] = [
+        lambda b, h, q, k: q >= k,
+        lambda b, h, q, k: (q - k).abs() < size,
+        lambda b, h, q, k: k < size,
+        lambda b, h, q, k: documents[q] == documents[k],
+        lambda b, h, q, k: torch.where(h == head, q >= k, q <= k + size),
+        lambda b, h, q, k: (b != text) | (k % (h + 1) == 0),
+        lambda b, h, q, k: table[b, h, q, k],
+        lambda b, h, q, k: torch.stack([q == k, h == head]).any(),  # a reduction, which only vmap keeps within a cell
+    ]
+    first, second = random.choice(parts), random.choice(parts)
+    join = random.choice((torch.logical_and, torch.logical_or))
+    return (lambda b, h, q, k: join(first(b, h, q, k), second(b, h, q, k))), sizes
+
+
+def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int], random: Random) -> None:
+    """Compare a function's mask, block by block and for some heads, with what FlexAttention makes of it.
+
+    Raises:
+        AssertionError: A cell differs.
+    """
+    texts, heads, queries, keys = sizes
+    expected = create_mask(function, texts, heads, queries, keys, device="cpu").numpy()  # (B, H, Q, K)
+    mask = FunctionMask(function, texts, heads)
+    for _ in range(3):
+        q0 = random.randrange(queries)
+        block = TileBlock(q0, random.randint(q0 + 1, queries), 0, keys)
+        chosen = sorted(random.sample(range(heads), random.randint(1, heads)))
+        found = BlockMask.of(mask, block, (0, 0), _CPU, torch.tensor(chosen))
+        scores = torch.zeros(texts, len(chosen), block.q1 - q0, keys)
+        found.apply_(scores)
+        rows = expected[:, chosen, q0 : block.q1]
+        assert np.array_equal(scores.numpy() == 0, rows), "a tile"
+        nothing = np.zeros(1, bool) if found.fully_masked is None else found.fully_masked.numpy()
+        assert np.array_equal(np.broadcast_to(nothing, rows.shape[:3]), ~rows.any(-1)), "fully masked rows"
+
+
+def check_as_function(expression: str, n: int) -> None:
+    """Compare an expression with FlexAttention's mask of the function that says the same.
+
+    Raises:
+        AssertionError: A cell differs.
+    """
+    terms = parse_mask(expression)
+    resolved: dict[Any, Mask] = {
+        term: documents_mask([term.lengths], n, _CPU) for term in leaves(terms) if isinstance(term, Documents)
+    }
+    table = torch.from_numpy(masks.allowed(expression, np.tri(n, dtype=bool)))
+    flex = create_mask(lambda b, h, q, k: table[q, k], None, None, n, n, device="cpu")[0, 0]
+    assert np.array_equal(_whole(build_mask(terms, Causal(), resolved), n), flex.numpy()), "FlexAttention's mask"

@@ -12,7 +12,7 @@ from attnscope.base.errors import UsageError
 from attnscope.cli.completion import masks as complete
 from attnscope.request.masks.expression import mask_files, parse_mask, spell_mask
 from attnscope.request.masks.terms import AnyOf, Causal, FirstKeys, MatrixFile, SlidingWindow
-from tests.masks.drawn import check, draw
+from tests.masks.drawn import check, check_as_function, check_function, draw, draw_function
 
 TEXT = "The bank by the river was closed"
 
@@ -22,6 +22,8 @@ def test_a_drawn_expression_allows_what_its_truth_table_does(number: int) -> Non
     random = Random(f"suite:{number}")
     expression, n = draw(random)
     check(expression, n, random)
+    check_as_function(expression, n)
+    check_function(*draw_function(random), random)
 
 
 def test_plus_binds_more_tightly_than_or() -> None:

@@ -27,6 +27,14 @@ class Mask:
         """Whether heads may see different keys; `allowed` then has an axis for them."""
         return False
 
+    @property
+    def changes_scores(self) -> "Callable[[Array, Array, Array, Array], Array] | None":
+        """A function of scaled scores, (B, h, Q, K), and of q, k and heads, as in `allowed`, to other scores; or None.
+
+        A score of −inf is as one that is not allowed.
+        """
+        return None
+
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array | None:
         """Return which keys each query may see.
 
@@ -135,6 +143,28 @@ class Hidden(MaskTerm):
 
     def __str__(self) -> str:
         return f"hide:{self.typed}"
+
+
+@dataclass(frozen=True)
+class Function(MaskTerm):
+    """What a Python function allows, which is called as a `mask_mod` of FlexAttention: with text, head, query and key.
+
+    This term cannot be typed, since the function is no text.
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    def __str__(self) -> str:
+        return f"function:{self.name}"
+
+
+@dataclass(frozen=True)
+class ScoreFunction(Function):
+    """What a Python function makes of scaled scores, called as a `score_mod` of FlexAttention; it allows every key."""
+
+    def __str__(self) -> str:
+        return f"score_mod:{self.name}"
 
 
 class Bidirectional(MaskTerm):

@@ -36,6 +36,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         AttnscopeError: The model, the text or the memory do not allow it.
     """
     _check_one(run)
+    if run.score_mod is not None:
+        message = "the arithmetic that is explained has no such function"
+        raise UsageError(message, where=arg("score_mod"), hint="leave it out, or use inspect")
     session = session or Session(run.texts, progress)
     (source, run), on_progress = session.open(run), session.on_progress
     if source.stages is not None:

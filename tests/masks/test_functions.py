@@ -1,0 +1,145 @@
+"""Masks and scores from Python functions, as FlexAttention calls them, in every function and both engines."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.model.attention import attend
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.masks import FunctionMask
+from attnscope.model.recorders import MatrixRecorder
+from attnscope.request.masks.terms import SlidingWindow
+
+TEXT = "The bank by the river was closed"
+Array = np.ndarray[Any, np.dtype[Any]]
+every_engine = pytest.mark.parametrize("engine", ["native", "transformers"])
+
+
+def softmax(scores: Array) -> Array:
+    """NumPy's, with NaN in rows of −inf."""
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
+
+
+def scaled(engine: str, text: Any = TEXT) -> Array:
+    """Scaled scores of layer 0, which no mask changes, (heads, queries, keys)."""
+    return np.asarray(attnscope.inspect(text, layer=[0], head="all", stages="scaled", engine=engine).scaled)[0]
+
+
+@every_engine
+def test_a_function_masks_every_head_in_its_own_way(engine: str) -> None:
+    report = attnscope.inspect(
+        TEXT, layer="all", head="all", engine=engine, mask=lambda b, h, q, k: (q >= k) & ((h % 2 == 0) | (q - k < h))
+    )
+    h, q, k = np.ogrid[:4, :7, :7]
+    allowed = (q >= k) & ((h % 2 == 0) | (q - k < h))
+    assert np.array_equal(np.isfinite(np.asarray(report.masked)), np.broadcast_to(allowed, (4, 4, 7, 7)))
+    expected = softmax(np.where(allowed, scaled(engine), -np.inf))
+    assert np.allclose(np.asarray(report.weights)[0], expected, atol=1e-5)
+    assert report.data.mask.what_if == "stack"
+    assert report.data.mask.used.startswith("function:lambda in line ")
+
+
+@every_engine
+def test_a_function_knows_the_text(engine: str) -> None:
+    """Also where texts are padded."""
+    texts = [TEXT, "The river", "The bank was closed"]
+    report = attnscope.inspect(texts, layer=[1], head=[2], mask=lambda b, h, q, k: k <= q + b, engine=engine)
+    for number, text in enumerate(report.texts):
+        n = len(text.data.tokens)
+        masked = np.asarray(text.masked)[0, 0]
+        assert np.array_equal(np.isfinite(masked), np.tri(n, k=number, dtype=bool))
+
+
+@every_engine
+@pytest.mark.parametrize("what_if", ["stack", "same-scores"])
+def test_a_function_of_scores_changes_them_before_the_mask(engine: str, what_if: Any) -> None:
+    report = attnscope.inspect(
+        TEXT,
+        layer=[0],
+        head="all",
+        stages=("scaled", "masked", "weights"),
+        mask="causal",
+        what_if=what_if,
+        score_mod=lambda score, b, h, q, k: torch.where(k == 3, -torch.inf, 0.5 * score - h * (q - k)),
+        engine=engine,
+    )
+    h, q, k = np.ogrid[:4, :7, :7]
+    expected = np.where(k == 3, -np.inf, 0.5 * scaled(engine) - h * (q - k))
+    assert np.allclose(np.asarray(report.scaled)[0], expected, atol=1e-4)
+    expected = softmax(np.where(k <= q, expected, -np.inf))
+    assert np.allclose(np.asarray(report.weights)[0], expected, atol=1e-5)
+    assert "with score_mod:lambda in line" in report.data.mask.used
+
+
+def test_rows_without_a_finite_score_are_masked() -> None:
+    report = attnscope.inspect(
+        TEXT, layer=[0], head="all", score_mod=lambda s, b, h, q, k: torch.where((q == 2) & (h == 1), -torch.inf, s)
+    )
+    weights = np.asarray(report.weights)[0]
+    assert np.isnan(weights[1, 2]).all()
+    assert np.isfinite(np.delete(weights, 1, 0)).all()
+    assert [head.fully_masked for head in report.data.texts[0].heads] == [[], [2], [], []]
+
+
+def test_later_layers_read_what_the_function_made() -> None:
+    """Under `stack` a function that says what `causal` says changes every layer as that does."""
+    said = attnscope.inspect(TEXT, layer="all", head="all", mask="causal")
+    for options in (
+        {"mask": lambda b, h, q, k: q >= k},
+        {"score_mod": lambda s, b, h, q, k: torch.where(q >= k, s, -torch.inf)},
+    ):
+        report = attnscope.inspect(TEXT, layer="all", head="all", **options)
+        assert np.allclose(np.asarray(report.weights), np.asarray(said.weights), atol=1e-5)
+
+
+def test_other_commands_take_functions() -> None:
+    function = lambda b, h, q, k: q >= k  # noqa: E731
+    effects = [np.asarray(attnscope.ablate(TEXT, each="head", mask=mask).effect) for mask in (function, "causal")]
+    assert np.allclose(*effects, atol=1e-5)
+    measured = [attnscope.heads("riverbank", TEXT, measure="first", mask=mask).data for mask in (function, "causal")]
+    assert np.allclose(measured[0].values, measured[1].values, atol=1e-6)
+    compared = attnscope.compare(TEXT, mask=[function, "causal"], layer="all", head="all", tolerance=1e-5)
+    assert compared.data.verdict is not None
+
+
+def test_a_function_is_called_tile_by_tile_and_never_with_the_whole_matrix() -> None:
+    calls = []
+
+    def banded(b: Any, h: Any, q: Any, k: Any) -> Any:
+        calls.append(1)
+        return (q - k).abs() < 9
+
+    q, k, v = torch.randn(3, 1, 2, 50, 8, generator=torch.Generator().manual_seed(3))
+    outputs = []
+    for mask in (FunctionMask(banded, 1, 2), SlidingWindow(9)):
+        recorder = MatrixRecorder(["weights"], range(2), range(50), range(50))
+        attend(AttentionInputs(0, q, k, v, AttentionSpec(0.4, mask)), [recorder], tile_elements=100)
+        outputs.append(recorder.compute()["weights"])
+    assert torch.allclose(*outputs, atol=1e-6)
+    assert len(calls) == 50, "one call for each tile of two rows of one head"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask": lambda b, h, q, k: True}, "the function fails: ValueError"),
+        ({"mask": lambda b, h, q, k: q + k}, r"returns torch.int64, not torch.bool"),
+        ({"mask": lambda q, k: q >= k}, "the function fails: TypeError"),
+        ({"score_mod": lambda s, b, h, q, k: s / 0}, "returns NaN or inf"),
+        ({"score_mod": "relu"}, "a str cannot be called"),
+    ],
+)
+def test_what_a_function_may_not_do_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.inspect(TEXT, **options)
+
+
+def test_an_explanation_has_no_function_of_scores() -> None:
+    with pytest.raises(UsageError, match="the arithmetic that is explained has no such function"):
+        attnscope.explain(TEXT, query="bank", score_mod=lambda s, b, h, q, k: s)
