@@ -24,7 +24,9 @@ def test_every_example_gives_what_the_page_says(page, tmp_path, monkeypatch, cap
     words = PreTrainedTokenizerFast(tokenizer_file=str(locate("riverbank").path / "tokenizer.json"))
     names = {"attnscope_tokenizer": words}
     outputs = 0
-    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / page).read_text().partition("\n## Recipes")[0], re.DOTALL | re.MULTILINE
+    )
     for block in blocks:
         for code, expected in statements(block):
             capsys.readouterr()

@@ -101,7 +101,9 @@ def write_dump(
     ):
         texts = (item.text for item in given.items() if item.text is not None)
         session = session or Session(texts)
-        session.source(run)
+        source = session.source(run)
+        if "effects" in order.settings.keep:
+            source.require_model("cutting heads")
         facts = given.facts()
         model, header, holds = _load(order.settings, run, session, facts, given.costs, journal)
         total = count_selected(given.costs, order.settings, header.grouping)
@@ -140,7 +142,9 @@ def check_output(order: DumpConfig) -> None:
     """
     run = order.run
     for path in (order.output, order.output / INDEX):
-        check_not_read(path, (order.input, run.model, run.adapter, run.config, run.tokenizer, *mask_files(run.mask)))
+        check_not_read(
+            path, (order.input, run.model, run.qkv, run.adapter, run.config, run.tokenizer, *mask_files(run.mask))
+        )
         with suppress(OSError, ValueError):  # it is not there, or no file can have its name
             if order.input == "-" and os.path.samestat(os.fstat(0), os.stat(path)):
                 raise AttnscopeError("is an input of this command", where=path, hint="choose another output")

@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.batch.input_lines import decode_line, read_lines
+from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
 from attnscope.request.chat import CHAT_KEYS, MESSAGES, chat_of
 from attnscope.request.options import on_command_line
@@ -20,6 +22,7 @@ from attnscope.request.text_files import MAX_LINE
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
+ARRAYS = "qkv"  # the texts of given queries and keys
 _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}  # known beside the text
 
 
@@ -68,6 +71,17 @@ def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given
 def _named(given: Any, line: int) -> int | str:
     """Return what the input calls a record; the number of its line where it has no name."""
     return line if given in (None, "") else given
+
+
+def from_arrays(name: str) -> Iterator[Item]:
+    """Yield the texts of a file of queries, keys and values.
+
+    Raises:
+        AttnscopeError: It is no such file.
+    """
+    for index, text in enumerate(from_file(Path(name)).inputs):
+        number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
+        yield Item(index, index + 1, index + 1, number, text)
 
 
 def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:

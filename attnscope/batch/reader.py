@@ -24,7 +24,7 @@ from attnscope.base.system.file_system import open_at_once, wait_for_data
 from attnscope.batch.blocks import cost
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.input_lines import COMPRESSED, open_decompressed
-from attnscope.batch.items import FORMATS, Item, from_jsonl, from_parquet, from_table, from_txt
+from attnscope.batch.items import ARRAYS, FORMATS, Item, from_arrays, from_jsonl, from_parquet, from_table, from_txt
 
 
 class InputReader:
@@ -32,7 +32,7 @@ class InputReader:
 
     Args:
         name: The file, or `-` for standard input.
-        format: One of FORMATS; None for the one of the file's extension.
+        format: One of FORMATS, or ARRAYS; None for the one of the file's extension.
         column: Column or member that holds the texts.
 
     Attributes:
@@ -78,6 +78,8 @@ class InputReader:
             return from_jsonl(file, self.name, self._column)
         if self.format == "parquet":
             return from_parquet(file, self.name, self._column)
+        if self.format == ARRAYS:
+            return from_arrays(self.name)
         return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
 
     def facts(self) -> InputFacts:

@@ -24,7 +24,7 @@ from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.run.chats import render_text
-from attnscope.run.plan import RunPlan, plan_for_texts
+from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.record_plan import make_record_spec
 from attnscope.run.session import Session, attend, new_window, prepare
 from attnscope.run.text_plan import TextPlan, plan_text
@@ -90,7 +90,7 @@ def count_units(run: RunConfig, source: ModelSource) -> int:
     Raises:
         UsageError: One of them is not there.
     """
-    layers = run.layer.numbers(source.config.n_layers, "layer")
+    layers = present_layers(run.layer, source).numbers(source.config.n_layers, "layer")
     heads = run.head.numbers(source.config.n_heads, "head")
     return (1 if run.layer.word == "mean" else len(layers)) * (1 if run.head.word == "mean" else len(heads))
 
@@ -186,7 +186,8 @@ class ModelWorker:
     def _places(self) -> list[tuple[int, int]]:
         """Return layer and head of every unit, where none is a mean."""
         c = self._source.config
-        layers, heads = self._run.layer.numbers(c.n_layers, "layer"), self._run.head.numbers(c.n_heads, "head")
+        layers = present_layers(self._run.layer, self._source).numbers(c.n_layers, "layer")
+        heads = self._run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
 
     def _effects(self, one: PreparedText) -> dict[str, Any]:

@@ -45,7 +45,10 @@ def batch(given: Given) -> None:
         raise UsageError(f"FILE and {arg('chat')} cannot be used together", hint="pass one of them")
     if given.chat is not None and given.format not in (None, "jsonl"):
         raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", given.format), hint="remove it")
-    given.file = given.file if given.chat is None else given.chat
+    if given.qkv is not None and (given.file is not None or given.chat is not None or given.format is not None):
+        hint = "remove it: the texts are in the file of the arrays"
+        raise UsageError(f"FILE and {arg('qkv')} cannot be used together", hint=hint)
+    given.file = next((name for name in (given.file, given.chat, given.qkv) if name is not None), None)
     if given.file is None and not given.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = given.file or "-"
@@ -110,6 +113,7 @@ def _check_ending(output: Path) -> bool:
 def _order(name: str, given: Given) -> "DumpConfig":
     from attnscope.batch.dump import DumpConfig
     from attnscope.batch.header import Settings
+    from attnscope.batch.items import ARRAYS
     from attnscope.cli.run_config import run_config
 
     layer, head = join_label(given.layer, given.head)
@@ -126,6 +130,7 @@ def _order(name: str, given: Given) -> "DumpConfig":
     )
     run = run_config((), given, pool=None)
     format = given.format if given.chat is None else "jsonl"
+    format = format if given.qkv is None else ARRAYS
     return DumpConfig(
         name,
         format,
