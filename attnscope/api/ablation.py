@@ -37,15 +37,16 @@ class AblationResult(Result[Ablation]):
 
 @dataclass(frozen=True)
 class UnitEffect:
-    """The effect of one head, layer or edge.
+    """The effect of one head, layer, edge or span.
 
     Attributes:
-        layer: Number of the layer.
-        head: Number of the head; None for a whole layer.
+        layer: Number of the layer; −1 for a span.
+        head: Number of the head; None for a whole layer or a span.
         query: Position of the query of an edge; otherwise None.
         key: Position of the key of an edge; otherwise None.
         weight: Weight without the cut.
         effect: The effect that ranks (see EffectsResult.ranked_by).
+        span: Name of the span; otherwise None.
     """
 
     layer: int
@@ -54,6 +55,7 @@ class UnitEffect:
     key: int | None
     weight: float
     effect: float
+    span: str | None = None
 
 
 class EffectsResult(Result[EffectSurvey]):
@@ -63,7 +65,7 @@ class EffectsResult(Result[EffectSurvey]):
 
     @property
     def unit(self) -> str:
-        """`head`, `layer` or `edge`."""
+        """`head`, `layer`, `edge` or `span`."""
         return self.data.unit
 
     @property
@@ -77,13 +79,23 @@ class EffectsResult(Result[EffectSurvey]):
         return self.data.effects[0].correlation
 
     @property
+    def spans(self) -> list[str]:
+        """Name of each span, in the order of `effect`; empty for other units."""
+        return self.data.span_names
+
+    @property
+    def log_probability(self) -> Float1 | None:
+        """Log-probability of the answer if each span is cut, in bits; None without an answer."""
+        return self.data.effects[0].log_probability
+
+    @property
     def weights(self) -> Float1:
         """Weight of each unit, in the order of `effect`."""
         return self.data.weights
 
     @property
     def effect(self) -> Float1:
-        """Effect of each unit; for edges, the renormalised one."""
+        """Effect of each unit; for edges and spans, the renormalised one."""
         return self.data.effects[0].effect
 
     @property
@@ -91,10 +103,12 @@ class EffectsResult(Result[EffectSurvey]):
         """Effect of heads as (layers, heads), or of layers as (layers, 1); NaN for those that were not cut.
 
         Raises:
-            AttnscopeError: The units are edges.
+            AttnscopeError: The units are edges or spans.
         """
-        if self.unit == "edge":
-            raise UsageError("effects of edges are not a matrix of layers × heads", hint="use .effect, or .to_pandas()")
+        if self.unit in ("edge", "span"):
+            raise UsageError(
+                f"effects of {self.unit}s are not a matrix of layers × heads", hint="use .effect, or .to_pandas()"
+            )
         return self.data.grid(self.effect)
 
     def strongest(self, k: int = 10) -> list[UnitEffect]:
@@ -103,11 +117,12 @@ class EffectsResult(Result[EffectSurvey]):
         return [
             UnitEffect(
                 data.layers[n],
-                None if data.unit == "layer" else data.heads[n],
+                None if data.unit in ("layer", "span") else data.heads[n],
                 data.queries[n] if data.queries else None,
                 data.keys[n] if data.keys else None,
                 float(data.weights[n]),
                 float(effect[n]),
+                data.span_names[n] if data.span_numbers else None,
             )
             for n in data.order()[:k]
         ]
@@ -131,7 +146,7 @@ def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") 
         options: See ModelAblateArguments.
         session: Session in which the model is already open.
     """
-    given = read_values(options, ABLATE, "each", "replacement", "at", "reference")
+    given = read_values(options, ABLATE, "each", "replacement", "at", "reference", "answer", "generate")
     asked = AblationOptions(cuts(options.get("cut")), **given)
     if asked.each is None:
         return AblationResult(ablate(run, asked, session=session))

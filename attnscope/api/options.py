@@ -305,7 +305,11 @@ class ModelAblateArguments(CallArguments, total=False):
     Attributes:
         pair: The second segment, for an encoder.
         cut: What to cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
-        each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key restrict the choice.
+        each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key restrict the choice. With
+            `span`, cut the answer (or `query`) off from each span of the text (see `spans` and `messages`).
+        answer: With `each="span"`, the answer, which the text is continued by; None for the last turn of a chat, or
+            what the model generates.
+        generate: Number of tokens of an answer that the model generates; None for 8.
         replacement: Replacement for the output of a cut head: `zero`, or its `mean` over the text's tokens.
         reference: Another text over which to compute that mean.
         at: Tokens at which predictions and hidden states are compared; None for the last token, or for every mask
@@ -317,6 +321,8 @@ class ModelAblateArguments(CallArguments, total=False):
     each: Each | None
     replacement: Replacement
     reference: str | None
+    answer: str | None
+    generate: int | None
     at: Tokens | None
     layer: Indices
     head: Indices

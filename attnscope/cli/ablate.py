@@ -35,12 +35,14 @@ def ablate(given: Given) -> None:
             where=arg("top"),
             hint=f"remove it: {arg('cut')} shows all that it changes",
         )
-    run = run_config(read_texts(given), given, top=3)
+    run = run_config(read_texts(given), given, top=3, generate=0)
     from attnscope.studies.ablate.plan import AblationOptions
     from attnscope.studies.ablate.run import ablate as cut_once
     from attnscope.studies.ablate.run import survey_effects
 
-    options = AblationOptions(given.cuts, given.each, given.replacement, given.reference, given.at)
+    options = AblationOptions(
+        given.cuts, given.each, given.replacement, given.reference, given.at, given.answer, given.generate
+    )
     with progress(quiet=given.quiet) as on_progress:
         findings: Any = (cut_once if given.each is None else survey_effects)(run, options, on_progress)
     deliver(findings, given, Listing(given.top))

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.run import TextFindings
+from attnscope.findings.spans import TextSpans
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
@@ -115,12 +116,14 @@ class Effects(msgspec.Struct, frozen=True):
             tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
         correlation: Spearman's rank correlation between weight and effect (`kl` if present, else `hidden`); null if
             either is constant.
+        log_probability: Log-probability of the answer if each unit is cut, in bits; null without an answer.
     """
 
     how: str
     kl: Annotated[Floats, along("unit")] | None
     hidden: Annotated[Floats, along("unit")]
     correlation: float | None
+    log_probability: Annotated[Floats, along("unit")] | None = None
 
     @property
     def ranked_by(self) -> str:
@@ -134,20 +137,25 @@ class Effects(msgspec.Struct, frozen=True):
 
 
 class EffectSurvey(TextFindings, frozen=True):
-    """The effect of every head, layer or edge, each cut alone.
+    """The effect of every head, layer, edge or span, each cut alone.
 
     Attributes:
-        unit: `head`, `layer` or `edge`.
+        unit: `head`, `layer`, `edge` or `span`: the edges from `rows` to the tokens of the span.
         positions: Positions at which predictions and hidden states are compared; empty if all hidden states are
             compared.
-        layers: Layer of each unit.
-        heads: Head of each unit; −1 for a whole layer.
+        layers: Layer of each unit; −1 for a span.
+        heads: Head of each unit; −1 for a whole layer, and for a span.
         queries: Position of the query of each edge; empty for heads and layers.
         keys: Position of the key of each edge; empty for heads and layers.
         weights: Weight of each unit without a cut.
         meaning: Definition of that weight.
-        effects: The effect of each unit; one entry for heads, two for edges (both ways to cut them).
+        effects: The effect of each unit; one entry for heads, two for edges and spans (both ways to cut them).
         notes: Remarks for the reader, such as what was left out, and why.
+        spans: The spans of the text; null for other units.
+        span_numbers: Number of the span of each unit; empty for other units.
+        rows: Positions of the tokens whose reading of spans is cut; empty for other units.
+        answer: Positions of the answer's tokens; empty for other units, and without an answer.
+        log_probability: Log-probability of the answer without a cut, in bits; null without an answer.
         schema: Name and version of this format.
     """
 
@@ -161,7 +169,19 @@ class EffectSurvey(TextFindings, frozen=True):
     meaning: str
     effects: list[Effects]
     notes: list[str] = msgspec.field(default_factory=list)
+    spans: TextSpans | None = None
+    span_numbers: Annotated[list[int], along(positions="span")] = msgspec.field(default_factory=list)
+    rows: Annotated[list[int], along("row", positions="token", ascending=True)] = msgspec.field(default_factory=list)
+    answer: Annotated[list[int], along("answer", positions="token", ascending=True)] = msgspec.field(
+        default_factory=list
+    )
+    log_probability: float | None = None
     schema: str = EFFECTS_SCHEMA
+
+    @property
+    def span_names(self) -> list[str]:
+        """Name of the span of each unit; empty for other units."""
+        return [] if self.spans is None else [self.spans.names[number] for number in self.span_numbers]
 
     def grid(self, values: Floats) -> Matrix:
         """Return numbers of heads or layers as (layers, heads); NaN for heads that were not cut."""

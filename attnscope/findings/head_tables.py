@@ -35,9 +35,11 @@ def columns(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> dict[str, Colum
 
 def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
     """Return what is cut, its weight, and each effect; of edges in both ways."""
-    table: dict[str, Column] = {"layer": np.array(found.layers)}
-    if found.unit != "layer":
+    table: dict[str, Column] = {} if found.unit == "span" else {"layer": np.array(found.layers)}
+    if found.unit in ("head", "edge"):
         table["head"] = np.array(found.heads)
+    if found.unit == "span":
+        table["span"] = list(found.span_names)
     if found.unit == "edge":
         sources = found.sources
         for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
@@ -48,6 +50,8 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
         if effects.kl is not None:
             table[f"kl{end}"] = effects.kl
         table[f"hidden{end}"] = effects.hidden
+        if effects.log_probability is not None:
+            table[f"log_probability{end}"] = effects.log_probability
     return table
 
 

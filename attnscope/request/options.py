@@ -570,8 +570,8 @@ ABLATE = (
         "each",
         CUT,
         Each,
-        "Cut each head, all heads of each layer, or each edge on its own, and rank them by effect. Edges need {layer}, "
-        "{head} or {query}.",
+        "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from each span of the text, "
+        "on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans {spans} or {chat}.",
     ),
     _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",)),
     _grouped(
@@ -612,6 +612,21 @@ ABLATE = (
         "or every [MASK] for a masked language model.",
         _positions(arg("at")),
         "TOKENS",
+    ),
+    Option(
+        "answer",
+        CUT,
+        "With {each} span, the answer, which the text is continued by; begin it with a space if it needs one. Default: "
+        "the last turn of a chat, or what the model generates.",
+        arguments.text(arg("answer")),
+        "TEXT",
+    ),
+    number(
+        "generate",
+        CUT,
+        0,
+        "With {each} span, tokens of an answer that the model generates; default: 8.",
+        arguments.GENERATED,
     ),
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
     SPANS,

@@ -194,7 +194,7 @@ def _inspect(
 ) -> tuple[Report, Report | None]:
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
-    continued = None if not run.generate else _continue(run, source, session)
+    continued = None if not run.generate else continue_texts(run, source, session)
     grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
     plan = make_plan(run, source, grown, sides=sides, every_head=summary)
     model, device = session.load(plan)
@@ -221,7 +221,7 @@ def _inspect(
     return report, msgspec.structs.replace(report, texts=whole)
 
 
-def _continue(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
+def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
     """Continue every text with the model; return the continuations by the text's number."""
     whole = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
     plan = make_plan(whole, source)

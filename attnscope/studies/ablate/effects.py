@@ -100,6 +100,21 @@ class Baseline:
             found.append(entropy[at] - expected + after.logsumexp(-1))
         return (torch.cat(found) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(hidden.shape[:2])
 
+    def log_probability(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
+        """Return the log-probability, in bits, (V,), of one token after each position, together.
+
+        Args:
+            hidden: Final states of variants at the positions, (V, P, D).
+            targets: Id of the token at each position.
+        """
+        rows, found = hidden.flatten(0, 1), []
+        ids = torch.tensor(targets, device=hidden.device).repeat(len(hidden))
+        step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
+        for n in range(0, len(rows), step):
+            logits = log_softmax(self.engine, rows[n : n + step])
+            found.append(logits.gather(1, ids[n : n + step, None])[:, 0])
+        return torch.cat(found).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
+
 
 def log_softmax(engine: Engine, rows: Tensor) -> Tensor:
     """Return the log-probabilities, (N, V), float64, natural, that final hidden states, (N, D), predict."""

@@ -18,9 +18,15 @@ from attnscope.run.plan import RunPlan, plan_texts
 from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
 from attnscope.run.text_plan import TextPlan
 
-Unit = Literal["head", "layer", "edge"]
+Unit = Literal["head", "layer", "edge", "span"]
 Replacement = Literal["zero", "mean"]
-_NARROWS = {None: (), "head": ("layer", "head"), "layer": ("layer",), "edge": ("layer", "head", "query", "key")}
+_NARROWS = {
+    None: (),
+    "head": ("layer", "head"),
+    "layer": ("layer",),
+    "edge": ("layer", "head", "query", "key"),
+    "span": ("layer", "head", "query"),
+}
 _EVERY = ("all", "auto")  # values of --layer and --head that mean all
 MOST_EDGES = 20_000  # that are cut one by one
 _TOKENS = 4096  # largest number of tokens in a pass; larger passes are no faster
@@ -38,6 +44,8 @@ class AblationOptions:
         reference: A text over whose tokens `mean` averages; None for the text itself.
         at: Positions whose predictions and hidden states are compared; None for the last token of a causal
             model, and the mask tokens of a masked one.
+        answer: Text that answers the text, for `each` span; None for what the text has, or the model generates.
+        generate: Number of tokens that the model generates as the answer; None for a default.
     """
 
     cuts: tuple[CutExpression, ...] = ()
@@ -45,6 +53,8 @@ class AblationOptions:
     replacement: Replacement = "zero"
     reference: str | None = None
     at: PositionSelection | None = None
+    answer: str | None = None
+    generate: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,14 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
             where=arg("reference"),
             hint=f"add {arg('replacement', 'mean')}",
         )
-    edges_only = asked.each == "edge" or (asked.each is None and all(cut.edge is not None for cut in asked.cuts))
+    for name, value in (("answer", asked.answer), ("generate", asked.generate)):
+        if value is not None and asked.each != "span":
+            raise UsageError(f"applies only to {arg('each', 'span')}", where=arg(name), hint="remove it")
+    if asked.answer is not None and asked.generate is not None:
+        raise UsageError(f"{arg('answer')} and {arg('generate')} cannot be used together", hint="remove one of them")
+    edges_only = asked.each in ("edge", "span") or (
+        asked.each is None and all(cut.edge is not None for cut in asked.cuts)
+    )
     if asked.replacement == "mean" and edges_only:
         raise UsageError("applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it")
     narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}

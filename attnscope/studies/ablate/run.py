@@ -35,6 +35,7 @@ from attnscope.studies.ablate.plan import (
     resolve_cuts,
     units,
 )
+from attnscope.studies.ablate.spans import answer_text
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,8 @@ def survey_effects(
     """Do what `attnscope ablate --each` does, without printing; see ablate."""
     check_options(run, asked)
     assert asked.each is not None
+    if asked.each == "span":
+        return _survey_spans(run, asked, progress, session)
     bench = Bench.of(run, asked, progress, session)
     cuts = units(asked, run, bench.source, bench.text)
     edges = asked.each == "edge"
@@ -143,6 +146,50 @@ def survey_effects(
     )
 
 
+def _survey_spans(
+    run: RunConfig, asked: AblationOptions, progress: ProgressCallback | None, session: Session | None
+) -> EffectSurvey:
+    """Cut the answer off from each span alone."""
+    session = session or Session(run.texts, progress)
+    source, run = session.open(run)
+    answered = answer_text(run, asked, source, session)
+    numbers, cuts = answered.cuts(source)
+    bench = Bench(
+        answered.run,
+        asked,
+        source,
+        session,
+        answered.text,
+        answered.positions,
+        list(answered.notes),
+        answered.targets,
+    )
+    uncut = bench.run_uncut(cuts, len(cuts))
+    weights = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)
+    effects = []
+    for name, way in (("renormalised", True), ("unnormalised", False)):
+        variants = [uncut.variant([cut], renormalised=way) for cut in cuts]
+        effects.append(uncut.effects(name, variants, f"cutting spans, {name}", weights))
+    return EffectSurvey(
+        **uncut.header(),
+        unit="span",
+        positions=list(bench.positions),
+        layers=[-1] * len(cuts),
+        heads=[-1] * len(cuts),
+        queries=[],
+        keys=[],
+        weights=weights,
+        meaning="Weight that the tokens whose reading is cut give to the span, averaged over layers, heads and tokens.",
+        effects=effects,
+        spans=answered.spans,
+        span_numbers=numbers,
+        rows=list(answered.rows),
+        answer=list(answered.answer),
+        log_probability=uncut.log_probability,
+        notes=bench.notes,
+    )
+
+
 @dataclass(frozen=True)
 class Bench:
     """One text of one model, planned.
@@ -155,6 +202,7 @@ class Bench:
         text: The text.
         positions: Where predictions and hidden states are compared.
         notes: On text and positions.
+        targets: Ids of the tokens whose log-probability is compared, one for each position; empty for none.
     """
 
     run: RunConfig
@@ -164,6 +212,7 @@ class Bench:
     text: TextPlan
     positions: list[int]
     notes: list[str]
+    targets: Sequence[int] = ()
 
     @classmethod
     def of(
@@ -345,13 +394,25 @@ class Uncut:
         """Return what every variant changes."""
         hidden_change = np.empty(len(variants), np.float32)
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
+        answer = np.empty(len(variants), np.float32) if kl is not None and self.bench.targets else None
         rows = self.bench.positions or None
         for places, hidden in self.chunks(variants, said, rows):
             hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].nanmean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()
+            if answer is not None:
+                answer[places] = self.baseline.log_probability(hidden, self.bench.targets).float().cpu().numpy()
             self.check()
-        return Effects(how, kl, hidden_change, rank_correlation(weights, hidden_change if kl is None else kl))
+        correlation = rank_correlation(weights, hidden_change if kl is None else kl)
+        return Effects(how, kl, hidden_change, correlation, answer)
+
+    @property
+    def log_probability(self) -> float | None:
+        """Log-probability of the bench's targets without cuts, in bits; None for none."""
+        known, targets = self.baseline.log_probabilities, self.bench.targets
+        if known is None or not targets:
+            return None
+        return float(sum(known[n, target] for n, target in enumerate(targets)) / np.log(2.0))
 
 
 def _most_probable(log_probabilities: Array) -> list[int]:

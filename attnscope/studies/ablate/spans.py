@@ -1,0 +1,152 @@
+"""Cut an answer off from each span of its text. Never imports torch, except to let the model generate the answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.checkpoints.source import ModelSource, count_closing
+from attnscope.findings.spans import TextSpans
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import plan_texts
+from attnscope.run.prediction_plan import prediction_kind
+from attnscope.run.session import Session, continue_texts
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.ablate.plan import AblationOptions, Cut, compared_positions
+
+_GENERATED = 8  # tokens of an answer that the user leaves to the model
+
+
+@dataclass(frozen=True)
+class AnsweredText:
+    """A text with its answer.
+
+    Attributes:
+        run: The run, whose text ends with an answer that was given.
+        text: The text, planned.
+        spans: Its spans.
+        answer: Positions of the answer's tokens; empty without one.
+        rows: Positions whose reading is cut: those that predict the answer, or those that the user named.
+        positions: Positions at which predictions and hidden states are compared.
+        notes: Remarks for the reader.
+    """
+
+    run: RunConfig
+    text: TextPlan
+    spans: TextSpans
+    answer: list[int]
+    rows: list[int]
+    positions: list[int]
+    notes: list[str]
+
+    @property
+    def targets(self) -> list[int]:
+        """Ids of the answer's tokens where they are what is predicted at `positions`; else none."""
+        predicting = [position - 1 for position in self.answer]
+        return [self.text.tokens[position].id for position in self.answer] if predicting == self.positions else []
+
+    def cuts(self, source: ModelSource) -> tuple[list[int], list[Cut]]:
+        """Return the number of each span that is cut off, and its cut in every chosen layer and head.
+
+        Raises:
+            UsageError: A layer or head is not there, or there is no other span.
+        """
+        c, run = source.config, self.run
+        layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
+        places = tuple((layer, head) for layer in layers for head in heads)
+        own = {self.spans.of_token[position] for position in self.answer}
+        last = max(self.rows)
+        numbers = [n for n in range(len(self.spans.names)) if n not in own]
+        keys = {n: tuple(key for key in self.spans.tokens(n) if key <= last or not _causal(source)) for n in numbers}
+        numbers = [n for n in numbers if keys[n]]
+        if not numbers:
+            raise UsageError("the text has one span", where=arg("each", "span"), hint=f"divide it with {arg('spans')}")
+        return numbers, [Cut("", places, tuple(self.rows), keys[n]) for n in numbers]
+
+
+def _causal(source: ModelSource) -> bool:
+    return source.predicts == "next"
+
+
+def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, session: Session) -> AnsweredText:
+    """Return a text with its answer: one that was given, the last turn of a chat, or what the model generates.
+
+    Args:
+        run: The run, its chat rendered.
+        asked: What is asked for.
+        source: The model.
+        session: Has the model open.
+
+    Raises:
+        UsageError: The text has no spans, or nothing says what reads them.
+    """
+    run = replace(run, window=None, pool=None)
+    (prompt,) = plan_texts(replace(run, query=None, key=None), source)
+    if prompt.spans is None:
+        hint = f"add {arg('spans', 'sentences')}, or marks such as {arg('spans', 'Doc 1:,Question:')}"
+        raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
+    given = bool(_positions(prompt.spans))
+    if given and (asked.answer is not None or asked.generate is not None):
+        name = "answer" if asked.answer is not None else "generate"
+        hint = f"remove {arg(name)}, or the chat's last message"
+        raise UsageError("the chat ends with an answer", where=arg(name), hint=hint)
+    notes, tokens = list[str](), None
+    predicts = prediction_kind(run, source, run.mask) == "next"
+    count = asked.generate if asked.generate is not None else _GENERATED * (predicts and run.query is None)
+    if asked.answer is not None:
+        run, tokens = _with_answer(run, asked.answer, prompt.tokens, source)
+    elif not given and count:
+        tokens = continue_texts(replace(run, query=None, key=None, generate=count), source, session)[0].tokens
+        written = "".join(source.tokenizer.spelled(token.id)[1] for token in tokens if token.made)
+        more = "; --answer TEXT gives another one" if asked.generate is None else ""
+        notes.append(f"the answer is what the model generates: {written!r}{more}")
+    (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
+    assert text.spans is not None
+    if asked.answer is not None:  # it was marked as generated to be a span
+        text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
+    answer = _positions(text.spans)
+    positions = [position - 1 for position in answer if position]
+    if asked.at is not None or not positions:
+        positions, more_notes = compared_positions(asked, run, source, text)
+        notes += more_notes
+    rows = text.queries if run.query is not None else [position - 1 for position in answer if position] or positions
+    if not rows:
+        hint = f"add {arg('query', placeholder='TOKENS')}"
+        raise UsageError("nothing says which tokens read the spans", where=arg("each", "span"), hint=hint)
+    return AnsweredText(run, text, text.spans, answer, rows, positions, [*text.notes, *notes])
+
+
+def _positions(spans: TextSpans) -> list[int]:
+    """Return the positions of the tokens of the answer."""
+    return [n for n, span in enumerate(spans.of_token) if spans.kinds[span] == "answer"]
+
+
+def _with_answer(
+    run: RunConfig, answer: str, prompt: Sequence[Token], source: ModelSource
+) -> tuple[RunConfig, list[Token]]:
+    """Return a run whose text ends with an answer, and its tokens, those of the answer marked as generated.
+
+    Raises:
+        UsageError: The model does not predict it, or its first token would be part of the text's last.
+    """
+    where = arg("answer")
+    if prediction_kind(run, source, run.mask) != "next":
+        hint = "use a causal language model"
+        raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
+    (written,) = run.texts
+    whole = written.text + answer
+    tokens = source.tokenizer.encode(whole, written.pair, where=where, special=written.adds_special)
+    tokens = tokens[: len(tokens) - count_closing(tokens)]
+    kept = len(prompt) - count_closing(prompt)
+    if [token.id for token in tokens[:kept]] != [token.id for token in prompt[:kept]] or len(tokens) == kept:
+        found = "has no tokens of its own" if not answer.strip() else "its first token is part of the text's last"
+        raise UsageError(found, where=where, hint="begin the answer with a space or a line break")
+    most = source.config.max_positions
+    if most is not None and len(tokens) > most:
+        found = f"{len(tokens)} tokens with the text, but the model takes at most {most}"
+        raise UsageError(found, where=where, hint="use a shorter text")
+    marked = [replace(token, made=position >= kept) for position, token in enumerate(tokens)]
+    return replace(run, texts=(replace(written, text=whole),)), marked
