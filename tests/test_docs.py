@@ -26,6 +26,7 @@ from attnscope.findings.row_statistics import STATISTICS
 from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files
 from tests.helpers.hub_server import serve
+from tests.helpers.tiny_models import TABLE
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -80,7 +81,11 @@ def save_weights(folder):
 
 def save_chats(folder):
     """A chat template, the chat of the page, the same with its documents in another order, and a file of both."""
-    shutil.copyfile(ROOT / "tests/chat/templates/phi3.jinja", folder / "my-llama" / "chat_template.jinja")
+    (row,) = (row for row in TABLE if row.name == "gpt2")  # with an output head
+    row.save(folder / "my-gpt2")
+    architectures.write_tokenizer(folder / "my-gpt2")
+    for model in ("my-llama", "my-gpt2"):
+        shutil.copyfile(ROOT / "tests/chat/templates/phi3.jinja", folder / model / "chat_template.jinja")
     (chat,) = (json.loads(block) for block in blocks(DOCS / "chats.md", "json"))
     system, user = chat["messages"]
     other = [system, user | {"content": [user["content"][n] for n in (1, 0, 2)]}]

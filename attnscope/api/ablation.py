@@ -70,7 +70,7 @@ class EffectsResult(Result[EffectSurvey]):
 
     @property
     def ranked_by(self) -> str:
-        """Name of the effect that ranks: `kl`, or `hidden` if the model makes no predictions."""
+        """Name of the effect that ranks: `loss` of an answer, else `kl`, or `hidden` without predictions."""
         return self.data.effects[0].ranked_by
 
     @property
@@ -82,11 +82,6 @@ class EffectsResult(Result[EffectSurvey]):
     def spans(self) -> list[str]:
         """Name of each span, in the order of `effect`; empty for other units."""
         return self.data.span_names
-
-    @property
-    def log_probability(self) -> Float1 | None:
-        """Log-probability of the answer if each span is cut, in bits; None without an answer."""
-        return self.data.effects[0].log_probability
 
     @property
     def weights(self) -> Float1:

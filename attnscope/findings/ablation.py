@@ -114,26 +114,27 @@ class Effects(msgspec.Struct, frozen=True):
         kl: KL(before ‖ after) in bits, averaged over the positions; null without an output head or position.
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
             tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
-        correlation: Spearman's rank correlation between weight and effect (`kl` if present, else `hidden`); null if
-            either is constant.
-        log_probability: Log-probability of the answer if each unit is cut, in bits; null without an answer.
+        correlation: Spearman's rank correlation between weight and effect (`loss` if present, else `kl`, else
+            `hidden`); null if either is constant.
+        loss: Bits of log-probability that the answer loses by the cut, log2(before / after); null without an answer.
     """
 
     how: str
     kl: Annotated[Floats, along("unit")] | None
     hidden: Annotated[Floats, along("unit")]
     correlation: float | None
-    log_probability: Annotated[Floats, along("unit")] | None = None
+    loss: Annotated[Floats, along("unit")] | None = None
 
     @property
     def ranked_by(self) -> str:
-        """Name of the effect that ranks: `kl` or `hidden`."""
-        return "hidden" if self.kl is None else "kl"
+        """Name of the effect that ranks: `loss`, `kl` or `hidden`."""
+        return "loss" if self.loss is not None else "hidden" if self.kl is None else "kl"
 
     @property
     def effect(self) -> Floats:
         """The effect that ranks."""
-        return self.hidden if self.kl is None else self.kl
+        effect: Floats = getattr(self, self.ranked_by)
+        return effect
 
 
 class EffectSurvey(TextFindings, frozen=True):

@@ -50,8 +50,8 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
         if effects.kl is not None:
             table[f"kl{end}"] = effects.kl
         table[f"hidden{end}"] = effects.hidden
-        if effects.log_probability is not None:
-            table[f"log_probability{end}"] = effects.log_probability
+        if effects.loss is not None:
+            table[f"loss{end}"] = effects.loss
     return table
 
 

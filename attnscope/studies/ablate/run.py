@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
@@ -394,17 +395,19 @@ class Uncut:
         """Return what every variant changes."""
         hidden_change = np.empty(len(variants), np.float32)
         kl = None if self.baseline.log_probabilities is None else np.empty(len(variants), np.float32)
-        answer = np.empty(len(variants), np.float32) if kl is not None and self.bench.targets else None
+        before = self.log_probability
+        loss = None if before is None else np.empty(len(variants), np.float32)
         rows = self.bench.positions or None
         for places, hidden in self.chunks(variants, said, rows):
             hidden_change[places] = self.baseline.compare_hidden(hidden, rows)[2].nanmean(1).float().cpu().numpy()
             if kl is not None:
                 kl[places] = self.baseline.divergence(hidden).mean(1).float().cpu().numpy()
-            if answer is not None:
-                answer[places] = self.baseline.log_probability(hidden, self.bench.targets).float().cpu().numpy()
+            if loss is not None and before is not None:
+                after = self.baseline.log_probability(hidden, self.bench.targets)
+                loss[places] = (before - after).float().cpu().numpy()
             self.check()
-        correlation = rank_correlation(weights, hidden_change if kl is None else kl)
-        return Effects(how, kl, hidden_change, correlation, answer)
+        effects = Effects(how, kl, hidden_change, None, loss)
+        return replace(effects, correlation=rank_correlation(weights, effects.effect))
 
     @property
     def log_probability(self) -> float | None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
 from attnscope.findings.run import Report, TextReport
+from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.heads.screen import Listing, head_numbers
 from attnscope.studies.screens.header import more_options, notes, report_header, text_header, unknown_words
 from attnscope.studies.screens.predictions import percent
@@ -50,18 +51,18 @@ def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[Vie
 
 
 def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn the effects of every head, layer or edge into parts."""
+    """Turn the effects of every head, layer, edge or span into parts."""
     yield from _header(found, settings)
     yield GAP
+    if found.unit == "span":
+        yield from present_spans(found, settings, listing)
+        return
     for effects in found.effects:
         yield from _effects(found, effects, settings)
         yield GAP
     yield _strongest(found, listing, settings)
     yield GAP
     edge = [_EDGE] if found.unit == "edge" else []
-    if found.unit == "span" and found.log_probability is not None:
-        bits = formatted(found.log_probability, f"z.{settings.precision}f")
-        edge = [f"log₂ p: log-probability of the answer in bits; without a cut {bits}."]
     meaning = found.meaning[:1].lower() + found.meaning[1:]
     yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *found.notes])
     more = ["--top K (list more)", "--at TOKEN"]
@@ -157,11 +158,11 @@ def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -
     where = _where(found)
     name, how = _HOW[effects.how]
     how = how.format(*_OUTPUTS.get(found.unit, ()))  # of edges, nothing is replaced
-    title = f"effect of cutting {'off ' * (found.unit == 'span')}each {found.unit}"
+    title = f"effect of cutting each {found.unit}"
     yield paragraph(
         (
             Span(title, "title"),
-            Span(f"  {name}  " if found.unit in ("edge", "span") else "  "),
+            Span(f"  {name}  " if found.unit == "edge" else "  "),
             *note(f"{meaning}, {where}, if {how}"),
         )
     )
@@ -194,8 +195,6 @@ def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings)
     for effects in found.effects:
         heading = _HOW[effects.how][0] if several else _heading(effects)
         columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
-        if effects.log_probability is not None:
-            columns.append(Column("log₂ p", [formatted(effects.log_probability[n], f"z.{digits}f") for n in order]))
         if effects.kl is not None and not several:
             columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
@@ -208,8 +207,6 @@ def _heading(effects: Effects) -> str:
 
 
 def _label(found: EffectSurvey, n: int) -> Spans:
-    if found.unit == "span":
-        return untrusted(found.span_names[n])
     head = f"L{found.layers[n]}" if found.unit == "layer" else f"L{found.layers[n]}H{found.heads[n]}"
     if found.unit != "edge":
         return ours(head)

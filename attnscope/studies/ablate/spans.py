@@ -104,9 +104,9 @@ def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, ses
         more = "; --answer TEXT gives another one" if asked.generate is None else ""
         notes.append(f"the answer is what the model generates: {written!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
-    assert text.spans is not None
     if asked.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
+    assert text.spans is not None
     answer = _positions(text.spans)
     positions = [position - 1 for position in answer if position]
     if asked.at is not None or not positions:
@@ -119,8 +119,10 @@ def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, ses
     return AnsweredText(run, text, text.spans, answer, rows, positions, [*text.notes, *notes])
 
 
-def _positions(spans: TextSpans) -> list[int]:
+def _positions(spans: TextSpans | None) -> list[int]:
     """Return the positions of the tokens of the answer."""
+    if spans is None:
+        return []
     return [n for n, span in enumerate(spans.of_token) if spans.kinds[span] == "answer"]
 
 

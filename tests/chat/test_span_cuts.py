@@ -1,0 +1,67 @@
+"""`ablate --each span`: numbers against hooks on transformers, and what is refused."""
+
+import csv
+
+import pytest
+
+import attnscope
+from attnscope.base.errors import UsageError
+from attnscope.cli import main
+from tests.chat import span_cuts
+
+TEXT = "the bank by the river was old and we sat"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpt2")
+    return path, span_cuts.save(path)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_number_is_that_of_hooks_on_transformers(gpt2, engine, seed):
+    """`python -m tests.chat.span_cuts --cases 200` draws more."""
+    span_cuts.check(*gpt2, engine, seed)
+
+
+def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
+    path, _ = gpt2
+    spans = {"place": (0, 21), "time": (22, 33)}
+    found = attnscope.ablate(TEXT, model=path, each="span", spans=spans, answer=" on it")
+    assert set(found.spans) == {"(first)", "place", "time", "(rest)"}
+    assert found.ranked_by == "loss"
+    best = found.strongest(1)[0]
+    assert (best.layer, best.head, best.query, best.key) == (-1, None, None, None)
+    assert best.span == found.spans[int(found.effect.argmax())]
+    assert list(found.to_pandas()["span"]) == found.spans
+    words = ["ablate", TEXT, "--model", str(path), "--each", "span", "--spans", "river,old", "--answer", " on it"]
+    assert main([*words, "-o", str(tmp_path / "spans.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "spans.csv").read_text().splitlines()))
+    assert list(rows[0]) == [
+        *("span", "weight", "kl_renormalised", "hidden_renormalised", "loss_renormalised"),
+        *("kl_unnormalised", "hidden_unnormalised", "loss_unnormalised"),
+    ]
+    capsys.readouterr()
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "bits lost" in out and "river" in out and "on it" in out
+    assert main([*words[:-2]]) == 0
+    assert "the answer is what the model generates" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "the text is not divided"),
+        ({"spans": "river", "answer": ""}, "has no tokens of its own"),
+        ({"spans": "river", "answer": " on", "generate": 2}, "cannot be used together"),
+        ({"spans": "river", "key": "bank"}, "does not apply to each='span'"),
+        ({"spans": "river", "replacement": "mean"}, "applies to heads and layers"),
+        ({"spans": "river", "each": "head", "answer": " on"}, "applies only to each='span'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(gpt2, options, message):
+    with pytest.raises(UsageError) as caught:
+        attnscope.ablate(TEXT, model=gpt2[0], **{"each": "span", **options})
+    assert message in caught.value.line()
