@@ -79,6 +79,8 @@ class SpanReport(msgspec.Struct, frozen=True):
         received: Average weight of the tokens of the span `query` on each token, over all layers and heads.
         rows: Positions of the tokens of the span `query`.
         shares: Average weight, over all layers and heads, of each of these tokens on every span, (row, span).
+        generated: The same of the token before each generated one, from which it was predicted, (generated, span);
+            null if none were generated.
     """
 
     division: str
@@ -89,6 +91,7 @@ class SpanReport(msgspec.Struct, frozen=True):
     received: Annotated[Floats, along("word")]
     rows: Annotated[list[int], along("span row", positions="word", ascending=True)]
     shares: Annotated[Matrix, along("span row", "key span")]
+    generated: Annotated[Matrix, along("generated", "key span")] | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield what axes cannot say; see `axes`."""

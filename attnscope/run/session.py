@@ -333,7 +333,10 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
     from attnscope.run.analysis import SpanRecorders
 
     queries = [reading_span(one, text_plan.queries) for one, text_plan in zip(spans, plan.text_plans, strict=True)]
-    return SpanRecorders(batch, spans, queries, engine.sizes)
+    predicting = [
+        [position - 1 for position, token in enumerate(text_plan.tokens) if token.made] for text_plan in plan.text_plans
+    ]
+    return SpanRecorders(batch, spans, queries, engine.sizes, predicting)
 
 
 def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:

@@ -54,15 +54,19 @@ class TokenReading:
     Args:
         spans: The spans.
         queries: Number of that span in every text.
+        also: Other rows of every text whose shares are wanted; empty for none.
 
     Attributes:
         received: Their weight on every token, (B, T).
-        shares: Weight of each of them on every span, (B, T, S).
-        counted: Heads in which each of them may see something, (B, T).
+        shares: Weight of each of them, and of the other rows, on every span, (B, T, S).
+        counted: Heads in which each of these may see something, (B, T).
     """
 
-    def __init__(self, spans: SpanTokens, queries: Sequence[int]) -> None:
-        self._rows = spans.of_token == torch.tensor(queries, device=spans.of_token.device)[:, None]  # (B, T)
+    def __init__(self, spans: SpanTokens, queries: Sequence[int], also: Sequence[Sequence[int]] = ()) -> None:
+        self._queries = spans.of_token == torch.tensor(queries, device=spans.of_token.device)[:, None]  # (B, T)
+        self._rows = self._queries.clone()
+        for text, rows in enumerate(also):
+            self._rows[text, list(rows)] = True
         self._host = self._rows.cpu().numpy()
         exact = torch.float64 if has_float64(spans.of_token.device) else torch.float32
         self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=spans.of_token.device)
@@ -84,7 +88,8 @@ class TokenReading:
             return None
         read = self._rows[:, at]
         over_heads = weights.sum(1) * read[..., None]  # (B, r, k)
-        received, shares = over_heads.sum(1), over_heads @ keys
+        shares = over_heads @ keys
+        received = (over_heads * self._queries[:, at, None]).sum(1)
         counted = (live * read) * weights.shape[1]
 
         def add() -> None:

@@ -19,17 +19,24 @@ class SpanRecorders:
         spans: The spans of every text.
         queries: Number of the span of each text whose tokens are also kept one by one.
         sizes: Layers and heads of the model.
+        predicting: Rows of every text from which the model generated its tokens; empty for none.
 
     Attributes:
         recorders: Layer to its recorder.
     """
 
     def __init__(
-        self, batch: Batch, spans: Sequence[TextSpans], queries: Sequence[int], sizes: tuple[int, int]
+        self,
+        batch: Batch,
+        spans: Sequence[TextSpans],
+        queries: Sequence[int],
+        sizes: tuple[int, int],
+        predicting: Sequence[Sequence[int]] = (),
     ) -> None:
         tokens = span_tokens(batch, spans)
+        self._predicting = predicting or [()] * len(spans)
         self._spans, self._queries, self._sizes = spans, queries, sizes
-        self._reading = TokenReading(tokens, queries)
+        self._reading = TokenReading(tokens, queries, predicting)
         self._of_layers = [SpanRecorder(range(sizes[1]), tokens, reading=self._reading) for _ in range(sizes[0])]
         self.recorders: dict[int, list[Recorder]] = {layer: [one] for layer, one in enumerate(self._of_layers)}
 
@@ -48,7 +55,7 @@ class SpanRecorders:
         if any(one is not None for one in sinks):
             none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)  # a layer without sinks gives them nothing
             sink = torch.stack([none if one is None else one[text, :, :count].cpu() for one in sinks])
-        rows, read = spans.tokens(query), self._reading
+        rows, read, predicting = spans.tokens(query), self._reading, self._predicting[text]
         received, shares, counted = (x[text, :n].cpu().double() for x in (read.received, read.shares, read.counted))
         return SpanReport(
             division,
@@ -56,9 +63,10 @@ class SpanRecorders:
             query,
             to_numpy(weights),
             None if sink is None else to_numpy(sink),
-            to_numpy(received / counted.sum()),
+            to_numpy(received / counted[rows].sum()),
             rows,
             to_numpy((shares / counted[:, None])[rows, :count]),
+            to_numpy((shares / counted[:, None])[list(predicting), :count]) if predicting else None,
         )
 
 

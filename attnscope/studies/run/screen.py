@@ -58,6 +58,10 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
             from attnscope.studies.screens.predictions import continuation
 
             yield from continuation(text)
+            if text.spans is not None:
+                from attnscope.studies.screens.span_strips import present_strips
+
+                yield from present_strips(text, text.spans, settings)
         if text.predictions:  # only what is shown is imported
             from attnscope.studies.screens.predictions import predictions
 

@@ -1,0 +1,59 @@
+"""What each generated token was read from: a strip of bars for every token, one bar for each span."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.findings.run import TextReport
+from attnscope.findings.spans import SpanReport
+from attnscope.views.axes import token_axis
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, untrusted
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def present_strips(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the shares of every span for each generated token, and their mean over the answer."""
+    shares = found.generated
+    if shares is None or not len(shares):
+        return
+    names = found.text.names
+    own = {span for token, span in zip(text.tokens, found.text.of_token, strict=False) if token.made}
+    mean = np.nanmean(shares, axis=0)
+    rows = np.vstack((shares, mean))
+    full = float(np.nanmax(rows)) or 1.0
+    yield GAP
+    said = "  share of the weight of the token before each, from which it was predicted, on every span; "
+    said += f"mean of all {found.weights.shape[0] * found.weights.shape[1]} heads"
+    yield paragraph((Span("the answer, token by token", "title"), Span(said, "dim")))
+    yield Facts([("spans", _legend(names))], remark=False)
+    most = [int(np.nanargmax([-1 if n in own else value for n, value in enumerate(row)])) for row in rows]
+    digits = max(2, settings.precision)
+    columns = [
+        Column("1–" + str(len(names)), [_strip(row, full) for row in rows]),
+        Column("reads most", [untrusted(names[n]) for n in most]),
+        Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
+    ]
+    generated = [one.position + 1 for one in text.generated]
+    axis = token_axis("new", text.tokens, generated)
+    labels: list[Spans] = [(Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)]
+    yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
+    full_share = formatted(full, f"z.{digits}f")
+    yield paragraph(ours(f"a full bar is {full_share}; --format json has every number (spans.generated)", "dim"))
+
+
+def _legend(names: list[str]) -> Spans:
+    """Number the spans as the bars of a strip are ordered."""
+    pieces: list[Span] = []
+    for number, name in enumerate(names, 1):
+        pieces += [Span(f"{'' if number == 1 else ' · '}{number} ", "dim"), *untrusted(name)]
+    return tuple(pieces)
+
+
+def _strip(row: "np.ndarray[tuple[int], np.dtype[np.float32]]", full: float) -> str:
+    """Return one bar for each share; any weight at all shows."""
+    steps = np.ceil(np.nan_to_num(row) / full * (len(_BARS) - 1)).astype(int)
+    return "".join(_BARS[min(step, len(_BARS) - 1)] for step in steps)
