@@ -190,7 +190,8 @@ class OpenModel:
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)
-        if self._given is None and text is None:
+        elsewhere = options.get("messages") is not None or not isinstance(options.get("spans"), str | Mapping | None)
+        if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")
         texts = texts_of(text, options) if self._given is None else self._given
         with self._session_for(texts, options) as session:

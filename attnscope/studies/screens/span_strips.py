@@ -21,7 +21,7 @@ def present_strips(text: TextReport, found: SpanReport, settings: DisplaySetting
     if shares is None or not len(shares):
         return
     names = found.text.names
-    own = {span for token, span in zip(text.tokens, found.text.of_token, strict=False) if token.made}
+    told = [kind == "text" for kind in found.text.kinds]  # sinks and templates take most, whatever is read
     mean = np.nanmean(shares, axis=0)
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0
@@ -30,11 +30,11 @@ def present_strips(text: TextReport, found: SpanReport, settings: DisplaySetting
     said += f"mean of all {found.weights.shape[0] * found.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(said, "dim")))
     yield Facts([("spans", _legend(names))], remark=False)
-    most = [int(np.nanargmax([-1 if n in own else value for n, value in enumerate(row)])) for row in rows]
+    most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
     digits = max(2, settings.precision)
     columns = [
         Column("1–" + str(len(names)), [_strip(row, full) for row in rows]),
-        Column("reads most", [untrusted(names[n]) for n in most]),
+        Column("most of text", [untrusted(names[n]) for n in most], left=True),
         Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
     ]
     generated = [one.position + 1 for one in text.generated]
@@ -46,7 +46,7 @@ def present_strips(text: TextReport, found: SpanReport, settings: DisplaySetting
 
 
 def _legend(names: list[str]) -> Spans:
-    """Number the spans as the bars of a strip are ordered."""
+    """Return the numbers and names of the bars of a strip."""
     pieces: list[Span] = []
     for number, name in enumerate(names, 1):
         pieces += [Span(f"{'' if number == 1 else ' · '}{number} ", "dim"), *untrusted(name)]
