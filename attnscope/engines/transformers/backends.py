@@ -19,6 +19,8 @@ from attnscope.engines.transformers.loading import load_model
 from attnscope.engines.transformers.model_class import first_line, quiet
 
 FLEX = "flex_attention"
+# transformers 5 makes the masks of these without position_ids
+_NO_PACKS = {"gpt_oss"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,9 @@ def separates_packs(model: Any) -> bool:
 
     config = model.config.get_text_config()
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
-    return config.model_type in FAMILIES and not any(parent in masked for parent in type(config).__mro__)
+    return config.model_type in FAMILIES.keys() - _NO_PACKS and not any(
+        parent in masked for parent in type(config).__mro__
+    )
 
 
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:

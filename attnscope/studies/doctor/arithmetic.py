@@ -14,7 +14,7 @@ from attnscope.request.memory import memory_limit
 from attnscope.studies.check.rounding import FLOOR, rounded_again
 from attnscope.studies.doctor.audit import layer_name, softcap_of
 from attnscope.studies.doctor.batches import ExaminedBatch
-from attnscope.studies.doctor.examination import Examination, _rounded_attention, finite, relative_gap
+from attnscope.studies.doctor.examination import LOW_FACTOR, Examination, _rounded_attention, finite, relative_gap
 from attnscope.studies.doctor.masks import NO_INTERFACE, NO_PROBES, audits, examined_batches, unknown
 
 _RUNS, _FACTOR = 3, 2.0
@@ -96,9 +96,16 @@ def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
     key = f"eager {id(batch)}"
     if key in exam._reference:
         return exam._reference[key]  # type: ignore[no-any-return]
+    given = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+             for name, value in batch.given.items()}  # fmt: skip
+    if batch.allowed is not None and not batch.given["attention_mask"].is_floating_point():
+        # eager attention adds a mask to the scores: a boolean one would bar nothing
+        added = torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed.cpu(), torch.finfo(torch.float32).min)
+        given["attention_mask"] = added[:, None]
+    wide = ExaminedBatch(batch.name, given, batch.ids, batch.padding)
     if subject.dtype == torch.float32:
         with subject.under("eager"):
-            outputs = _outputs(exam, batch)
+            outputs = _outputs(exam, wide)
     else:
         plain = subject.model
         try:
@@ -106,9 +113,6 @@ def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
             with ExitStack() as stack:
                 core = next(module for module in subject.model.modules() if type(module) is type(subject.core))
                 stack.enter_context(using_backend(core, "eager"))
-                given = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
-                         for name, value in batch.given.items()}  # fmt: skip
-                wide = ExaminedBatch(batch.name, given, batch.ids, batch.padding)
                 outputs = _outputs(exam, wide)
         finally:
             subject.model = plain
@@ -140,9 +144,18 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
     subject = exam.subject
     low = subject.dtype != torch.float32
     bounds: dict[str, float] = {}
+    factor = LOW_FACTOR if low else _FACTOR
     sums: list[Tensor | None] = []
+    if batch.allowed is not None and not batch.given["attention_mask"].is_floating_point():
+        added = torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed.cpu(), torch.finfo(subject.dtype).min)
+        given = {**batch.given, "attention_mask": added.to(subject.dtype)[:, None]}
+        batch = ExaminedBatch(batch.name, given, batch.ids, batch.padding)
     with subject.under("eager"):
         plain = _outputs(exam, batch)
+        if low:
+            # eager attention in this type is as far from float32 as rounding takes it
+            gaps = {key: relative_gap(plain[key], reference[key], batch.real)[0] for key in plain if key in reference}
+            bounds = {key: factor * gap for key, gap in gaps.items()}
         for seed in range(_RUNS):
             subject.seeds.add(seed)
             rounding = _rounded_attention(seed) if low else None
@@ -157,7 +170,7 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
                 outputs["logits"] = subject.run(batch.given, keep, use_cache=False)
             for key, moved in outputs.items():
                 if key in plain:
-                    bounds[key] = max(bounds.get(key, 0.0), _FACTOR * relative_gap(moved, plain[key], batch.real)[0])
+                    bounds[key] = max(bounds.get(key, 0.0), factor * relative_gap(moved, plain[key], batch.real)[0])
     return bounds
 
 

@@ -20,7 +20,7 @@ from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.subject import Subject
 
 _RUNS, _FACTOR = 3, 2.0  # as in studies.check.rounding
-_BUDGET = 3e10  # multiplications beyond which layers that share a mask are read once
+_BUDGET = 3e9  # multiplications beyond which layers that share a mask are read once
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,7 @@ class Audit:
             numbers = call.mask[(call.mask != 0) & (call.mask > -1e3)]
             if numbers.numel() and not bool((numbers == 1).all()):
                 return None
-        n_keys, width = call.k.shape[2], call.v.shape[-1]
-        work = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * n_keys * (call.q.shape[-1] + width)
-        key = (call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module))
-        repeated = work * -(-n_keys // width) * (getattr(self.subject.config, "num_hidden_layers", 1) or 1) > _BUDGET
+        key, repeated = self._mask_key(call), self._is_large(call)
         if repeated and key in self._masks:
             return self._masks[key]
         bias = call.named.get("position_bias")
@@ -164,6 +161,17 @@ class Audit:
         if repeated:
             self._masks[key] = weights
         return weights
+
+    def _mask_key(self, call: BackendCall) -> tuple[Any, ...]:
+        """Return what calls with the same mask share."""
+        return call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module)
+
+    def _is_large(self, call: BackendCall) -> bool:
+        """Tell whether reading the weights of every layer takes too long."""
+        n_keys, width = call.k.shape[2], call.v.shape[-1]
+        work = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * n_keys * (call.q.shape[-1] + width)
+        layers = getattr(self.subject.config, "num_hidden_layers", None) or 1
+        return bool(work * -(-n_keys // width) * layers > _BUDGET)
 
     def _masks_of(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch, seen: Tensor) -> None:
         device = seen.device
@@ -268,6 +276,8 @@ class Audit:
         self._softcap(call, seen, real)
         if isinstance(call.weights, Tensor) and call.weights.shape == seen.shape:
             self.returned += 1
+            if "returned_weights" in self.findings and self._is_large(call):
+                return
             kept = weights_of(call, call.q)
             gap = (call.weights.double() - kept.double()).abs().masked_fill(~real[:, None, :, None], 0.0)
             at = _index(gap, int(gap.argmax()))

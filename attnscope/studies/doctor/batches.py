@@ -56,6 +56,11 @@ class ExaminedBatch:
         return ~self.padding
 
     @property
+    def kept(self) -> Tensor:
+        """Tokens that are no padding and that the mask lets others see, (B, T)."""
+        return self.real if self.attended is None else self.real & self.attended
+
+    @property
     def packed(self) -> bool:
         """A row holds several documents."""
         documents = self.documents
@@ -98,7 +103,7 @@ class ExaminedBatch:
             allowed &= distance < window if causal else distance.abs() <= window
         if self.documents is not None:
             allowed &= self.documents[:, :, None] == self.documents[:, None]
-        return allowed & self.real[:, None]
+        return allowed & self.kept[:, None]
 
 
 def read_batch(

@@ -21,6 +21,7 @@ class AttentionCheck:
         why: Why it matters, in one sentence.
         repair: How to repair it.
         examine: Gathers the evidence.
+        reads_only: It reads the batch or the model and compares no outputs, so that dropout does not matter.
     """
 
     name: str
@@ -28,6 +29,7 @@ class AttentionCheck:
     why: str
     repair: str
     examine: Callable[[Examination], list[Evidence]]
+    reads_only: bool = False
 
 
 CHECKS = (
@@ -103,6 +105,7 @@ CHECKS = (
         "A model whose end tokens are masked as padding never learns to stop.",
         "Use a padding token of its own, or build masks and labels from lengths in place of input_ids != pad.",
         data.padding_is_eos,
+        reads_only=True,
     ),
     AttentionCheck(
         "mask_4d",
@@ -174,6 +177,7 @@ CHECKS = (
         "Positions that were never trained give noise, or an index error in the middle of a run.",
         "Truncate texts, or configure RoPE scaling and train with it.",
         positions.max_positions,
+        reads_only=True,
     ),
     AttentionCheck(
         "rope_scaling",
@@ -181,6 +185,7 @@ CHECKS = (
         "A scaling that is configured and not applied, or frequencies in bfloat16, show only in long texts.",
         "Check the spelling of rope_parameters (rope_type, factor), and keep inv_freq in float32.",
         positions.rope_scaling,
+        reads_only=True,
     ),
     AttentionCheck(
         "dropout",
@@ -195,6 +200,7 @@ CHECKS = (
         "An encoder that is not told where the second text begins was not trained for what it reads.",
         "Pass token_type_ids as the tokenizer makes them.",
         data.type_ids,
+        reads_only=True,
     ),
     AttentionCheck(
         "special_tokens",
@@ -202,6 +208,7 @@ CHECKS = (
         "The first token takes much of the attention: a second or a missing one moves every layer.",
         "Tokenize text that a chat template made with add_special_tokens=False, and other text with True.",
         data.special_tokens,
+        reads_only=True,
     ),
     AttentionCheck(
         "labels",
@@ -209,5 +216,6 @@ CHECKS = (
         "A model trained on labels that are shifted twice learns to skip a token, with a smooth loss curve.",
         "Pass labels that equal input_ids: the model shifts them itself.",
         data.labels,
+        reads_only=True,
     ),
 )

@@ -197,7 +197,9 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
 
 def labels(exam: Examination) -> list[Evidence]:
     """Check that labels are shifted once."""
-    batches = [batch for batch in exam.batches if batch.labels is not None]
+    batches = [batch for batch in exam.batches if isinstance(batch.given.get("labels"), Tensor)]
+    if not exam.two_halves:
+        batches = [batch for batch in batches if batch.labels is not None]
     if not batches:
         return [unknown("no batch", "no batch has labels")]
     if exam.two_halves:

@@ -167,6 +167,14 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
 
 
 def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
+    """Replace every other document, and compare the outputs of those between; once for each."""
+    key = id(batch), backend, turn, bool(more)
+    if key not in exam.replaced:
+        exam.replaced[key] = _replace_neighbours(exam, batch, backend, turn, **more)
+    return exam.replaced[key]
+
+
+def _replace_neighbours(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
     """Replace every other document, and compare the outputs of those between."""
     documents = batch.documents
     assert documents is not None
@@ -175,6 +183,7 @@ def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, t
     replaced = (order % 2 == turn) & batch.real
     changed = exam.other_tokens(batch.ids, replaced, seed=turn)
     try:
+        # a cache changes masks, so that documents are compared with each other under it
         plain = exam.run(batch.given, backend, **more) if more else exam.output(batch, backend)
         moved = exam.run({**batch.given, "input_ids": changed}, backend, **more)
     except AttnscopeError as e:
@@ -262,7 +271,11 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
     documents = batch.documents
     assert documents is not None
     turns = [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
-    if any(each.verdict != "ok" for each in turns):
+    try:
+        leaks = "packed_documents" in exam.audit(batch, backend).leaks
+    except AttnscopeError as e:
+        return unknown(examined, e.message)
+    if leaks or any(each.verdict != "ok" for each in turns):
         return unknown(examined, "documents read each other, so positions cannot be told apart from that")
     worst: Evidence | None = None
     try:
@@ -307,6 +320,11 @@ def padding(exam: Examination) -> list[Evidence]:
             batch = exam.probe(side, with_positions=positions)
             found += [_like_alone(exam, batch, backend) for backend in exam.backends]
             found += read_masks(exam, "padding", [batch], "weight on padding")
+        # position_ids may hide a mask that is lost: transformers takes positions that do not count on for a pack
+        batch = exam.probe("left", with_positions=False)
+        found += read_masks(exam, "padding", [batch], "weight on padding")
+        if exam.subject.rotary:
+            found += [_like_alone(exam, batch, backend) for backend in exam.backends]
     for batch in exam.batches:
         if batch.padding.any() and not batch.packed and batch.allowed is None:
             found += [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
@@ -327,7 +345,7 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
             if decoder is not None:
                 ours, places = padded[row : row + 1], torch.arange(padded.shape[1])
             else:
-                places = batch.real[row].nonzero()[:, 0]
+                places = batch.kept[row].nonzero()[:, 0]
                 ours = padded[row : row + 1, places.to(padded.device)]
             evidence = exam.compare(
                 examined, ours, by_itself, text, backend,
@@ -344,9 +362,11 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
 
 def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
     """Return a row of a batch without its padding."""
-    key = f"row {row} of {id(batch)}"
+    places = batch.kept[row]
+    given = (batch.types, *(batch.given.get(name) for name in ("decoder_input_ids", "decoder_attention_mask")))
+    shared = all(value is None for value in given)
+    key = f"{batch.ids[row, places].tolist()}" if shared else f"row {row} of {id(batch)}"
     if key not in exam._probes:
-        places = batch.real[row]
         more = {}
         if batch.types is not None:
             more["token_type_ids"] = batch.types[row, places][None]

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.version import __version__
@@ -96,6 +97,7 @@ def examine(
             if progress is not None:
                 progress("checking", number, len(CHECKS))
             checks.append(_judge(check, exam))
+        checks = _unless_random(checks)
         if progress is not None:
             progress("checking", len(CHECKS), len(CHECKS))
     facts = [each.facts() for each in exam.batches]
@@ -266,6 +268,20 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason, check.why,
         check.repair, evidence,
     )  # fmt: skip
+
+
+def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
+    """Take back verdicts that dropout may have made, also good ones: what rounding does was measured with it, too."""
+    if next(check.verdict for check in checks if check.name == "dropout") != "wrong":
+        return checks
+    reason = "the model drops weights in evaluation, so that outputs differ from run to run"
+    kept = {check.name for check in CHECKS if check.reads_only} | {"dropout"}
+    return [
+        check
+        if check.name in kept or check.verdict == "unknown"
+        else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason)
+        for check in checks
+    ]
 
 
 def _share(evidence: Evidence) -> float:

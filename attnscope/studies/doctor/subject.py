@@ -98,6 +98,12 @@ class Subject:
         names = [name for name, module in self.model.named_modules() if isinstance(module, nn.Embedding)]
         return any(name.rpartition(".")[2] in ("wpe", "position_embeddings", "embed_positions") for name in names)
 
+    @property
+    def rotary(self) -> bool:
+        """Positions turn queries and keys, so that only distances count."""
+        names = [name for name, _ in self.model.named_buffers()]
+        return any(name.endswith("inv_freq") for name in names) and not self.learned_positions
+
     def accepted(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the members of a batch that logits need and `forward` takes."""
         given = {name: value for name, value in batch.items() if name not in _NOT_GIVEN}

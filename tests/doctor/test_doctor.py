@@ -1,0 +1,238 @@
+"""What `attnscope doctor` says, how it says it, and what it leaves as it was."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import attnscope
+from attnscope.base.errors import AttnscopeError
+from attnscope.cli import main
+from attnscope.studies.doctor.checks import CHECKS
+from attnscope.testing import assert_attention_is_sound
+from tests.doctor.bugs import TEXTS, block_mask, ids, model, pack, padded, tokenizer
+from tests.helpers.schemas import validate
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    model("llama").save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def leaking():
+    tokens, positions, documents = pack()
+    given = {"input_ids": tokens, "position_ids": positions, "attention_mask": torch.ones_like(tokens)}
+    return given, documents[0].numpy()
+
+
+def test_the_weight_on_other_documents_is_that_of_eager_attention():
+    batch, documents = leaking()
+    made = model("llama")
+    weights = made(**batch, use_cache=False, output_attentions=True).attentions
+    other = documents[:, None] != documents
+    most = max(float((each[0].detach().numpy() * other).sum(-1).max()) for each in weights)
+    evidence = attnscope.doctor(made, batch)["packed_documents"].evidence
+    measured = next(each for each in evidence if each.examined == "batch, eager")
+    assert measured.verdict == "wrong" and measured.value == pytest.approx(most, rel=1e-5)
+    pairs = sum(int(((each[0, 0].detach().numpy() > 0) & other).sum()) for each in weights[:1])
+    assert f"{pairs} pairs" in measured.reason
+
+
+def test_the_change_by_a_neighbour_is_that_of_the_logits():
+    batch, documents = leaking()
+    made = model("gpt2")
+    evidence = attnscope.doctor(made, batch)["packed_documents"].evidence
+    first = next(each for each in evidence if each.examined == "batch with the other document replaced, eager")
+    row, where = documents == 1, first.where
+    with torch.no_grad():
+        plain = made(**batch, use_cache=False).logits[0].numpy()
+    assert 0 < first.value < 10 and int(where.split()[2]) in np.flatnonzero(row), where
+    assert first.limit == 1e-5 and np.isfinite(plain).all()
+
+
+def test_the_largest_score_is_that_of_queries_and_keys():
+    """Of a model with one layer, whose queries and keys are what its projections make of the embeddings."""
+    made = model("llama", num_hidden_layers=1, num_key_value_heads=4)
+    batch = {"input_ids": ids(2, 9)}
+    seen = {}
+
+    def keep(module, q, k, v, mask, scaling=None, **_):
+        seen["most"] = max(seen.get("most", 0.0), float((q @ k.mT).abs().max()))
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling).transpose(1, 2), None
+
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("keeping", keep)
+    try:
+        made.set_attn_implementation("keeping")
+        with torch.no_grad():
+            made(**batch, use_cache=False)
+        made.set_attn_implementation("eager")
+    finally:
+        AttentionInterface._global_mapping.pop("keeping")
+    evidence = attnscope.doctor(made, batch)["score_range"].evidence
+    measured = next(each for each in evidence if each.examined == "batch, eager")
+    assert measured.value == pytest.approx(seen["most"], rel=1e-5)
+
+
+def test_the_model_is_afterwards_as_it_was():
+    made = model("qwen2").train()
+    made.lm_head.eval()
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    modes = [module.training for module in made.modules()]
+    hooks = [len(module._forward_hooks) for module in made.modules()]
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    attnscope.doctor(made, {"input_ids": ids(2, 9)}, attn=["eager", "sdpa", "flex_attention"])
+    assert torch.equal(torch.rand(3), expected), "the user's random numbers go on as if nothing had been drawn"
+    assert [module.training for module in made.modules()] == modes
+    assert [len(module._forward_hooks) for module in made.modules()] == hooks
+    assert made.config._attn_implementation == "eager"
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+    assert all(parameter.grad is None for parameter in made.parameters())
+
+
+def test_nothing_is_ok_that_did_not_run():
+    result = attnscope.doctor(model("gpt_oss"), attn=["sdpa"])
+    assert [backend.ran for backend in result.data.backends if backend.name == "sdpa"] == [False]
+    assert "GptOssForCausalLM" in next(each.note for each in result.data.backends if each.name == "sdpa")
+    assert any(each.verdict == "unknown" and each.examined == "sdpa" for each in result["backend"].evidence)
+    plain = nn.Sequential(nn.Embedding(60, 8), nn.Linear(8, 60))
+    alone = attnscope.doctor(plain, {"input_ids": ids(2, 8)}, call=lambda module, batch: module(batch["input_ids"]))
+    told = {check.name for check in alone.checks if check.verdict == "ok"}
+    assert told <= {"dropout", "score_range", "max_positions"}
+    assert all(check.reason for check in alone.checks if check.verdict == "unknown")
+
+
+@pytest.mark.parametrize("name", ["padding_mask", "special_tokens", "labels", "packed_documents"])
+def test_a_check_without_a_batch_says_so(name):
+    check = attnscope.doctor(model("gpt2"))[name]
+    assert (check.verdict, check.value) == ("unknown", None) or name == "packed_documents"
+    assert check.evidence and all(each.reason for each in check.evidence if each.verdict == "unknown")
+
+
+def test_padding_with_ends_is_told_apart_from_ends():
+    """The first end token is the text's, if the mask says so; with all of them attended, they are padding."""
+    made = tokenizer(pad_token="</s>")
+    tokens, mask = padded("right", (9, 6, 7), pad=2)
+    tokens[:, 0] = 1
+    for row, length in enumerate((9, 6, 7)):
+        tokens[row, length - 1] = 2
+    right = {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+    options = {"tokenizer": made, "texts": TEXTS}
+    sound = attnscope.doctor(model("llama"), right, **options)
+    assert sound["padding_is_eos"].verdict == "ok" and sound.passed
+    ones = {**right, "attention_mask": torch.ones_like(mask)}
+    assert attnscope.doctor(model("llama"), ones, **options)["padding_mask"].verdict == "wrong"
+
+
+def test_a_padded_batch_without_mask_is_right_if_nothing_depends_on_it():
+    """A decoder does not look at padding on the right."""
+    tokens, _ = padded("right")
+    check = attnscope.doctor(model("llama"), {"input_ids": tokens})["padding_mask"]
+    assert check.verdict == "ok" and check.limit == 1e-5
+
+
+def test_a_packed_batch_with_padding_at_its_end_is_right():
+    tokens, positions, documents = pack()
+    mask = block_mask(documents)
+    mask[:, :, :, 15:], mask[:, :, 15:] = mask.min(), mask.min()
+    mask[:, :, range(15, 18), range(15, 18)] = 0
+    tokens[:, 15:] = 0
+    batch = {"input_ids": tokens, "position_ids": positions, "attention_mask": mask}
+    result = attnscope.doctor(model("llama"), batch, attn=["eager", "sdpa"])
+    assert result.passed and result.data.batches[0].padding == 3
+
+
+def test_dropout_takes_back_what_cannot_be_compared():
+    made = model("llama")
+
+    class Dropping(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.3, training=True)
+
+    made.model.norm = nn.Sequential(made.model.norm, Dropping())
+    result = attnscope.doctor(made)
+    assert [check.name for check in result.wrong] == ["dropout"]
+    assert "differ from run to run" in result["padding"].reason
+
+
+def test_the_result_in_python(llama):
+    result = attnscope.doctor(str(llama), attn="eager")
+    assert [check.name for check in result.checks] == [check.name for check in CHECKS]
+    assert result.passed and not result.wrong and result["padding"].verdict == "ok"
+    assert {check.verdict for check in result.checks} == {"ok", "unknown"}
+    assert "nothing is wrong" in repr(result) and "padding" in result.text(width=100)
+    assert list(result.to_pandas().columns[:5]) == ["name", "title", "verdict", "value", "limit"]
+    assert result.data.kind == "causal" and result.data.passes > 20 and result.data.seeds
+    validate(json.loads(result.to_json()), "doctor")
+    with pytest.raises(KeyError):
+        result["nothing"]
+
+
+def test_the_assertion_names_check_number_place_and_repair():
+    batch, _ = leaking()
+    made = model("llama")
+    with pytest.raises(AssertionError, match=r"(?s)packed_documents: wrong at eager.*repair: Pass position_ids") as e:
+        assert_attention_is_sound(made, batch)
+    assert "limit" in str(e.value)
+    assert assert_attention_is_sound(made, batch, known={"packed_documents"}).wrong
+    with pytest.raises(AssertionError, match="labels: cannot tell"):
+        assert_attention_is_sound(made, required={"labels"})
+    with pytest.raises(KeyError):
+        assert_attention_is_sound(made, known={"label"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": 3}, "a int is not a model"),
+        ({"model": nn.Linear(2, 2)}, "a Linear is not of transformers"),
+        ({"model": nn.Linear(2, 2), "batch": [1]}, "a list is not a batch"),
+        ({"model": nn.Linear(2, 2), "batch": {}}, "has no input_ids"),
+        ({"model": nn.Linear(2, 2), "kind": "decoder"}, "must be causal"),
+        ({"model": nn.Linear(2, 2), "collator": 3}, "cannot be called"),
+        ({"model": nn.Linear(2, 2), "attn": [3]}, "is not a list of names"),
+        ({"model": nn.Linear(2, 2), "attention": "sdpa"}, "has no argument 'attention'"),
+        ({"model": nn.Linear(2, 2), "dtype": "float32"}, "has its own"),
+    ],
+)
+def test_what_cannot_be_examined_is_refused_in_one_line(arguments, message):
+    with pytest.raises(AttnscopeError, match=message) as e:
+        attnscope.doctor(**arguments)
+    assert "\n" not in str(e.value)
+
+
+def test_the_command(llama, tmp_path, capsys):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    assert main(["doctor", "-m", str(llama), "--attn", "eager,sdpa", "--file", str(texts), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    validate(report, "doctor")
+    assert report["texts"] == TEXTS and [backend["name"] for backend in report["backends"]] == ["eager", "sdpa"]
+    assert main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.xml")]) == 0
+    suite = ET.parse(tmp_path / "doctor.xml").getroot()
+    cases = suite.findall(".//testcase")
+    assert suite.get("tests") == str(len(CHECKS)) == str(len(cases)) and suite.get("failures") == "0"
+    assert len(suite.findall(".//skipped")) == int(suite.get("skipped")) > 3
+    assert main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.csv")]) == 2
+    assert "use .json .txt .xml" in capsys.readouterr().err
+
+
+def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
+    model("bert decoder", is_decoder=False).save_pretrained(tmp_path / "bert")
+    tokenizer().save_pretrained(tmp_path / "bert")
+    arguments = ["doctor", "-m", str(tmp_path / "bert"), "--attn", "eager"]
+    assert main(arguments) == 1
+    shown = capsys.readouterr().out
+    assert "WRONG" in shown and "repair" in shown and "docs/doctor.md#future" in shown
+    assert main([*arguments, "-o", str(tmp_path / "doctor.xml")]) == 1
+    failure = ET.parse(tmp_path / "doctor.xml").getroot().find(".//failure")
+    assert "later ones are replaced" in failure.get("message") and "repair:" in failure.text
