@@ -249,7 +249,9 @@ def _padding(ids: Tensor, attended: Tensor | None, allowed: Tensor | None, speci
         away = ~torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
         alone = ~(allowed & away).any(1) & ~(allowed & away).any(2)
         barred |= alone & (by_id if special.pad is not None else alone)
-    return barred | (by_id & (special.pad != special.eos or attended is None))
+    told_by_mask = attended is not None and not (bool((attended != 0).all()) and int(by_id.sum(1).max()) > 1)
+    # a mask tells end tokens from padding; one of ones does not, and no text ends with three
+    return barred if special.pad == special.eos and told_by_mask else barred | by_id
 
 
 def padding_by_id(ids: Tensor, special: SpecialIds) -> Tensor:
