@@ -114,7 +114,7 @@ def inputs(tmp_path_factory):
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 8)).astype(np.float32)
     arrays = {"layer.0.q": q, "layer.0.k": k, "layer.0.v": v}
     np.savez(folder / "qkv.npz", **arrays, tokens=["The", "bank", "by", "the"], mask="causal", scale=0.35)
-    q, k, v = np.random.default_rng(1).normal(size=(3, 3, 4, 4, 8)).astype(np.float32)
+    q, k, v = np.random.default_rng(1).normal(size=(3, 2, 4, 4, 8)).astype(np.float32)
     np.savez(folder / "vllm.npz", q=q, k=k, v=v, text="the cat sleeps")
     texts = str(folder / "texts.txt")
     assert main(["batch", texts, "--quiet", "-o", str(folder / "dump.jsonl")]) == 0
