@@ -10,6 +10,9 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
+
+ROOT = str(Path(__file__).parent.parent.parent)
 
 
 class PseudoTerminal:
@@ -18,17 +21,25 @@ class PseudoTerminal:
     Args:
         words: The command line, without `attnscope`.
         size: Columns and lines.
+        script: A script of Python to run instead.
         settings: Environment variables that are set beside those of the tests.
     """
 
-    def __init__(self, *words, size=(120, 40), **settings):
+    def __init__(self, *words, size=(120, 40), script=None, **settings):
         self.master, self._slave = pty.openpty()
         self.resize(*size, tell=False)
         self.before = termios.tcgetattr(self._slave)
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUTF8": "1", **settings}
+        environment = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "PYTHONUTF8": "1",
+            "PYTHONPATH": ROOT,
+            **settings,
+        }
         environment.pop("NO_COLOR", None) if "NO_COLOR" not in settings else None
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "attnscope", *words],
+            [sys.executable, *(["-m", "attnscope", *words] if script is None else [str(script)])],
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,

@@ -6,6 +6,7 @@ import signal
 import time
 import unicodedata
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ def saved(tmp_path_factory):
 def test_quitting_prints_the_command_below_the_old_screen(saved):
     with closing(PseudoTerminal("explore", saved)) as terminal:
         terminal.wait_for(b"softmax of masked")
+        assert b"libtorch" not in Path(f"/proc/{terminal.process.pid}/maps").read_bytes()  # the model is not needed
         terminal.press(b"}]jG")
         terminal.read(0.3)
         terminal.press(b"q")
@@ -96,6 +98,39 @@ def test_colours_are_those_that_the_terminal_has(saved, colours):
         assert seen == {"truecolor": colours == "truecolor", "256": colours == "256"}
         assert (b";44" in terminal.written or b"[44" in terminal.written) == (colours == "16")
         assert ("█".encode() in terminal.written) or colours != "none"
+
+
+def test_a_piped_text_is_walked_through_with_keys_of_the_terminal(tmp_path):
+    script = tmp_path / "walk.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        f"walk = subprocess.Popen([sys.executable, '-m', 'attnscope', 'explore', '-'], stdin=subprocess.PIPE)\n"
+        f"walk.communicate({TEXT!r}.encode() + b'\\n')\n"
+        "sys.exit(walk.returncode)\n"
+    )
+    with closing(PseudoTerminal(script=script)) as terminal:
+        terminal.wait_for(b"softmax of masked", 60)
+        terminal.read(0.5)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        assert b"attnscope run - --layer 2 --head 0 --query river" in terminal.written
+        assert terminal.is_as_before()
+
+
+def test_a_model_in_python_is_walked_through(tmp_path):
+    script = tmp_path / "walk.py"
+    script.write_text(
+        "import attnscope\n"
+        "with attnscope.open_model() as model:\n"
+        f"    print('left at', model.explore({TEXT!r}, layer=3, head=1, query='bank'))\n"
+    )
+    with closing(PseudoTerminal(script=script)) as terminal:
+        terminal.wait_for(b"softmax of masked", 60)
+        terminal.read(0.5)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        assert b"left at attnscope run 'The bank by the river' --layer 3 --head 1 --query bank" in terminal.written
+        assert terminal.is_as_before()
 
 
 def test_without_a_terminal_it_says_so(capsys):

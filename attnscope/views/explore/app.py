@@ -574,9 +574,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state.status = status
         if isinstance(error, AttnscopeError):
             self.state.error = str(error)
-            if self.state.scene is None:
+            if not self.state.placed:
                 self.failure = error
                 self.exit(int(error.code))
+            elif self.state.source.scene(self.state.variant()) is None:  # such as a mask that does not fit the model
+                spot = self.state.place.spot
+                self.state.place = replace(self.state.place, spot=replace(spot, mask=0))
         elif error is not None:
             self.failure = error
             self.exit(70)

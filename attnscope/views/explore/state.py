@@ -38,6 +38,7 @@ class WalkState:
     _scales: dict[object, Scale | LogScale] = field(default_factory=dict)
     _differences: tuple[object, WalkHead | None] = (None, None)
     _placed: bool = False
+    _last_scene: Scene | None = None
 
     def variant(self, spot: Spot | None = None, *, cuts: bool = False) -> Variant:
         """Return the variant of a spot, without what is cut unless asked for."""
@@ -48,8 +49,11 @@ class WalkState:
 
     @property
     def scene(self) -> Scene | None:
-        """The scene of the place."""
-        return self.source.scene(self.variant())
+        """The scene of the place; while it is computed, the one that was shown before."""
+        scene = self.source.scene(self.variant())
+        if scene is not None:
+            self._last_scene = scene
+        return self._last_scene
 
     @property
     def head(self) -> WalkHead | None:
@@ -115,7 +119,7 @@ class WalkState:
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
-        self.source = source
+        self.source, self._last_scene = source, None
         spot = self.place.spot
         masks = len(source.masks)
         self.place = replace(
