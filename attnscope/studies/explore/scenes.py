@@ -229,7 +229,11 @@ def passages(
         text: str = texts[token.segment] or "" if token.segment < 2 else ""
         name = token_span(tokens, position)
         if token.start is None or token.end is None or token.end <= reached[token.segment]:
+            if token.special and position and tokens[position - 1].special is False:
+                yield Passage(Span(" "))
             yield Passage(name, *place)
+            if token.special and position < len(tokens) - 1:
+                yield Passage(Span(" "))
             continue
         at = max(token.start, reached[token.segment])
         if at > reached[token.segment]:

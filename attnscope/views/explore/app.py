@@ -15,7 +15,7 @@ from textual.widgets import Input
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.heads import HeadsPanel
-from attnscope.views.explore.ink import BOLD, DIM, TITLE, Ink, Line, fit
+from attnscope.views.explore.ink import BOLD, DIM, TITLE, Ink, Line
 from attnscope.views.explore.matrix import MatrixPanel, cut
 from attnscope.views.explore.overlays import Help, Reader, open_palette
 from attnscope.views.explore.pane import Pane
@@ -32,6 +32,7 @@ _WIDE, _HIGH = 100, 28  # columns and lines from which all panels are shown at o
 _PAUSE = 0.4  # seconds without a key after which an edited text is computed
 _WATCH = 1.0  # seconds between two looks whether the terminal is still there
 _AROUND = 128  # rows before and after the cursor that are computed with it, of a long text
+_MODEL = 32  # characters of a model's name, of which the end says more than the start
 _COPIED = 4 << 20  # characters that are copied at most
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
 _SMALL = {"heads": "heads", "matrix": "matrix", "row": "row", "text": "text"}
@@ -176,7 +177,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Show all panels, or on a small terminal the one that keys move in."""
         self._wide = width >= _WIDE and height >= _HIGH
         scene = self.state.scene
-        heads = 34 if scene is None else min(max(34, 3 + 3 * len(scene.heads)), 34 + max(0, (width - 120) // 3))
+        heads = 34 if scene is None else min(max(34, 6 + 6 * len(scene.heads)), 34 + max(0, (width - 120) // 2))
         row = min(60, 40 + max(0, (width - 120) // 4))
         for name in ("heads", "matrix", "row", "text"):
             pane, shown = self.panes[name], self._wide or self.state.place.panel == name
@@ -205,7 +206,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
         head = state.head
         name = "" if head is None else head.name
-        line += [Segment(ink.plain(fit(escape_control(scene.model), min(30, len(scene.model)))), BOLD)]
+        model = escape_control(scene.model)
+        line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
         mask = self._mask_name(scene)
         line += [Segment(ink.plain(f"  {name or f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"))]
         line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
@@ -394,8 +396,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         scene = self.state.scene
         if scene is None:
             return
-        self._act(Action("display", "thumbnails" if self.state.place.display == "roles" else "roles"))
-        if scene.roles is None and self.state.place.display == "roles":
+        shown = self.state.place.display == "roles"
+        if scene.roles is not None or not shown:
+            self._act(Action("display", "thumbnails" if shown else "roles"))
+        if scene.roles is None:
             source = self.state.source
             self.worker.post(Job("roles", source.measure_roles, lambda _: self._arrived()))
 

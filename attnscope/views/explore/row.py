@@ -25,7 +25,7 @@ _STATISTICS = {
     "distance": "distance {}",
 }  # in this order; `within` follows
 _LITTLE = 5e-4  # weight below which a source is not listed by itself
-_MOST = 12  # sources that are listed at most
+_MOST = 40  # sources that are listed at most
 
 
 @dataclass(frozen=True)
