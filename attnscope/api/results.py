@@ -591,8 +591,8 @@ class InspectResult(Result[Report]):
         """Return one of the tables that `attnscope convert` writes.
 
         Args:
-            table: `contributors`, `rows` (statistics), `columns` (of maps) or `matrices`; None for the first that the
-                report has.
+            table: `contributors`, `rows` (statistics), `columns` (of maps), `spans` or `matrices`; None for the first
+                that the report has.
 
         Raises:
             AttnscopeError: pandas is not installed, or the report holds no such table.

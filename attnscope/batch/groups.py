@@ -46,7 +46,7 @@ class TextSize:
         return same or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
 
 
-def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int) -> int:
+def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0) -> int:
     """Return how many numbers a dump keeps of one text.
 
     Args:
@@ -54,6 +54,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         units: Layers and heads, or means.
         sizes: Queries shown, keys shown, and source tokens.
         d_value: Width of a head's values.
+        spans: Spans of the text.
     """
     queries, keys, sources = sizes
     return units * numbers_of_head(
@@ -66,6 +67,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
         statistics=len(settings.kept_statistics),
         pool=min(settings.pool, sources),
         place=1,
+        spans=spans,
     )
 
 

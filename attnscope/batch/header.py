@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
         shard: Number and count: every count-th block of these records, starting with the number-th (from 1).
         statistics: Row statistics that are kept; None for all.
         digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
+        spans: How texts are divided into spans, as typed; None for their own, or none.
     """
 
     layer: str = "all"
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     shard: tuple[int, int] = (1, 1)
     statistics: tuple[str, ...] | None = None
     digits: int | None = None
+    spans: str | None = None
 
     @property
     def kept_statistics(self) -> tuple[str, ...]:

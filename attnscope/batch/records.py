@@ -16,6 +16,7 @@ from attnscope.findings.arrays import Floats, Matrices, Matrix, Places3, along
 from attnscope.findings.axes import arrays_in, declared_paths, structs_in
 from attnscope.findings.codec import encode_array
 from attnscope.findings.row_statistics import RowArrays
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 
 _OfRanks = Annotated[Matrices, along("unit", "query", "rank")]
@@ -54,6 +55,20 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     kl: Annotated[Floats, along("unit")] | None = None
 
 
+class SpanArrays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The weight between the spans of a text; `divided` has their names.
+
+    Attributes:
+        weights: Average weight of the query span's tokens on the key span's tokens together, (unit, query span, key
+            span); null in the rows of a span that may attend to nothing.
+        sink: Average weight that the tokens of a span give to the head's sink, (unit, query span); absent if no layer
+            has sinks.
+    """
+
+    weights: Annotated[Matrices, along("unit", "span", "key span")]
+    sink: Annotated[Matrix, along("unit", "span")] | None = None
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One text.
 
@@ -83,6 +98,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
+        divided: The text divided into spans; with `--keep spans`.
+        spans: The weight between them.
         effects: What changes where each head is cut.
         stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
         shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
@@ -111,6 +128,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: RowArrays | None = None
     columns: Annotated[Matrix, along("unit", "source")] | None = None
     pooled: Annotated[Matrices, along("unit", "query run", "key run")] | None = None
+    divided: TextSpans | None = None
+    spans: SpanArrays | None = None
     effects: EffectArrays | None = None
     stages: Annotated[
         dict[str, Matrices], along("unit", "query", "key", members=(("output", ("unit", "query", "width")),))
@@ -126,7 +145,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that its parts share."""
         lengths = {"token": len(self.tokens), "source": len(self.key_tokens), "unit": len(self.units)}
-        lengths |= {"query": len(self.queries), "key": len(self.keys)}
+        lengths |= {"query": len(self.queries), "key": len(self.keys), "word": len(self.tokens)}
+        if self.divided is not None:
+            lengths |= dict.fromkeys(("span", "key span"), len(self.divided.names))
         runs = () if self.pooled is None else self.pooled.shape[1:]
         most = (("query run", "token"), ("key run", "source"))
         return lengths | {axis: min(count, lengths[of]) for count, (axis, of) in zip(runs, most, strict=False)}

@@ -6,11 +6,12 @@ from typing import Literal
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.header import KeptPart, Settings
-from attnscope.batch.records import Record, gather_parts
+from attnscope.batch.records import Record, SpanArrays, gather_parts
 from attnscope.findings.axes import stacked
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report, TextReport
+from attnscope.findings.spans import SpanReport
 
 
 def read_report(path: Path) -> Report | None:
@@ -44,13 +45,36 @@ def settings_of(report: Report) -> Settings:
         by = "projected"
     keep: list[KeptPart] = ["top", "rows"]
     keep += ["columns"] if any(head.columns is not None for head in heads) else []
+    keep += ["spans"] if any(text.spans is not None for text in report.texts) else []
     keep += ["stages"] if any(head.stages for head in heads) else []
     return Settings(by=by, keep=tuple(keep))
 
 
 def records_of(report: Report) -> Iterator[Record]:
-    """Return every text as a record that holds what a table shows."""
-    return (_record(text) for text in report.texts if text.heads)
+    """Yield every text as a record that holds what a table shows; weights between spans, of all heads, apart."""
+    for text in report.texts:
+        if text.heads:
+            yield _record(text)
+        if text.spans is not None:
+            yield _span_record(text, text.spans)
+
+
+def _span_record(text: TextReport, found: SpanReport) -> Record:
+    n_layers, n_heads = found.weights.shape[:2]
+    units = n_layers * n_heads
+    sink = None if found.sink is None else found.sink.reshape(units, -1)
+    return Record(
+        text.index,
+        text.index,
+        text.index + 1,
+        "",
+        "ok",
+        text=text.text,
+        tokens=text.tokens[: len(found.text.of_token)],
+        units=[(layer, head) for layer in range(n_layers) for head in range(n_heads)],
+        divided=found.text,
+        spans=SpanArrays(found.weights.reshape(units, *found.weights.shape[2:]), sink),
+    )
 
 
 def _record(text: TextReport) -> Record:

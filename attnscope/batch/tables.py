@@ -1,9 +1,9 @@
 """Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
-There are five tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
-head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, and `effects` one
-per text, layer and head. Row statistics have a separate table, because in a table with several rows per query, averages
-would count queries with more contributors more often.
+There are six tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, `effects` one
+per text, layer and head, and `spans` one per text, layer, head and pair of spans. Row statistics have a separate table,
+because in a table with several rows per query, averages would count queries with more contributors more often.
 """
 
 import csv
@@ -29,7 +29,7 @@ from attnscope.findings.tokens import Token
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
 _HINT = "create one with attnscope convert"
-_WORDS = ("id", "query_token", "key_token", "stage")
+_WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
@@ -100,6 +100,9 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
                 yield missing | table | {"stage": [stage] * len(value), "value": value}
         return
+    if part == "spans":
+        yield from _span_tables(record)
+        return
     arrays = {
         path.rpartition(".")[2]: array for path, array in arrays_of(record).items() if path.partition(".")[0] == part
     }
@@ -113,6 +116,16 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
     for table in _flattened(record, ("unit", *_axes(part)), arrays):
         none = np.full(len(table["index"]), np.nan, dtype=np.float32)
         yield table | {name: none for name in names if name not in table}
+
+
+def _span_tables(record: Record) -> Iterator[Table]:
+    """Return one row for every pair of spans, and for every span and the sink of a head that has one."""
+    if record.spans is None:
+        return
+    weights = record.spans.weights
+    if record.spans.sink is not None:
+        weights = np.concatenate((weights, record.spans.sink[..., None]), -1)
+    yield from _flattened(record, axes_of("spans.weights"), {"weight": weights})
 
 
 def _axes(part: str) -> tuple[str, ...]:
@@ -137,13 +150,21 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
 
 
 _QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
-_COLUMNS = {"query": _QUERY, "rank": ("rank",), "source": _KEY}  # columns of an axis …
+_COLUMNS = {
+    "query": _QUERY,
+    "rank": ("rank",),
+    "source": _KEY,
+    "span": ("query_span",),
+    "key span": ("key_span",),
+}  # columns of an axis …
 _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {  # … and what they hold of places along it
     "query": lambda record, place: _queries(record, place),
     "rank": lambda _, place: {"rank": place},
     "source": lambda record, place: _keys(record, place),
     "key": lambda record, place: _keys(record, np.array(record.keys)[place]),
     "width": lambda _, place: {"dimension": place},
+    "span": lambda record, place: {"query_span": _span_names(record)[place]},
+    "key span": lambda record, place: {"key_span": _span_names(record)[place]},
 }
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {  # columns after those, if they depend on the settings
     "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
@@ -161,6 +182,11 @@ def _heads(record: Record, unit: _Array) -> Table:
         else:
             found[name] = np.array(numbers, dtype=np.int64)[unit]
     return found
+
+
+def _span_names(record: Record) -> _Array:
+    assert record.divided is not None
+    return np.array([*record.divided.names, "(sink)"], dtype=object)
 
 
 def _queries(record: Record, row: _Array) -> Table:

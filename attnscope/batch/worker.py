@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from attnscope.base.errors import UsageError, arg
+from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.files.reading import parse_json
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import MEASURES, Settings
@@ -16,6 +17,7 @@ from attnscope.batch.records import Record, axes_of, gather_parts
 from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import device_failures
+from attnscope.findings.record_parts import PARTS, Quantities
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
 from attnscope.request.masks.terms import Own
@@ -23,6 +25,7 @@ from attnscope.request.memory import MemoryLimit, layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import parse_indices, parse_positions
+from attnscope.request.spans import SpanRange, parse_spans, ranges_of
 from attnscope.run.chats import render_text
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.record_plan import make_record_spec
@@ -80,6 +83,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         by=settings.by,
         special=settings.special,
         truncate=settings.truncate,
+        spans=None if settings.spans is None else parse_spans(settings.spans),
         window=None,
     )
 
@@ -137,15 +141,22 @@ class ModelWorker:
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
             return record_of(item, "skipped", error=why)
-        text_plan = plan_text(self._run, self._source, item.text, several=True)
+        text = item.text
+        if "spans" in self._settings.keep and self._run.spans is None and not text.turns:
+            text = msgspec.structs.replace(text, spans=own_spans(item))
+        text_plan = plan_text(self._run, self._source, text, several=True)
         # A special token that covers a part of the text was typed, and is a word as any other.
         if all(token.special and token.start is None for token in text_plan.tokens):
             return record_of(item, "skipped", error="the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
         shown = len(text_plan.queries), len(text_plan.keys), len(sources)
-        values = count_values(self._settings, self._units, shown, self._source.config.d_value)
+        spans = 0 if text_plan.spans is None else len(text_plan.spans.names)
+        values = count_values(self._settings, self._units, shown, self._source.config.d_value, spans)
         tokens = len(text_plan.tokens)
         beside = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if self._cuts else 0
+        beside += (
+            PARTS["spans"].beside(_span_sizes(self._units, tokens, spans)) if "spans" in self._settings.keep else 0
+        )
         return PreparedText(item, text_plan, TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside))
 
     def size(self, ready: PreparedText) -> TextSize:
@@ -208,6 +219,26 @@ class ModelWorker:
         )
 
 
+def own_spans(item: Item) -> tuple[SpanRange, ...]:
+    """Return the ranges that a record of the input gives its text, as its member `spans`.
+
+    Raises:
+        AttnscopeError: It has none, or something else.
+    """
+    given = item.fields.get("spans")
+    if given is None:
+        hint = f'give it one, such as {{"doc": [0, 120]}}, or use {arg("spans", "sentences")}'
+        raise AttnscopeError("the record has no member 'spans'", hint=hint)
+    if isinstance(given, msgspec.Raw | str):
+        given = parse_json(bytes(given) if isinstance(given, msgspec.Raw) else given.encode(), "spans")
+    return ranges_of(given, "spans")
+
+
+def _span_sizes(units: int, tokens: int, spans: int) -> Quantities:
+    nothing = dict.fromkeys(("rows", "counted", "cells", "top", "measures", "statistics", "pool"), 0)
+    return Quantities(texts=1, units=units, sources=tokens, spans=spans, **nothing)
+
+
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:
     """Return rows and columns of every text's matrices.
 
@@ -232,6 +263,8 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
         "key run": sources,
         "width": slice(None),
     }
+    if text_plan.spans is not None:
+        cuts |= dict.fromkeys(("span", "key span"), slice(len(text_plan.spans.names)))
     found = {}
     for name, array in arrays.items():
         mine = array[place]
@@ -271,5 +304,6 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         queries=text_plan.queries,
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
+        **({"divided": text_plan.spans} if "spans" in settings.keep else {}),
         **parts,
     )

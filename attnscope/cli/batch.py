@@ -1,7 +1,7 @@
 """The command `attnscope batch`: dump the attention of many texts to a file."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import is_piped, print_notice
-from attnscope.findings.record_parts import EXACT_PARTS, PARTS
+from attnscope.findings.record_parts import EXACT_PARTS
 from attnscope.request.options import ALL, ALL_PARTS, BATCH, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
 from attnscope.request.selection import join_label
 
@@ -29,6 +29,7 @@ attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
 attnscope batch texts.txt -o dump.jsonl.zst --keep all
 attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
 attnscope batch texts.txt -o effects.jsonl --keep effects
+attnscope batch texts.txt -o spans.jsonl --keep spans --spans sentences
 zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
 
@@ -125,6 +126,7 @@ def _order(name: str, given: Given) -> "DumpConfig":
         head=str(head),
         query=None if given.query is None else str(given.query),
         key=None if given.key is None else str(given.key),
+        spans=None if given.spans is None else str(given.spans),
         **_kept(given),
         **{name: getattr(given, name) for name in names},
     )
@@ -156,14 +158,16 @@ def _kept(given: Given) -> dict[str, Any]:
     if BRIEF in given.keep and not brief:
         hint = f"remove {BRIEF}, or the others"
         raise UsageError(f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint)
-    again = tuple(word for word in given.keep if word in EXACT_PARTS and PARTS[word].runs_again)
-    others = tuple(word for word in given.keep if word not in again)
-    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else others), *again)
+    apart = tuple(word for word in given.keep if word in EXACT_PARTS and word not in ALL_PARTS)
+    others = tuple(word for word in given.keep if word not in apart)
+    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else others), *apart)
     for option in BATCH:
         part = _USED_BY.get(option.name)
         if part is not None and part not in parts and option.name in given.typed:
             hint = f"use {arg('keep', part)}" if brief else f"add {part} to {arg('keep')}"
             raise UsageError(f"applies only to {part}", where=option.spelled, hint=hint)
+    if given.spans is not None:
+        _check_spans(given, parts)
     if given.key is not None and not given.stages:
         raise UsageError("applies only to whole matrices", where=arg("key"), hint=f"add {arg('stages', 'weights')}")
     return {
@@ -178,6 +182,16 @@ def _print_status(output: Path) -> None:
     from attnscope.batch.parts import describe_status, gather_parts_of
 
     print(escape_control(describe_status(gather_parts_of([output], count=True), alone=True)))
+
+
+def _check_spans(given: Given, parts: Sequence[str]) -> None:
+    """Refuse ranges, which texts have of their own, and spans that nothing would be done with."""
+    if given.spans.division == "ranges":
+        hint = f"give each text a member 'spans', and leave {arg('spans')} out"
+        raise UsageError("a file divides one text", where=arg("spans"), hint=hint)
+    if "spans" not in parts and given.query is None and given.key is None and given.hide is None:
+        hint = f"add spans to {arg('keep')}"
+        raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

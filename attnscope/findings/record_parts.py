@@ -36,6 +36,7 @@ class Quantities:
         statistics: Statistics of a row.
         pool: Runs of a pooled map; 0 for no map.
         place: Float32s that a position takes: two in memory, where it is an int64, and one in a file.
+        spans: Spans of a text; 0 for none.
     """
 
     texts: int
@@ -49,6 +50,7 @@ class Quantities:
     statistics: int
     pool: int
     place: int = 2
+    spans: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class RecordPart:
         table: Table of `attnscope convert`; None for none.
         reported: Reports hold it: always, only of texts with a map, or never.
         runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
+        of_spans: Texts have to be divided into spans for it: it is not among `--keep all`.
     """
 
     name: str
@@ -113,6 +116,7 @@ class RecordPart:
     table: RecordTable | None = None
     reported: Literal["always", "map", "never"] = "never"
     runs_again: bool = False
+    of_spans: bool = False
 
 
 def _top_tile(tile: TileSize) -> int:
@@ -165,6 +169,15 @@ RECORD_PARTS = (
         beside=lambda kept: kept.texts * kept.pool * 2 * kept.sources,
         tile=_pooled_tile,
         reported="map",
+    ),
+    RecordPart(
+        "spans",
+        "weight between spans of {spans}, or of a member `spans` of each text",
+        numbers=lambda kept: kept.texts * kept.units * kept.spans * (kept.spans + 1),
+        # sums in float64, and which span each token belongs to
+        beside=lambda kept: kept.texts * kept.spans * (2 * kept.units * (kept.spans + 1) + kept.sources),
+        table=RecordTable("spans", "one row per pair of spans", ("weight",)),
+        of_spans=True,
     ),
     RecordPart(
         "effects",

@@ -28,7 +28,7 @@ DEFAULT_STAGES = "scores,masked,weights"
 BRIEF, ALL = "brief", "all"
 KEPT = (BRIEF, *EXACT_PARTS, ALL)
 BRIEF_STATISTICS, BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
-ALL_PARTS = tuple(name for name in EXACT_PARTS if not PARTS[name].runs_again)
+ALL_PARTS = tuple(name for name in EXACT_PARTS if not (PARTS[name].runs_again or PARTS[name].of_spans))
 PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to begin
 
 
@@ -899,12 +899,13 @@ BATCH = (
         f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
-        f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if PARTS[name].runs_again)}.",
+        f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
         arguments.some_of(arg("keep"), "part", KEPT),
         "WHAT",
         BRIEF,
         complete=KEPT,
     ),
+    SPANS,
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
     Option(
         "output",

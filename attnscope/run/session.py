@@ -431,14 +431,21 @@ def attend(
     """
     from attnscope.model.recorders import RecordedTokens
     from attnscope.model.trace import make_trace
+    from attnscope.run.analysis import span_tokens
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
-    record_tokens = RecordedTokens(batch.sources, eligible, _shown(plan, batch.tokens.real), batch.tokens.real)
+    record_spec = record_spec or make_record_spec(plan)
+    recorded = None
+    if "spans" in record_spec.parts:
+        divided = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
+        recorded = span_tokens(batch, divided)
+    shown = _shown(plan, batch.tokens.real)
+    record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded)
     beside: Mapping[int, Sequence[Recorder]] = {} if spans is None else spans.recorders
     if every_head is not None:
         beside = _merged(beside, every_head.recorders)
     heads, hidden = select_heads(plan, batch, engine, on_progress, beside)
-    trace = make_trace(heads, record_spec or make_record_spec(plan), record_tokens)
+    trace = make_trace(heads, record_spec, record_tokens)
     final = bool(plan.predicted) and hidden is None
     recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside)
     made = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)

@@ -158,7 +158,8 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
     Raises:
         UsageError: It cannot be divided so.
     """
-    request = SpanRequest("ranges") if text.spans else run.spans
+    turns = SpanRequest("turns") if text.turns else None
+    request = SpanRequest("ranges") if text.spans else run.spans or turns
     return None if request is None else divide(text, tokens, request, truncated=run.truncate)
 
 

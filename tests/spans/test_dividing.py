@@ -8,6 +8,7 @@ import pytest
 
 import attnscope
 from attnscope.findings.tokens import Token
+from attnscope.request.chat import RenderedChat
 from attnscope.request.dividing import divide
 from attnscope.request.run_config import TextInput
 from attnscope.request.spans import SpanRange, SpanRequest
@@ -92,10 +93,11 @@ def test_words_lines_and_paragraphs() -> None:
     assert divided("paragraphs", text) == {"(first)": "the", "paragraph 1": "bank the river", "paragraph 2": "is old"}
 
 
-def characters(text: str, division: Any, **more: Any) -> list[str]:
+def characters(text: str, division: Any, turns: tuple[SpanRange, ...] = ()) -> list[str]:
     """The text of every span that a division makes of single characters."""
     tokens = [Token(0, "", "", special=True), *(Token(1, c, c, i, i + 1) for i, c in enumerate(text))]
-    found = divide(TextInput(text, **more), tokens, SpanRequest(division))
+    rendered = RenderedChat(text, turns, None, "", (), ()) if turns else None
+    found = divide(TextInput(text, rendered=rendered), tokens, SpanRequest(division))
     spans = [number for number, kind in enumerate(found.kinds) if kind == "text"]
     return ["".join(tokens[at].text for at in found.tokens(span)).strip() for span in spans]
 

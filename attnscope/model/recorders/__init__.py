@@ -10,7 +10,8 @@ from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
-from attnscope.model.recorders.spans import SpanRecorder, SpanTokens, TokenReading
+from attnscope.model.recorders.span_tokens import SpanTokens
+from attnscope.model.recorders.spans import SpanRecorder, TokenReading
 from attnscope.model.recorders.sums import (
     SUM_RECORDERS,
     ColumnRecorder,

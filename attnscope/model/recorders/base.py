@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from attnscope.model.recorders.span_tokens import SpanTokens
 from attnscope.model.tile import Tile, as_slice
 
 
@@ -44,12 +45,14 @@ class RecordedTokens:
         eligible: Keys that take part in the ranking of contributors, (B, K), bool.
         shown: Rows that each text's sums count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool.
+        spans: Spans of the tokens; None where these are not recorded.
     """
 
     sources: KeyTokens
     eligible: Tensor
     shown: Tensor
     real: Tensor
+    spans: SpanTokens | None = None
 
 
 class BaseRecorder:

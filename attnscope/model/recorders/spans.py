@@ -1,51 +1,15 @@
 """Record the weight that the spans of a text give each other: sums of a size that does not grow with the text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.model.precision import has_float64
 from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.recorders.span_tokens import SpanTokens
 from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
-
-
-@dataclass(frozen=True)
-class SpanTokens:
-    """Spans of the tokens of a batch, shared by the recorders of all layers.
-
-    Attributes:
-        of_token: Number of each token's span, (B, T), int64; −1 for padding.
-        count: Number of spans of the text that has most.
-    """
-
-    of_token: Tensor
-    count: int
-    _host: "np.ndarray[tuple[int, int], np.dtype[np.int64]]" = field(init=False, repr=False)
-    _keys: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Prepare what tiles look up: on a GPU, each read of it would wait."""
-        object.__setattr__(self, "_host", self.of_token.cpu().numpy())
-        spans = torch.arange(self.count, device=self.of_token.device)
-        object.__setattr__(self, "_keys", (self.of_token[..., None] == spans).float())  # (B, T, S)
-
-    def among(self, rows: Sequence[int]) -> list[int]:
-        """Return the spans that any text has among some rows."""
-        present = np.unique(self._host[:, as_slice(rows)])
-        return [int(span) for span in present if span >= 0]
-
-    def members(self, rows: Sequence[int], spans: Sequence[int]) -> Tensor:
-        """Return 1 where a row belongs to a span, (B, spans, rows), float32."""
-        numbers = torch.tensor(spans, device=self.of_token.device)
-        return (self.of_token[:, None, as_slice(rows)] == numbers[:, None]).float()
-
-    def keys(self, k0: int, k1: int) -> Tensor:
-        """Return 1 where a key belongs to a span, (B, keys, S), float32."""
-        return self._keys[:, k0:k1]
 
 
 class TokenReading:
@@ -79,7 +43,7 @@ class TokenReading:
         Args:
             weights: (B, h, r, k).
             rows: Its rows.
-            live: Which of them are not fully masked, (B, r).
+            live: Heads in which each of them is not fully masked, (B, r).
             k0: First key.
             keys: 1 where a key belongs to a span, (B, k, S).
         """
@@ -90,7 +54,7 @@ class TokenReading:
         over_heads = weights.sum(1) * read[..., None]  # (B, r, k)
         shares = over_heads @ keys
         received = (over_heads * self._queries[:, at, None]).sum(1)
-        counted = (live * read) * weights.shape[1]
+        counted = live * read
 
         def add() -> None:
             self.received[:, k0 : k0 + received.shape[1]] += received
@@ -140,13 +104,15 @@ class SpanRecorder(BaseRecorder):
         by_key = members[:, None] @ weights  # (B, h, P, k): queries first, since a tile has few spans of them
         keys = self._spans.keys(tile.k0, tile.k1)
         part = (by_key @ keys[:, None]).to(exact)  # (B, h, P, S)
-        fully_masked = overlap.fully_masked(tile)  # (B, 1, r)
-        live = members if fully_masked is None else members * ~fully_masked
-        count = live.sum(-1).to(exact)[:, None].expand(-1, weights.shape[1], -1)  # (B, h, P)
+        fully_masked = overlap.fully_masked(tile)  # (B, h, r)
+        live = members[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, h, P, r)
+        if fully_masked is not None:
+            live = live * ~fully_masked[:, :, None]
+        count = live.sum(-1).to(exact)  # (B, h, P)
         sink = None
         if tile.sink is not None:
-            sink = (live[:, None] @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
-        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum(1), tile.k0, keys)
+            sink = (live @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
+        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0, keys)
         here = overlap.here
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.recorders.base import BaseRecorder, KeyTokens, RecordedTokens
+from attnscope.model.recorders.spans import SpanRecorder
 from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 from attnscope.request.record_spec import RecordSpec
@@ -185,6 +186,11 @@ class SumRecorder(FindingsRecorder, Protocol):
 
 
 # Functions that create the recorder of a part of record_parts: for some heads, or for the mean over them
+def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, mean: bool) -> SpanRecorder:
+    assert tokens.spans is not None
+    return SpanRecorder(heads, tokens.spans, mean=mean)
+
+
 SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
     "columns": lambda heads, spec, tokens, mean: ColumnRecorder(
         heads, spec.counted, tokens.shown, tokens.sources, mean=mean
@@ -192,4 +198,5 @@ SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bo
     "pooled": lambda heads, spec, tokens, mean: PooledRecorder(
         heads, spec.pool, tokens.shown, tokens.sources, real=tokens.real, mean=mean
     ),
+    "spans": _span_recorder,
 }

@@ -51,10 +51,20 @@ def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
         found |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
         if any(one.sink is not None for _, other in trace.recorded for one in other.rows):
             found["rows.sink"] = _row_arrays(recorded, "sink")
-    found |= {name: one.compute() for name, one in recorded.sums.items()}
+    found |= {name: one.compute() for name, one in recorded.sums.items() if name != "spans"}
+    if "spans" in recorded.sums:
+        found |= _span_arrays(recorded.sums["spans"], trace)
     if trace.packed is None:
         found |= {f"stages.{stage}": recorded.matrices.compute()[stage] for stage in w.stages}
     return found
+
+
+def _span_arrays(spans: Any, trace: Trace) -> dict[str, Tensor]:
+    """Return weights between spans; and what they give to sinks, where any layer has these."""
+    weights, sink = spans.compute().float(), spans.sink()
+    if all(other.sums["spans"].sink() is None for _, other in trace.recorded):  # type: ignore[attr-defined]
+        return {"spans.weights": weights}
+    return {"spans.weights": weights, "spans.sink": torch.zeros_like(weights[..., 0]) if sink is None else sink.float()}
 
 
 def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
