@@ -123,6 +123,8 @@ def inputs(tmp_path_factory):
         assert main(["batch", texts, "--quiet", "-o", part, "--shard", f"{number}/3"]) == 0
     assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
     assert main(["batch", texts, "--quiet", "--keep", "effects", "-o", str(folder / "effects.jsonl")]) == 0
+    spans = ["--keep", "spans", "--spans", "sentences", "-o", str(folder / "spans.jsonl")]
+    assert main(["batch", texts, "--quiet", *spans]) == 0
     return folder
 
 
