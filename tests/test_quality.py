@@ -25,6 +25,7 @@ ROOMS = {
     "api": "base findings request engines run views studies batch",
     "__init__": "base api",
     "testing": "api",
+    "callbacks": "base request engines run studies api",
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }

@@ -1,0 +1,64 @@
+"""A few numbers of every head on one text, again and again while a model is trained."""
+
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.request.run_config import RunConfig
+from attnscope.run.pass_plan import plan_passes
+from attnscope.run.plan import plan_texts
+from attnscope.run.session import Session, forward, prepare
+
+MEASURES = ("entropy", "first", "max_score")
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class HeadTracker:
+    """Measures every head of a model on a text that is tokenized and planned once.
+
+    Args:
+        run: The model and the text.
+        session: Has the model open.
+
+    Attributes:
+        session: Where the model is open.
+
+    Raises:
+        AttnscopeError: The model, the text or the memory do not allow it.
+    """
+
+    def __init__(self, run: RunConfig, session: Session) -> None:
+        self.session = session
+        source = session.source(run)
+        texts = plan_texts(replace(run, window=None, pool=None), source)
+        kept = source.config.n_layers * source.config.n_heads * len(texts[0].tokens) * 4 * len(MEASURES)
+        (self._plan,) = plan_passes(run, source, [texts], kept)
+        self._model, self._device = session.load(self._plan)
+        words = [position for position, token in enumerate(texts[0].tokens) if not token.special]
+        self._rows = words or list(range(len(texts[0].tokens)))
+
+    def measure(self) -> dict[str, Array]:
+        """Run the text; return each of MEASURES, (layers, heads).
+
+        Entropy (bits) and weight on the first token are those of the average row of a word, the largest scaled score
+        is that of all of these rows. NaN where no such row sees a key.
+        """
+        import torch
+
+        from attnscope.model.recorders import RowRecorder
+
+        c = self._plan.config
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            batch, engine = prepare(self._plan, self._model, self._device)
+            recorders = [RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for _ in range(c.n_layers)]
+            by_layer = {layer: [recorder] for layer, recorder in enumerate(recorders)}
+            forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
+        stacked = {
+            name: torch.stack([recorder.recorded[name][0] for recorder in recorders]).double().cpu()
+            for name in MEASURES
+        }  # (layers, heads, rows) each
+        largest = stacked["max_score"].nan_to_num(nan=-torch.inf).amax(-1)
+        found = {name: values.nanmean(-1) for name, values in stacked.items()}
+        found["max_score"] = largest.masked_fill(largest == -torch.inf, torch.nan)
+        return {name: values.numpy() for name, values in found.items()}
