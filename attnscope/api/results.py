@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from attnscope.api.options import file_path, positions
-from attnscope.base.errors import PANDAS, UsageError, listed
+from attnscope.base.errors import PANDAS, AttnscopeError, UsageError, listed
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.check import Check, CheckReport, Differences
 from attnscope.findings.compare import Change, Comparison, Verdict
@@ -38,7 +39,8 @@ Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Data = TypeVar("Data", bound=msgspec.Struct)
 _PRINTED_HEADS = 4  # number of heads of a text that are printed by default
 _NAMED = 40  # number of tokens that an error names
-_WIDEST_HTML = 160  # width of a notebook's cell, in columns
+_LARGEST_FRAME = 8 << 20  # characters of a page in a notebook
+_FRAME_HEIGHT = 720  # pixels
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class Result(Generic[Data]):
         """Write a file, as `--output` does: whole or not at all.
 
         Args:
-            path: Path of the file; its extension selects `.json`, `.txt`, `.svg`, `.png` or, for an InspectResult,
-                `.safetensors` and `.npz`.
+            path: Path of the file; its extension selects `.json`, `.txt`, `.svg`, `.png`, `.html` (a page) or, for an
+                InspectResult, `.safetensors` and `.npz`.
             precision: Decimal places in `.txt`, `.svg` and `.png`; None for the command's default. Other formats are
                 exact.
             width: Columns of `.txt`, and of an `.svg` in the terminal's look; None for 120.
@@ -133,8 +135,23 @@ class Result(Generic[Data]):
     def __repr__(self) -> str:
         return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")
 
+    def show(self) -> None:
+        """Open the findings as a page in the browser, from a temporary file.
+
+        Raises:
+            AttnscopeError: The file cannot be written, or there is no browser.
+        """
+        import tempfile
+        import webbrowser
+        from pathlib import Path
+
+        path = Path(tempfile.mkdtemp(prefix="attnscope-")) / "page.html"
+        self.save(path)
+        if not webbrowser.open(path.as_uri()):
+            raise AttnscopeError("no browser was found", hint=f"open {path}")
+
     def _repr_html_(self) -> str:
-        return _as_html(_abridged(self.data), self._digits)
+        return _in_frame(self.data, self._digits)
 
 
 def _columns(width: int | None) -> int | None:
@@ -151,11 +168,20 @@ def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
     return as_text(present(data, precision=precision, options=False), columns)
 
 
-def _as_html(data: msgspec.Struct, precision: int) -> str:
-    from attnscope.studies.present import present
-    from attnscope.views.terminal.recorded import as_html
+def _in_frame(data: Any, precision: int) -> str:
+    """Return a page in a frame that may run its script, save files, and nothing else; a large one is abridged."""
+    page = _page(data, precision)
+    if len(page) > _LARGEST_FRAME:
+        page = _page(_abridged(data), precision)
+    style = f"width:100%;height:{_FRAME_HEIGHT}px;border:1px solid #8884;border-radius:8px"
+    sandbox = "allow-scripts allow-downloads"
+    return f'<iframe sandbox="{sandbox}" allow="clipboard-write" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
-    return as_html(present(data, precision=precision, options=False), _WIDEST_HTML)
+
+def _page(data: Any, precision: int) -> str:
+    from attnscope.studies.formats import Drawing, page
+
+    return b"".join(page(data, Drawing(precision))).decode()
 
 
 def _abridged(data: Any) -> Any:

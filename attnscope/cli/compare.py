@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import JSON_FILE, UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.options import COMPARE, SHOW
-from attnscope.request.selection import ALL, PRINTED, join_label
+from attnscope.request.selection import ALL, PAGE, PRINTED, WALKED, join_label
 
 if TYPE_CHECKING:
     from attnscope.findings.compare import Comparison
@@ -28,6 +28,7 @@ attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --laye
 
 _COMPARED = {option.name: option for option in COMPARE if option.several == "compared"}
 _OF_REPORTS = {"text", *(option.name for option in COMPARE if option.group == SHOW)}
+_SHORT = 200  # characters of texts of which a page holds every head
 _WANTED = ("layer", "head", "query", "key", "stages")  # what saved reports are narrowed down to
 
 
@@ -101,12 +102,12 @@ def _compare_reports(several: dict[str, list[Any]], given: Given, tolerance: "To
 def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None") -> "Comparison":
     from msgspec.structs import replace
 
-    from attnscope.cli.deliver import is_table
+    from attnscope.cli.deliver import is_page, is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of
 
-    window = PRINTED if is_table(given) else None
+    window = PAGE if is_page(given) else PRINTED if is_table(given) else None
     if "qkv" in several and {"model", "config"} & given.typed:
         return _compare_arrays(several, given, tolerance, window)
     axis, values = _axis(several)
@@ -123,12 +124,23 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
         if named not in read:
             read[named] = read_texts(side)
         run = run_config(read[named], side, window=window)
-        if window is not None and tolerance is None:
+        if is_page(given):
+            run = replace(run, stages=WALKED)
+        elif window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
         runs.append((_spelled(axis, value), side_of(compared, run)))
 
+    short = all(len(text.text) <= _SHORT for _, run in runs for text in run.texts)
     with progress(quiet=given.quiet) as on_progress:
-        return compare_runs(compared, runs, given.key, on_progress, tolerance, selected=selected)
+        return compare_runs(
+            compared,
+            runs,
+            given.key,
+            on_progress,
+            tolerance,
+            selected=selected,
+            every_head=is_page(given) and short and compared not in ("layer", "head"),
+        )
 
 
 def _compare_arrays(

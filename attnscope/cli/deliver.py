@@ -56,6 +56,8 @@ def check_output(given: Given, command: str) -> None:
         AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off; or a library that its
             format needs is not installed.
     """
+    if getattr(given, "open", False):
+        _prepare_to_open(given, command)
     if given.output is None:
         if given.look != "figure":
             raise UsageError("applies only to files", where=arg("look"), hint=f"add {arg('output', 'picture.svg')}")
@@ -73,6 +75,22 @@ def check_output(given: Given, command: str) -> None:
         hint = f"remove {arg('format')}: the extension sets the format"
         raise UsageError(f"{arg('format', given.format)} cannot be written to a {form.ending} file", hint=hint)
     check_target(given.output, force=given.force)
+
+
+def _prepare_to_open(given: Given, command: str) -> None:
+    """Choose a temporary page for --open, unless a page is named.
+
+    Raises:
+        UsageError: The output is no page.
+    """
+    if given.output is None:
+        import tempfile
+
+        if given.format is not None:
+            raise UsageError("opens a page", where=arg("open"), hint=f"remove {arg('format')}")
+        given.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
+    elif given.output.suffix.lower() != ".html":
+        raise UsageError(f"{given.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")
 
 
 def deliver(
@@ -151,6 +169,11 @@ def _to_file(findings: Any, given: Given, listing: "Listing | None", every_head:
     size = write_atomic(path, parts, force=given.force)
     if not given.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")
+    if getattr(given, "open", False):
+        import webbrowser
+
+        if not webbrowser.open(path.absolute().as_uri()):
+            print_notice("note", f"no browser was found; open {escape_control(str(path))}")
 
 
 def write_bytes(data: bytes) -> None:

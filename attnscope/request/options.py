@@ -369,6 +369,11 @@ _LOOKS = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
+    Option(
+        "open",
+        SHOW,
+        "Open what is found as a page in the browser: the {output} file if it is an .html, or a temporary one.",
+    ),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
@@ -747,7 +752,7 @@ CONVERT = (
     Option(
         "target",
         OTHER,
-        "{or_tables} for a table; {dumps}, or a name without extension for a folder.",
+        "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.",
         Path,
         "OUT",
         complete="files",

@@ -167,7 +167,8 @@ def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
     return present(findings, format="heat", options=False, **settings)
 
 
-def _html(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+def page(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+    """Yield a page of findings of any kind."""
     from attnscope.studies.present import present
     from attnscope.studies.titles import title_of
     from attnscope.views.page import as_html
@@ -212,7 +213,7 @@ FILE_FORMATS = (
     FileFormat(".txt", _txt, drawn=True),
     FileFormat(".svg", _svg, drawn=True, picture=True),
     FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
-    FileFormat(".html", _html, drawn=True, page=True),
+    FileFormat(".html", page, drawn=True, page=True),
     FileFormat(".safetensors", _safetensors),
     FileFormat(".npz", _npz),
     FileFormat(".csv", _csv),

@@ -1,10 +1,13 @@
 """What is returned shows, saves and tabulates itself, with the numbers of the command line's files."""
 
 import csv
+import html
 import io
 import json
 import re
 import sys
+import tempfile
+import webbrowser
 
 import numpy as np
 import pandas as pd
@@ -116,15 +119,27 @@ def test_a_repl_shows_the_beginning_of_a_long_text():
     assert len(long._repr_html_()) < 5_000_000
 
 
-def test_a_notebook_shows_the_same_in_colour(report):
+def test_a_notebook_shows_a_page_in_a_sandbox(report):
     for result in (report, report[0, 0], report.texts[0], attnscope.compare(TEXT), attnscope.check()):
-        page = result._repr_html_()
-        assert page.startswith("<pre") and page.endswith("</pre>")
-        assert "http" not in page and "<script" not in page
-    marks = attnscope.inspect("a <b> & c", config="causal")._repr_html_()
-    assert "&lt;b&gt;" in marks or "&lt;" in marks
-    assert "<b>" not in marks
-    assert "background-color: #" in marks
+        frame = result._repr_html_()
+        assert frame.startswith('<iframe sandbox="allow-scripts allow-downloads"') and frame.endswith("</iframe>")
+        page = html.unescape(frame.partition(' srcdoc="')[2].removesuffix('"></iframe>'))
+        assert page.startswith("<!doctype html>")
+        assert "default-src 'none'" in page
+        assert "<" not in frame.partition(' srcdoc="')[2].removesuffix("</iframe>")
+
+
+def test_show_opens_a_page_in_the_browser(report, monkeypatch, tmp_path):
+    opened = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+    report.show()
+    (path,) = tmp_path.rglob("page.html")
+    assert opened == [path.as_uri()]
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    with pytest.raises(attnscope.AttnscopeError, match="no browser was found"):
+        report.show()
 
 
 @pytest.mark.parametrize("table", ["contributors", "rows", "matrices", None])

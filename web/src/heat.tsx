@@ -118,8 +118,6 @@ export function Heat(props: HeatProps) {
       ArrowRight: [r, c + 1],
       PageUp: [r - page, c],
       PageDown: [r + page, c],
-      Home: [r, 0],
-      End: [r, columns.length - 1],
     };
     const to = moves[event.key];
     if (to) move(...to);

@@ -262,9 +262,18 @@ export class Head {
     return found;
   }
 
-  // A picture of all weights: the matrix, or its map.
+  // A picture of all weights: the matrix, its map, or the sources that are listed.
   picture(): Matrix | null {
-    return this.map ? this.map.matrix : this.stage("weights");
+    return this.map?.matrix ?? this.stage("weights") ?? this.sparse();
+  }
+
+  sparse(): Matrix | null {
+    const { queries, keys } = this.scene;
+    if (!this.group?.places || queries.length * keys.length > 1e7) return null;
+    const found = new Float32Array(queries.length * keys.length).fill(Number.NaN);
+    for (const query of this.rowIndex.keys())
+      for (const [key, share] of this.shares(query)) found[query * keys.length + key] = share;
+    return matrixOf(found, queries.length, keys.length);
   }
 }
 

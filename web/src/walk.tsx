@@ -474,7 +474,7 @@ function MatrixPanel(
 function Exactness({ head, words }: { head: Head | null; words: Record<string, string> }) {
   if (!head) return null;
   const whole = Object.keys(head.unit.stages).length > 0;
-  const text = whole ? words.exact : head.exact ? words.map : words.summary;
+  const text = words[whole ? "exact" : !head.exact ? "summary" : head.map ? "map" : "sources"];
   return <span class={head.exact ? "badge" : "badge rounded"}>{text}</span>;
 }
 
@@ -483,7 +483,8 @@ export function matrixProps(
   head: Head,
   stage: string,
 ): { props: HeatProps; matrix: Matrix; map: boolean } | null {
-  const matrix = head.stage(stage);
+  const map = head.map;
+  const matrix = head.stage(stage) ?? (map || stage !== "weights" ? null : head.sparse());
   const label = `${head.unit.name} ${stage}`;
   if (matrix?.columns) {
     const masked = new Set(head.unit.masked);
@@ -492,10 +493,13 @@ export function matrixProps(
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);
       const name = `${scene.queries.name(r)} → ${scene.keys.name(c)}`;
-      if (masked.has(r) && stage === "weights") return `${name}: masked, no key is allowed`;
-      return `${name}: ${value === -Infinity ? "not allowed" : exactText(value)}`;
+      if (masked.has(r) && stage === "weights") return `${name}: masked`;
+      return `${name}: ${value === -Infinity ? "not allowed" : Number.isNaN(value) ? "not listed" : exactText(value)}`;
     };
-    const text = (r: number, c: number) => cellText({ name: stage, digits }, matrix.at(r, c), masked.has(r));
+    const text = (r: number, c: number) =>
+      head.stage(stage)
+        ? cellText({ name: stage, digits }, matrix.at(r, c), masked.has(r))
+        : digitsText(matrix.at(r, c), digits).replace("nan", "");
     const props = {
       rows: scene.queries.labels,
       columns: scene.keys.labels,
@@ -510,7 +514,6 @@ export function matrixProps(
     };
     return { props, matrix, map: false };
   }
-  const map = head.map;
   if (!map) return null;
   const rows = runLabels(map.queries);
   const columns = runLabels(map.keys);

@@ -36,6 +36,8 @@ def compare_runs(
     tolerance: Tolerance | None = None,
     session: Session | None = None,
     selected: Collection[str] = (),
+    *,
+    every_head: bool = False,
 ) -> Comparison:
     """Run every side and compare it with the first.
 
@@ -51,6 +53,7 @@ def compare_runs(
         tolerance: What may differ; None for no verdict.
         session: Models that are open already.
         selected: Which of `layer` and `head` the user selected.
+        every_head: Whether all heads are compared in any case.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides do not go together.
@@ -60,7 +63,7 @@ def compare_runs(
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
     unmatched: list[str] = []
-    if tolerance is not None or axis in MODELS:
+    if tolerance is not None or axis in MODELS or every_head:
         runs, unmatched = _with_every_head(runs, selected, session)
     columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):

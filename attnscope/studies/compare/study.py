@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 
 def _show(comparison: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+    if display.format == "page":
+        from attnscope.studies.compare.page import present_page
+
+        return present_page(comparison, settings)
+
     from attnscope.studies.compare.screen import present_comparison
 
     return present_comparison(comparison, settings, heat=display.format == "heat", verdict=display.format == "verdict")

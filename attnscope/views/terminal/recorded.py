@@ -1,20 +1,15 @@
-"""Parts as the text of a file, plain, HTML or SVG."""
+"""Parts as the text of a file, plain or SVG."""
 
 import re
 from collections.abc import Iterable
 from io import StringIO
 
 from rich.console import Console
-from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnscope.views.parts import ViewPart
 from attnscope.views.terminal import draw
 
 _WEB_FONT = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
-_PRE = (
-    "<pre style=\"font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.25;white-space:pre;"
-    'overflow-x:auto;padding:0.5em;color:{foreground};background-color:{background}">{code}</pre>'
-)
 
 
 def as_text(parts: Iterable[ViewPart], width: int) -> str:
@@ -22,13 +17,6 @@ def as_text(parts: Iterable[ViewPart], width: int) -> str:
     file = StringIO()
     draw(parts, Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False))
     return file.getvalue()
-
-
-def as_html(parts: Iterable[ViewPart], width: int) -> str:
-    """Draw parts in colour, as one HTML element that loads nothing from anywhere."""
-    console = _recording(width)
-    draw(parts, console)
-    return console.export_html(theme=SVG_EXPORT_THEME, code_format=_PRE, inline_styles=True)
 
 
 def as_svg(parts: Iterable[ViewPart], width: int) -> str:

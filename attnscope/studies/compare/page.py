@@ -1,0 +1,88 @@
+"""A page of a comparison: what differs, and a walk through the heads of all sides."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.findings.compare import Comparison, HeadChange
+from attnscope.studies.compare.screen import present_comparison
+from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
+from attnscope.studies.explore.scenes import ordered
+from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead
+
+
+def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
+    """Turn a comparison into the parts of a page: a walk takes the place of its matrices.
+
+    Tables are about the head that moved most.
+    """
+    if not _has_heads(comparison):
+        yield from present_comparison(comparison, settings)
+        return
+    best = [max(change.heads, key=_moved) for change in comparison.changes]
+    changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
+    walked = False
+    for part in _in_full(present_comparison(replace(comparison, changes=changes), settings)):
+        if not isinstance(part, Matrices | HeatGrid | WeightMap):
+            yield part
+        elif not walked:
+            from attnscope.views.page.walk import Walk
+
+            walked = True
+            yield Walk(_walk(comparison, best[0].first))
+
+
+def _moved(change: HeadChange) -> float:
+    """Return the share of the average row's weight that moved; of maps, of the weight that tokens receive."""
+    known = change.total_variation[np.isfinite(change.total_variation)]
+    if known.size:
+        return float(known.mean())
+    return 0.0 if change.mass is None else float(np.abs(change.mass[1] - change.mass[0]).sum())
+
+
+def _has_heads(comparison: Comparison) -> bool:
+    return all(text.heads for side in comparison.sides for text in side.report.texts)
+
+
+def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
+    for part in parts:
+        if isinstance(part, FirstFitting):
+            yield from _in_full(part.forms[0])
+        else:
+            yield part
+
+
+def _walk(comparison: Comparison, first: str) -> SavedSource:
+    """Return the walk, which begins at a head, with how much every head moved."""
+    source = comparison_source(comparison)
+    text = comparison.sides[0].report.texts[0]
+    layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
+    names = {_name(head.layer, head.head): (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
+    values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
+    for change in comparison.changes[0].heads:
+        if change.text == 0 and change.first in names:
+            values[names[change.first]] = _moved(change)
+    meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
+    number = HeadNumber("moved", meaning, values)
+    begun = {
+        place: SavedText(partial(_begun, saved, names[first], number), saved.heads)
+        for place, saved in source.saved.items()
+    }
+    return dataclasses.replace(source, saved=begun)
+
+
+def _begun(saved: SavedText, first: tuple[int, int], number: HeadNumber) -> Scene:
+    """Return a scene that begins at a head."""
+    scene = saved.scene()
+    same = number.values.shape == (len(scene.layers), len(scene.heads))
+    return dataclasses.replace(scene, first=first, numbers=[number, *scene.numbers] if same else scene.numbers)
+
+
+def _name(layer: int | str, head: int | str) -> str:
+    return WalkHead(layer, head).name
