@@ -81,7 +81,7 @@ def _saved(header: Header, record: Record, *, exact: bool) -> SavedText:
         (layers.index(head.layer), heads.index(head.head)): partial(_head, record, text, n, exact=exact)
         for n, head in enumerate(text.heads)
     }
-    return SavedText(lambda: text_scene(Report(header.provenance, header.mask, [text]), text), made)
+    return SavedText(lambda: text_scene(Report(header.provenance, header.mask, [text]), text), lambda: made)
 
 
 def _text(header: Header, record: Record) -> TextReport:
