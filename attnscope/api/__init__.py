@@ -12,7 +12,7 @@ from attnscope.api.arrays import GivenResult, from_qkv, from_weights
 from attnscope.api.comparing import compare_arrays, compare_reports, compare_texts
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
-from attnscope.api.heads import HeadValue, MeasuredResult, SurveyResult
+from attnscope.api.heads import HeadValue, MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     AblateArguments,
@@ -53,6 +53,7 @@ __all__ = [
     "HeadValue",
     "InspectResult",
     "MeasuredResult",
+    "NeedleResult",
     "OpenModel",
     "SurveyResult",
     "TextResult",
@@ -108,7 +109,7 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
 
 def heads(
     model: Model | None = None, text: str | Sequence[str] | None = None, **options: Unpack[HeadsArguments]
-) -> SurveyResult | MeasuredResult:
+) -> SurveyResult | MeasuredResult | NeedleResult:
     """Measure what every head of a model does, as `attnscope heads` does.
 
     Args:
@@ -118,7 +119,7 @@ def heads(
         options: How the model runs, and what to measure: see OpenArguments and ModelHeadsArguments.
 
     Returns:
-        Every role; with `measure` or `key`, one number for every head.
+        Every role; with `measure` or `key`, one number for every head; with `needle`, what is read of it.
 
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from attnscope.api.heads import MeasuredResult, SurveyResult
+from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     FlowWord,
@@ -75,7 +75,7 @@ class GivenResult(InspectResult):
         with OpenModel(None, {"qkv": self.arrays.only(text)}) as opened:
             return opened.explain(None, **options)
 
-    def measure_heads(self, **options: Unpack[ModelHeadsArguments]) -> SurveyResult | MeasuredResult:
+    def measure_heads(self, **options: Unpack[ModelHeadsArguments]) -> SurveyResult | MeasuredResult | NeedleResult:
         """Measure the roles of heads that need no other text, or one number for each; see attnscope.heads."""
         with OpenModel(None, {"qkv": self.arrays}) as opened:
             return opened.heads(None, **options)

@@ -11,6 +11,7 @@ from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
+from attnscope.findings.needle import NeedleSurvey
 from attnscope.request.arguments import measure as read_measure
 from attnscope.request.arguments import roles
 from attnscope.request.options import HEADS
@@ -163,3 +164,77 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
     names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))
     asked = SurveyOptions(names, **read_values(options, HEADS, "draws", "seed"))
     return SurveyResult(survey_heads(run, asked, session=session))
+
+
+class NeedleResult(Result[NeedleSurvey]):
+    """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """Layer and head of each retrieval head, the strongest first."""
+        return self.data.heads
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of the texts: the first axis of the arrays."""
+        return self.data.lengths
+
+    @property
+    def depths(self) -> list[float]:
+        """Share of the text before the needle: the second axis."""
+        return self.data.depths
+
+    @property
+    def weight(self) -> Float2:
+        """Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths)."""
+        return self.data.weight
+
+    @property
+    def all_heads(self) -> Float2:
+        """The same, mean of all heads."""
+        return self.data.all_heads
+
+    @property
+    def log_probability(self) -> Float2:
+        """Log-probability of the answer in bits, (lengths, depths)."""
+        return self.data.log_probability
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a table with one row for every length and depth.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        from attnscope.findings.head_tables import columns
+
+        return import_pandas().DataFrame(columns(self.data))
+
+
+def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") -> NeedleResult:
+    """Measure what heads read of a needle.
+
+    Args:
+        run: The model, and how it runs.
+        options: See ModelHeadsArguments.
+        session: Session in which the model is already open.
+
+    Raises:
+        UsageError: An argument does not go with a needle.
+    """
+    from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle
+
+    for name in ("messages", "context", "query", "key", "spans", "role", "measure", "hide"):
+        if options.get(name) is not None:
+            raise UsageError("cannot be used with needle", where=name, hint="leave it out")
+    values: dict[str, Any] = read_values(options, HEADS, "needle", "answer", "draws", "seed")
+    filler = options.get("filler")
+    if filler is not None and (not isinstance(filler, str) or not filler.strip()):
+        raise UsageError(f"{filler!r:.80} is not a text", where="filler", hint="pass a str")
+    known = {option.name: option.read for option in HEADS}
+    numbers: dict[str, Any] = {}
+    for name, default in (("lengths", LENGTHS), ("depths", DEPTHS)):
+        given, read = options.get(name), known[name]
+        assert read is not None
+        numbers[name] = default if given is None else read(",".join(map(str, one_or_several(given))))
+    asked = NeedleOptions(values.pop("needle"), values.pop("answer", None), filler, **numbers, **values)
+    return NeedleResult(find_needle(run, asked, session=session))

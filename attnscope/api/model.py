@@ -8,7 +8,14 @@ import msgspec
 
 from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
-from attnscope.api.heads import MeasuredResult, SurveyResult, ask_one_number, measure_roles
+from attnscope.api.heads import (
+    MeasuredResult,
+    NeedleResult,
+    SurveyResult,
+    ask_one_number,
+    hide_needle,
+    measure_roles,
+)
 from attnscope.api.options import (
     CallArguments,
     Model,
@@ -138,11 +145,16 @@ class OpenModel:
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
-    ) -> SurveyResult | MeasuredResult:
+    ) -> SurveyResult | MeasuredResult | NeedleResult:
         """See attnscope.heads."""
         from attnscope.studies.heads.texts import TEXTS
 
         check_names("heads", options, ModelHeadsArguments)
+        if options.get("needle") is not None:
+            if text is not None:
+                raise UsageError("text and needle cannot be used together", hint="pass the text as filler")
+            with self._session_for((), options) as session:
+                return hide_needle(self._run((), {}), options, session)
         question = asks_one_number(options)
         named = text is not None or options.get("messages") is not None or self._given is not None
         if question and not named:

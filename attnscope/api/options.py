@@ -281,8 +281,18 @@ class ModelHeadsArguments(CallArguments, total=False):
             of the average row, such as `entropy`.
         draws: Number of random sequences of each kind.
         seed: Seed of the random tokens.
+        needle: A sentence to hide in long texts, instead of roles: how much the retrieval heads read of it.
+        answer: The part of the needle that is its answer; None for its last word.
+        filler: The text around the needle, repeated if it is short; None for built-in texts.
+        lengths: Tokens of the texts; None for 512 and 1024.
+        depths: Shares of the text before the needle; None for 0, 0.1 and so on to 1.
     """
 
+    needle: str | None
+    answer: str | None
+    filler: str | None
+    lengths: int | Sequence[int] | None
+    depths: float | Sequence[float] | None
     role: str | Sequence[str] | None
     measure: str | None
     draws: int

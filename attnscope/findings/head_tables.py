@@ -10,18 +10,25 @@ from attnscope.base.errors import PARQUET
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.findings.ablation import EffectSurvey
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.needle import NeedleSurvey
 
+Tabled = HeadSurvey | MeasuredHeads | EffectSurvey | NeedleSurvey
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
-def columns(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> dict[str, Column]:
+def columns(found: Tabled) -> dict[str, Column]:
     """Return the columns of the table.
 
     Layer, head, the main role's name, and every role's value and standard error; or what is cut, its weight and its
-    effects.
+    effects; or every length and depth of a needle.
     """
     if isinstance(found, EffectSurvey):
         return _effect_columns(found)
+    if isinstance(found, NeedleSurvey):
+        lengths, depths = np.meshgrid(found.lengths, found.depths, indexing="ij")
+        cells = {"weight": found.weight, "all_heads": found.all_heads, "log_probability": found.log_probability}
+        places: dict[str, Column] = {"length": lengths.ravel(), "depth": depths.ravel()}
+        return places | {name: values.ravel() for name, values in cells.items()}
     values = found.values if isinstance(found, MeasuredHeads) else found.roles[0].values
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
@@ -55,7 +62,7 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
     return table
 
 
-def csv_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
+def csv_parts(found: Tabled) -> Iterator[bytes]:
     """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
     table = columns(found)
     buffer = CsvLines()
@@ -72,7 +79,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def parquet_parts(found: HeadSurvey | MeasuredHeads | EffectSurvey) -> Iterator[bytes]:
+def parquet_parts(found: Tabled) -> Iterator[bytes]:
     """Yield a Parquet file; null for none.
 
     Raises:

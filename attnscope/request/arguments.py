@@ -149,6 +149,57 @@ def minutes(text: str) -> float:
     return found
 
 
+def series(option: str, low: float, high: float, *, whole: bool) -> Callable[[str], tuple[float, ...]]:
+    """Return a reader of ascending numbers joined by commas; `…` or `...` continues the two before it up to the next.
+
+    Args:
+        option: The option, for errors.
+        low: Smallest number.
+        high: Largest number.
+        whole: They are whole numbers.
+    """
+
+    def read(text: str) -> tuple[float, ...]:
+        words = [word.strip() for word in text.split(",")]
+        found: list[float] = []
+        for place, word in enumerate(words):
+            if word in ("…", "..."):
+                if len(found) < 2 or place + 1 == len(words):
+                    raise UsageError(
+                        f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
+                    )
+                step, end = found[-1] - found[-2], _number(words[place + 1])
+                count = (end - found[-1]) / step if step > 0 else -1.0
+                if not 0 <= count <= _MOST_NUMBERS:
+                    raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
+                found += [round(found[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
+                continue
+            value = _number(word)
+            if not low <= value <= high or (whole and value != int(value)):
+                kind = "whole numbers" if whole else "numbers"
+                raise UsageError(f"'{word}' is none of the {kind} from {low:g} to {high:g}", where=option)
+            if not found or value > found[-1] + 1e-9:
+                found.append(value)
+            elif abs(value - found[-1]) > 1e-9:
+                raise UsageError(f"'{text}' is not ascending", where=option, hint="sort the numbers")
+        if len(found) > _MOST_NUMBERS:
+            raise UsageError(f"{len(found)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
+        return tuple(int(value) for value in found) if whole else tuple(found)
+
+    return read
+
+
+_MOST_NUMBERS = 200
+
+
+def _number(word: str) -> float:
+    """Return a number; NaN for what is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return float("nan")
+
+
 def shard(text: str) -> tuple[int, int]:
     """Read `I/N`: the number of a shard, from 1, and how many there are.
 

@@ -545,6 +545,43 @@ HEADS = (
     number(
         "draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.", arguments.DRAWS[1]
     ),
+    Option(
+        "needle",
+        MEASURE,
+        "Hide this sentence in long texts, ask for its answer at the end, and show how much the retrieval heads read "
+        "of it by length and depth, and the answer's probability; such as 'The key of the vault is 71432.'",
+        arguments.text(arg("needle")),
+        "TEXT",
+    ),
+    Option(
+        "answer",
+        MEASURE,
+        "Part of the {needle} that is its answer; default: its last word.",
+        arguments.text(arg("answer")),
+        "TEXT",
+    ),
+    Option(
+        "filler",
+        MEASURE,
+        "Text around the {needle}, repeated if it is short; default: built-in texts.",
+        Path,
+        "FILE",
+        complete="files",
+    ),
+    Option(
+        "lengths",
+        MEASURE,
+        "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
+        arguments.series(arg("lengths"), 8, 1 << 24, whole=True),
+        "LENGTHS",
+    ),
+    Option(
+        "depths",
+        MEASURE,
+        "Shares of the text before the {needle}; default: 0,0.1,…,1.",
+        arguments.series(arg("depths"), 0, 1, whole=False),
+        "DEPTHS",
+    ),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
     number(
         "top",

@@ -21,6 +21,7 @@ from attnscope.findings.compare import Comparison
 from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.needle import NeedleSurvey
 from attnscope.findings.run import Report
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema.json"
@@ -33,6 +34,7 @@ KINDS = {
     "explain": Explanation,
     "heads": HeadSurvey,
     "measured-heads": MeasuredHeads,
+    "needle": NeedleSurvey,
     "ablation": Ablation,
     "effects": EffectSurvey,
     **{line.__name__.lower(): line for line in LINES},

@@ -24,11 +24,18 @@ def _show_measured(measured: Any, settings: "DisplaySettings", display: Display)
     return present_measured(measured, settings, display.listing or Listing())
 
 
+def _show_needle(survey: Any, settings: "DisplaySettings", _display: Display) -> "Iterator[ViewPart]":
+    from attnscope.studies.heads.needle_screen import present_needle
+
+    return present_needle(survey, settings)
+
+
 STUDY = Study(
     (
         FindingsKind("heads", "attnscope.findings.heads:HeadSurvey", _show_roles, (*DRAWN, *TABLES)),
         FindingsKind(
             "measured-heads", "attnscope.findings.heads:MeasuredHeads", _show_measured, (*DRAWN, *TABLES), "heads"
         ),
+        FindingsKind("needle", "attnscope.findings.needle:NeedleSurvey", _show_needle, (*DRAWN, *TABLES), "heads"),
     )
 )

@@ -1,0 +1,252 @@
+"""Hide a needle in texts of several lengths and at several depths, and measure what heads read of it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
+from attnscope.findings.needle import NeedleSurvey
+from attnscope.findings.tokens import Token
+from attnscope.request.run_config import RunConfig
+from attnscope.run.pass_plan import plan_passes
+from attnscope.run.prediction_plan import prediction_kind
+from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.text_plan import TextPlan
+from attnscope.studies.heads.probes import special_frame
+from attnscope.studies.heads.run import SurveyOptions, survey_heads
+from attnscope.studies.heads.texts import TEXTS
+
+LENGTHS, DEPTHS = (512, 1024), tuple(n / 10 for n in range(11))
+_HEADS = 10  # retrieval heads that are averaged
+_READING, _NEEDLE = 2, 1  # numbers of groups of tokens; all others are 0
+_JOINT = "\n"  # before the cue
+_END = re.compile(r"[.!?\n][\"'”’)]*$")  # of a sentence
+
+
+@dataclass(frozen=True)
+class NeedleOptions:
+    """What is hidden, and where.
+
+    Attributes:
+        needle: The needle.
+        answer: The part of it whose probability is measured; None for its last word.
+        filler: The text around it; None for built-in texts.
+        lengths: Tokens of the texts.
+        depths: Shares of the filler before the needle.
+        draws: Random sequences on which the role `retrieval` is measured.
+        seed: Of these.
+    """
+
+    needle: str
+    answer: str | None
+    filler: str | None
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    draws: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A text with a needle.
+
+    Attributes:
+        tokens: Its tokens.
+        needle: Positions of the needle.
+        reading: Positions that predict the answer.
+        answer: Ids of the answer's tokens.
+    """
+
+    tokens: list[Token]
+    needle: range
+    reading: range
+    answer: list[int]
+
+
+def decode_filler(data: bytes, where: Path) -> str:
+    """Return the text of a filler's file.
+
+    Raises:
+        AttnscopeError: It is not UTF-8, or blank.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        raise AttnscopeError(f"byte 0x{data[e.start]:02x} is not UTF-8", where=where, hint="save it as UTF-8") from e
+    if not text.strip():
+        raise AttnscopeError("has no text", where=where, hint="pass a file with some text")
+    return text
+
+
+def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
+    """Return what comes before the answer, and the answer with the blank before it.
+
+    Raises:
+        UsageError: The needle has no such answer, or nothing before it.
+    """
+    wanted = answer.strip() if answer is not None else ""
+    if answer is None:
+        words = needle.split()
+        wanted = words[-1].rstrip(".!?") or words[-1] if words else ""
+    at = needle.rfind(wanted) if wanted else -1
+    if at < 0:
+        raise UsageError(f"is not in the needle '{needle}'", where=arg("answer"), hint="name a part of the needle")
+    cue = needle[:at].rstrip()
+    if not cue:
+        hint = "use a sentence such as 'The key of the vault is 71432.'"
+        raise UsageError("has nothing before its answer that could ask for it", where=arg("needle"), hint=hint)
+    return cue, needle[len(cue) : at + len(wanted)]
+
+
+def find_needle(
+    run: RunConfig, asked: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
+) -> NeedleSurvey:
+    """Measure what heads read of a needle, by length and depth.
+
+    Args:
+        run: The model, and how it runs; without texts.
+        asked: What is hidden, and where.
+        progress: See session.inspect.
+        session: Models that are open already.
+
+    Raises:
+        AttnscopeError: The model, the texts or the memory do not allow it.
+        UsageError: The model predicts no next token, or a length is too short or too long.
+    """
+    session = session or Session((), progress)
+    source = session.source(run)
+    if prediction_kind(run, source, run.mask) != "next" or not isinstance(source.tokenizer, FileTokenizer):
+        hint = "use a causal language model with its head"
+        raise UsageError(f"{source.name} does not predict the next token", where=arg("needle"), hint=hint)
+    cue, answer = split_needle(asked.needle, asked.answer)
+    prompts = {(length, depth): prompt for length, depth, prompt in _prompts(run, asked, source, (cue, answer))}
+    survey = survey_heads(
+        replace(run, texts=()), SurveyOptions(("retrieval",), asked.draws, asked.seed), session=session
+    )
+    values = survey.roles[0].values
+    order = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None, kind="stable")[:_HEADS]
+    heads = [divmod(int(n), values.shape[1]) for n in order]
+    shape = len(asked.lengths), len(asked.depths)
+    weight, every, bits = (np.empty(shape, np.float32) for _ in range(3))
+    mask = None
+    for number, ((length, depth), prompt) in enumerate(prompts.items(), 1):
+        step = f"needle {number} of {len(prompts)}"
+        read, log_probability, mask = _measure(run, source, session, prompt, step)
+        at = asked.lengths.index(length), asked.depths.index(depth)
+        weight[at] = np.mean([read[head] for head in heads])
+        every[at] = read.mean()
+        bits[at] = log_probability
+    device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
+    return NeedleSurvey(
+        provenance(source, run, device),
+        describe_mask_use(source, run, mask),
+        asked.needle,
+        cue,
+        answer.strip(),
+        "attnscope's own texts, again and again" if asked.filler is None else "the file",
+        heads,
+        [float(values[head]) for head in heads],
+        list(asked.lengths),
+        list(asked.depths),
+        weight,
+        every,
+        bits,
+        list(survey.notes),
+    )
+
+
+def _plan(prompt: _Prompt) -> TextPlan:
+    return TextPlan(prompt.tokens, None, None, [], [], None, [])
+
+
+def _prompts(
+    run: RunConfig, asked: NeedleOptions, source: ModelSource, parts: tuple[str, str]
+) -> "list[tuple[int, float, _Prompt]]":
+    """Return the text of every length and depth.
+
+    Raises:
+        UsageError: A length is too short or too long.
+    """
+    cue, answer = parts
+    filler = asked.filler if asked.filler is not None else " ".join(TEXTS)
+    framed, _ = tokenize(source, asked.needle, None, arg("needle"), truncate=False)
+    before = special_frame(source, framed)[0]
+    needle = _encode(source, f" {asked.needle.strip()} ", arg("needle"))
+    asking = _encode(source, _JOINT + cue, arg("needle"))
+    both = _encode(source, _JOINT + cue + answer, arg("answer"))
+    if [token.id for token in both[: len(asking)]] != [token.id for token in asking] or len(both) == len(asking):
+        hint = "let the answer begin with a word of its own"
+        raise UsageError("its first token is part of what comes before it", where=arg("answer"), hint=hint)
+    fixed = len(before) + len(needle) + len(both)
+    longest, most = max(asked.lengths), source.config.max_positions
+    if min(asked.lengths) <= fixed:
+        found = f"{min(asked.lengths)} tokens, of which the needle and its question take {fixed}"
+        raise UsageError(found, where=arg("lengths"), hint=f"use {fixed + 32} or more")
+    if most is not None and longest > most:
+        found = f"{longest:,} tokens, but the model takes at most {most:,}"
+        raise UsageError(found, where=arg("lengths"), hint=f"use {most:,} or less")
+    once = _encode(source, f" {filler.strip()} ", arg("filler"))
+    text = [once[n % len(once)] for n in range(longest)]
+    found_prompts = []
+    for length in asked.lengths:
+        count = length - fixed
+        for depth in asked.depths:
+            at = _sentence_start(text, round(depth * count), count)
+            start = len(before) + at
+            tokens = [*before, *text[:at], *needle, *text[at:count], *both]
+            first = len(tokens) - (len(both) - len(asking)) - 1
+            reading = range(first, len(tokens) - 1)
+            ids = [token.id for token in both[len(asking) :]]
+            found_prompts.append((length, depth, _Prompt(tokens, range(start, start + len(needle)), reading, ids)))
+    return found_prompts
+
+
+def _encode(source: ModelSource, text: str, where: str) -> list[Token]:
+    """Return the tokens of a text, without special ones around it; their characters are of no text that is shown."""
+    assert isinstance(source.tokenizer, FileTokenizer)
+    tokens = source.tokenizer.encode(text, where=where, special=False)
+    worst = max(tokens, key=lambda token: token.id)
+    if worst.id >= source.config.vocab_size:
+        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {source.config.vocab_size} rows"
+        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
+    return [replace(token, start=None, end=None) for token in tokens]
+
+
+def _sentence_start(tokens: Sequence[Token], at: int, count: int) -> int:
+    """Return the start of the sentence that a place is in; the place itself at both ends, and without sentences."""
+    if at in (0, count):
+        return at
+    return next((n for n in range(at, 0, -1) if _END.search(tokens[n - 1].text)), at)
+
+
+def _measure(
+    run: RunConfig, source: ModelSource, session: Session, prompt: _Prompt, step: str
+) -> "tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float, str | None]":
+    """Return every head's weight on the needle, (layers, heads), the log-probability of the answer, and the mask."""
+    c = source.config
+    (plan,) = plan_passes(run, source, [[_plan(prompt)]], 9 * 16 * c.n_layers * c.n_heads)
+    model, device = session.load(plan)
+    import torch
+
+    from attnscope.model.recorders import SpanRecorder, SpanTokens
+    from attnscope.studies.ablate.effects import log_softmax
+
+    batch, engine = prepare(plan, model, device)
+    groups = torch.zeros(1, len(prompt.tokens), dtype=torch.int64, device=device)
+    groups[0, list(prompt.needle)] = _NEEDLE
+    groups[0, list(prompt.reading)] = _READING
+    spans = SpanTokens(groups, 3)
+    recorders = [SpanRecorder(range(c.n_heads), spans) for _ in range(c.n_layers)]
+    layers = {layer: [one] for layer, one in enumerate(recorders)}
+    hidden = forward(plan, batch, engine, layers, (step, session.progress), final=True)
+    assert hidden is not None
+    logs = log_softmax(engine, hidden[0, list(prompt.reading)]).cpu()
+    total = sum(float(logs[n, target]) for n, target in enumerate(prompt.answer))
+    read = np.stack([one.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy() for one in recorders])
+    return read, total / float(np.log(2.0)), engine.describe_mask()
