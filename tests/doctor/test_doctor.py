@@ -104,6 +104,7 @@ def test_nothing_is_ok_that_did_not_run():
     assert [backend.ran for backend in result.data.backends if backend.name == "sdpa"] == [False]
     assert "GptOssForCausalLM" in next(each.note for each in result.data.backends if each.name == "sdpa")
     assert any(each.verdict == "unknown" and each.examined == "sdpa" for each in result["backend"].evidence)
+    assert result["backend"].verdict == "unknown" and result["backend"].reason.startswith("sdpa did not run")
     plain = nn.Sequential(nn.Embedding(60, 8), nn.Linear(8, 60))
     alone = attnscope.doctor(plain, {"input_ids": ids(2, 8)}, call=lambda module, batch: module(batch["input_ids"]))
     told = {check.name for check in alone.checks if check.verdict == "ok"}

@@ -213,7 +213,7 @@ def softcap(exam: Examination) -> list[Evidence]:
 
 
 def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:
-    found = [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
+    found: list[Evidence] = []
     for batch, backend_name, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {backend_name}"
         if isinstance(audit, str):
@@ -222,6 +222,7 @@ def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[E
             found.append(exam.finding(audit.findings[name], batch, backend_name, reason))
         else:
             found.append(unknown(examined, audit.skipped.get(name) or audit.skipped.get("masks") or nothing))
+    found += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
     return found or [unknown("the model", NO_PROBES)]
 
 

@@ -67,6 +67,7 @@ def examine_checkpoint(
         model,
         tokenizer=more.pop("tokenizer", None) or found.tokenizer,
         attn=attn,
+        asked=bool(values.get("attn")),
         texts=[text.text for text in run.texts],
         longest_probe=values.get("longest_probe") or LONGEST_PROBE,
         name=name,

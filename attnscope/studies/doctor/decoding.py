@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import BackendCall
+from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.examination import Examination, finite, relative_gap
@@ -36,7 +37,8 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
         return [unknown("the model", NO_PROBES)]
     found = []
     batches = [exam.alone(max(exam.rows, key=len))] if not exam.two_halves else []
-    if "long" in exam._probes and not exam.two_halves:
+    limit = min(rotation_limits(subject.core.config), default=10**9)
+    if "long" in exam._probes and not exam.two_halves and exam._probes["long"].ids.shape[1] <= limit:
         batches.append(exam._probes["long"])
     if len(exam.rows) > 1 or exam.two_halves:
         with_positions = subject.takes("position_ids") and not exam.two_halves

@@ -35,6 +35,7 @@ class Examination:
         texts: Texts of the probes, as reports name them.
         features: Ids of the texts that the collator was given; None without a collator.
         longest_probe: Tokens of the longest probe.
+        asked: The user named the backends.
         collator_error: Why the collator made no batch.
         replaced: What was found when documents were replaced.
     """
@@ -48,6 +49,7 @@ class Examination:
     texts: list[str]
     features: list[list[int]] | None = None
     longest_probe: int = 512
+    asked: bool = True
     collator_error: str | None = None
     replaced: dict[tuple[int, str, int, bool], Evidence] = field(default_factory=dict)
     _audits: dict[tuple[int, str], Audit | str] = field(default_factory=dict)

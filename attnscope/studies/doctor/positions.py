@@ -182,11 +182,11 @@ def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, 
         cos, sin = module(like, positions) if kind is None else module(like, positions, kind)
     except Exception:  # a module of anyone has another signature
         return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
-    width = len(held)
-    cos, sin = cos[0, :, :width].double().cpu(), sin[0, :, :width].double().cpu()
+    cos, sin = cos[0].double().cpu(), sin[0].double().cpu()
     factor = float(cos[0].abs().max())
-    turns = torch.atan2(sin[1], cos[1])
-    if float((turns - held.double().cpu()).abs().max()) > 1e-2 or not factor:
-        # a frequency above π would come back as another angle: none is above 1
-        return turns.float(), factor
+    # both halves of a head are turned alike (Llama), or neighbours are (Cohere, GPT-J)
+    layouts = [torch.atan2(sin[1], cos[1])[place] for place in (slice(len(held)), slice(0, None, 2))]
+    gaps = [float((turns - held.double().cpu()).abs().max()) for turns in layouts if len(turns) == len(held)]
+    if factor and gaps and min(gaps) > 1e-2:
+        return layouts[0].float(), factor
     return held.detach().float().cpu(), factor

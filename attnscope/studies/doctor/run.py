@@ -13,6 +13,7 @@ from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.version import __version__
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.engines.transformers.backends import FLEX, with_settings_kept
+from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
@@ -47,6 +48,7 @@ def examine(
     documents: Any = None,
     prefix: Any = None,
     longest_probe: int = LONGEST_PROBE,
+    asked: bool = True,
     name: str | None = None,
     notes: Sequence[str] = (),
     progress: OnProgress | None = None,
@@ -65,6 +67,7 @@ def examine(
         documents: Number of the document of every token of the batch, (B, T).
         prefix: Length of the prefix whose tokens see each other.
         longest_probe: Most tokens of a probe.
+        asked: The user named the implementations: one that does not run cannot be told.
         name: What the model is called.
         notes: Further information.
         progress: See pipeline.inspect.
@@ -81,10 +84,11 @@ def examine(
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if it is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
-    with with_settings_kept(subject.model):
+    whole = subject.model
+    with with_settings_kept(whole):
         rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
         known = list(texts or TEXTS)
-        exam = Examination(subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe)
+        exam = Examination(subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe, asked=asked)
         backends = _choose_backends(exam, attn)
         if batch is not None:
             count = max(1, _TOKENS // max(1, _length(batch)))
@@ -103,7 +107,7 @@ def examine(
     facts = [each.facts() for each in exam.batches]
     said = [*notes, *([exam.collator_error] if exam.collator_error else [])]
     if drawn:
-        said.append("there is no tokenizer: the probes are random tokens")
+        said.append("the probes are random tokens: there is no tokenizer, or it does not know the words of the texts")
     versions = {"torch": str(torch.__version__)}
     with suppress(PackageNotFoundError):
         versions["transformers"] = version("transformers")
@@ -111,7 +115,7 @@ def examine(
         attnscope=__version__,
         versions=versions,
         model=name or str(getattr(subject.config, "name_or_path", "") or type(model).__name__),
-        model_class=type(model).__name__,
+        model_class=type(whole).__name__,
         kind=subject.kind or "unknown",
         dtype=str(subject.dtype).removeprefix("torch."),
         device=str(subject.device),
@@ -144,9 +148,10 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
         return [], False
     if subject.words.known:
         encoded = [subject.words.encode(text)["input_ids"] for text in texts]
-        encoded = [ids for ids in encoded if ids and (size is None or max(ids) < size)]
+        # a text of few different tokens, such as those of words that the tokenizer does not know, tells little
+        encoded = [ids for ids in encoded if 3 * len(set(ids)) > len(ids) and (size is None or max(ids) < size)]
         encoded.sort(key=len, reverse=True)
-        rows = [ids[:most] for ids, most in zip(encoded, _LENGTHS, strict=False)]
+        rows = [ids[:most] for ids, most in zip(encoded, _lengths(subject), strict=False)]
         if len(rows) > 1 and min(map(len, rows)) >= 2:
             return _within(subject, rows, longest), False
     if size is None:
@@ -156,8 +161,15 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
     pool = torch.tensor(ordinary_ids(size, subject.words.special))
     if not len(pool):
         return [], False
-    drawn = [pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _LENGTHS]
-    return _within(subject, drawn, longest), not subject.words.known
+    drawn = [pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _lengths(subject)]
+    return _within(subject, drawn, longest), True
+
+
+def _lengths(subject: Subject) -> tuple[int, ...]:
+    """Return tokens of the texts of a probe: together on one side of a limit beyond which LongRoPE turns otherwise."""
+    limits = rotation_limits(subject.core.config) if subject.core is not None else set()
+    least = min(limits, default=sum(_LENGTHS))
+    return _LENGTHS if least >= sum(_LENGTHS) else (max(2, least // 2), max(2, least // 3), max(2, least // 6))
 
 
 def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[int]]:
@@ -264,6 +276,9 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
         evidence = [Evidence("the model", "unknown", reason="nothing was examined")]
     deciding = max(evidence, key=lambda each: (_WORST[each.verdict], _share(each)))
     verdict: Soundness = deciding.verdict
+    if check.name == "backend" and verdict == "ok" and exam.asked and exam.refused:
+        name, why = next(iter(exam.refused.items()))
+        verdict, deciding = "unknown", Evidence(name, "unknown", reason=f"{name} did not run: {why}")
     return DoctorCheck(
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason, check.why,
         check.repair, evidence,

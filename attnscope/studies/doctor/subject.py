@@ -130,8 +130,12 @@ class Subject:
         Raises:
             AttnscopeError: The model does not take the batch, or returns something else than one row for each token.
         """
-        made = self.raw(batch, on_call, **more)
-        output = first_tensor(made)
+        output = first_tensor(self.raw(batch, on_call, **more))
+        body = getattr(self.core, "base_model", None)
+        if output is None and self.call is None and body is not None and body is not self.model:
+            # a head for whole texts (classification, rewards) hides outputs of tokens: those of its body are compared
+            self.model, self.core = body, body
+            output = first_tensor(self.raw(batch, on_call, **more))
         if output is None:
             found = f"a {type(self.model).__name__} returns no (rows, tokens, width)"
             raise AttnscopeError(found, hint="pass call=, a function of model and batch that returns logits")
