@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from attnscope.batch.journal import JournalState
 from attnscope.batch.records import Record
@@ -31,13 +31,24 @@ class RecordSink(Protocol):
     def skip(self, count: int) -> None:
         """Skip the next records, which are written already."""
 
-    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
-        """Write a window's records and make them safe.
+    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> Any:
+        """Return what `write_encoded` writes of a window, perhaps in another process.
 
         Args:
             records: In the order of the input.
             new: How many of them, the last ones, are not written yet.
             by_group: The same ones as they went through the model, group by group.
+        """
+
+    def first(self, encoded: Any, count: int) -> Any:
+        """Return the first new records of what `encode` returned, unless windows are written as a whole."""
+
+    def write_encoded(self, encoded: Any, new: int) -> None:
+        """Write a window's records and make them safe.
+
+        Args:
+            encoded: What `encode` returned.
+            new: How many records are new.
         """
 
 
@@ -56,21 +67,17 @@ class BackgroundWriter:
 
     def submit(
         self,
-        records: Sequence[Record],
-        new: int,
-        by_group: Sequence[Sequence[Record]],
+        write: Callable[[], None],
         then: Callable[[], None],
     ) -> None:
         """Queue a window to be written.
 
         Args:
-            records: See RecordSink.put.
-            new: See RecordSink.put.
-            by_group: See RecordSink.put.
+            write: Writes it.
             then: Called here, in the caller's thread, once the records are safe.
         """
         self.wait()
-        self._pending = self._pool.submit(self._sink.write, records, new, by_group), then
+        self._pending = self._pool.submit(write), then
 
     def wait(self) -> None:
         """Wait for the last window.
@@ -97,7 +104,7 @@ class BackgroundWriter:
             if pending is not None:
                 pending.result()  # nothing comes after records that could not be written
             if records:
-                self._sink.write(records, len(records), [])
+                self._sink.write_encoded(self._sink.encode(records, len(records), []), len(records))
 
         wait([self._pool.submit(write)], seconds)
 

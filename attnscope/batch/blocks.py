@@ -9,6 +9,7 @@ known without a tokenizer: a shard tokenizes only its own texts.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Protocol
 
 from msgspec import structs
 
@@ -19,6 +20,17 @@ TEXTS_OF_A_BLOCK = 1024  # fewer make groups smaller, more make shards uneven
 _FEWEST_TOKENS = 1024  # of a block: a group
 _BLOCKS = 8  # at least, even of a small input, so that there is something to share out
 _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
+
+
+class Input(Protocol):
+    """What is known here of reader.InputReader."""
+
+    @property
+    def costs(self) -> Sequence[int]:
+        """How long every text is."""
+
+    def items(self) -> Iterator[Item]:
+        """Yield every item."""
 
 
 def cost(item: Item) -> int:
@@ -86,6 +98,31 @@ def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -
     if count == 1:
         return sum(1 for _ in chosen)
     return sum(blocks.next(characters) % count == number - 1 for _, characters in chosen)
+
+
+class Selection:
+    """What a run reads of its input.
+
+    Args:
+        given: The input, whose facts have been read.
+        settings: What is selected.
+    """
+
+    def __init__(self, given: Input, settings: Settings) -> None:
+        self._given, self._settings = given, settings
+
+    @property
+    def costs(self) -> Sequence[int]:
+        """How long every text of the input is."""
+        return self._given.costs
+
+    def select(self, bounds: Grouping) -> Iterator[Item]:
+        """Yield the selected items, each with its block."""
+        return select_items(self._given.items(), self._settings, bounds)
+
+    def count(self, bounds: Grouping) -> int:
+        """Return how many items are selected."""
+        return count_selected(self.costs, self._settings, bounds)
 
 
 def _end(settings: Settings) -> int | None:

@@ -9,6 +9,7 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, arrays_of, encode
+from attnscope.batch.runner import write_window
 from attnscope.batch.sinks import INDEX, JsonlSink, SafetensorsSink
 from attnscope.batch.windows import MAX_WINDOW_RECORDS
 
@@ -31,7 +32,7 @@ def _write(dump: Dump, journal: Journal, sink: JsonlSink | SafetensorsSink) -> i
     journal.start(encode(dump.header))
     counts = Counter[str]()
     for records in _windows(dump):
-        sink.write(records, len(records), [[record] for record in records])
+        write_window(sink, records, len(records), [[record] for record in records])
         counts.update(record.status for record in records)
     journal.finish(counts)
     return counts.total()

@@ -3,29 +3,32 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_not_read
 from attnscope.base.system.file_system import FileSystem
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.base.system.threads import count_threads
-from attnscope.batch.blocks import count_selected, select_items, with_blocks
+from attnscope.batch.blocks import Selection, with_blocks
 from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
+from attnscope.batch.pool import PoolRunner
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner
 from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.summary import Summary
-from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
+from attnscope.batch.trial import check_workers, choose_workers
+from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, PreparedText, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
 from attnscope.request.estimate import MemoryDemand, estimate_memory
@@ -59,6 +62,7 @@ class DumpConfig:
         force: Start over; an existing dump is kept until records of the new one are safe.
         strict: Stop at the first failure.
         max_minutes: Stop after this time, with everything saved; None for no limit.
+        workers: Processes that compute; 0 for this one, None for those that are faster.
     """
 
     input: str
@@ -69,6 +73,7 @@ class DumpConfig:
     force: bool = False
     strict: bool = False
     max_minutes: float | None = None
+    workers: int | None = 0
 
 
 def write_dump(
@@ -105,8 +110,9 @@ def write_dump(
         if "effects" in order.settings.keep:
             source.require_model("cutting heads")
         facts = given.facts()
-        model, header, holds = _load(order.settings, run, session, facts, given.costs, journal)
-        total = count_selected(given.costs, order.settings, header.grouping)
+        items = Selection(given, order.settings)
+        model, header, holds, workers = _load(order, run, session, facts, items, journal)
+        total = items.count(header.grouping)
         before = journal.written
         if before.header is None:
             journal.start(encode(header))
@@ -115,20 +121,22 @@ def write_dump(
             done = Summary(Counter(before.counts), resumed=len(before.indices))
             on_progress(done, total)
             return done
-        runner = Runner(
-            model,
-            sink,
-            header.grouping,
-            strict=order.strict,
-            on_progress=lambda summary: on_progress(summary, total),
-            holds=holds,
-            before=before,
-            again=again,
-            until=until,
-        )
+        options: dict[str, Any] = {
+            "strict": order.strict,
+            "on_progress": lambda summary: on_progress(summary, total),
+            "holds": holds,
+            "before": before,
+            "again": again,
+            "until": until,
+        }
+        runner: Runner[PreparedText] | PoolRunner[PreparedText]
+        if workers:
+            runner = PoolRunner(model, sink, header.grouping, workers=workers, in_child=journal.release, **options)
+        else:
+            runner = Runner(model, sink, header.grouping, **options)
         if on_start is not None:
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
-        summary = runner.run(select_items(given.items(), order.settings, header.grouping))
+        summary = runner.run(items.select(header.grouping))
         if not summary.stopped:
             journal.finish(summary.counts)
         return summary
@@ -151,34 +159,46 @@ def check_output(order: DumpConfig) -> None:
 
 
 def _load(
-    settings: Settings, run: RunConfig, session: Session, facts: InputFacts, costs: Sequence[int], journal: Journal
-) -> tuple[ModelWorker, Header, int]:
-    """Return the model and the header: that of an existing dump must have the same settings.
+    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: Selection, journal: Journal
+) -> tuple[ModelWorker, Header, int, int]:
+    """Return the model, the header, what memory holds (see `_group_limits`) and the number of workers.
 
-    See `_group_limits`.
+    Raises:
+        AttnscopeError: An existing dump has other settings, or workers cannot share the model.
     """
+    settings = order.settings
     old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
     source = session.source(run)
     bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
     bounds = bounds if old is None else old.grouping
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
-    bounds = msgspec.structs.replace(bounds, threads=limit_threads(bounds.threads))
+    if order.workers != 0:
+        check_workers(model.device.type, old)
     if old is None:
         cuts = count_units(run, source) if "effects" in settings.keep else 0
         first, most = _window_tokens(source, model.device.type, cuts)
-        bounds = msgspec.structs.replace(
+        bounds = replace(
             bounds,
             window_tokens=most,
             first_window_tokens=first,
         )
-        bounds = with_blocks(bounds, settings, costs)
+        bounds = with_blocks(bounds, settings, items.costs)
+    if order.workers == 0:
+        workers = 0
+    elif order.workers is not None:
+        workers, bounds = order.workers, replace(bounds, threads=bounds.threads or run.threads or 1)
+    else:
+        workers, bounds = choose_workers(model, bounds, run.threads, items, holds)
+    bounds = replace(bounds, threads=limit_threads(bounds.threads))
+    if workers:
+        model.warm_up()
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
     new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
     if old is not None:
         _check_same(old, new, journal.path)
-    return model, new, holds
+    return model, new, holds, workers
 
 
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:

@@ -213,6 +213,12 @@ class Journal:
         """Whether it is written beside an old file that still exists."""
         return self._old is not None
 
+    def release(self) -> None:
+        """Close the files in a process that was forked, so that this one alone holds the lock."""
+        for descriptor in (self._old, self._descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
+
     def _take(self, descriptor: int, path: Path) -> None:
         """Lock a file and check that the name still refers to it: another process may have replaced it."""
         with naming_errors(path):
@@ -400,6 +406,9 @@ class Stream(Journal):
     def sync(self) -> None:
         """Flush standard output."""
         sys.stdout.buffer.flush()
+
+    def release(self) -> None:
+        """Do nothing: there is no lock."""
 
     def _close(self) -> None:
         pass

@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, takewhile
 from threading import Lock
 from typing import Generic, TypeVar
@@ -159,17 +160,18 @@ class Runner(Generic[T]):
 
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
-                self.summary.count(record, item)
+                self.summary.count(record.status, record.error, item)
             self._on_progress(self.summary)
 
         with self._handing_on:
             self._computer.partial = PartialWindow()
             if end > fresh:
                 self._submitted = True
-                writer.submit(records[:end], end - fresh, window.by_group, then)
+                write = partial(write_window, self._sink, records[:end], end - fresh, window.by_group)
+                writer.submit(write, then)
         if bad < len(records):
             writer.wait()
-            raise strict_failure(records[bad], items[bad])
+            raise strict_failure(records[bad].error, items[bad])
 
     def _save_finished(self, writer: BackgroundWriter, seconds: float | None) -> None:
         """Save the first records of the window that is being computed, before the process or the run ends.
@@ -191,7 +193,7 @@ class Runner(Generic[T]):
             return
         writer.wait()
         if finished:
-            self._sink.write(finished, len(finished), [])
+            write_window(self._sink, finished, len(finished), [])
         self.summary.counts.update(record.status for record in finished)
         self.summary.computed = self.summary.records - self.summary.resumed
         self._on_progress(self.summary)
@@ -221,11 +223,14 @@ def first_failure(records: list[Record], first: int) -> int:
     return next((i for i in range(first, len(records)) if records[i].status == "failed"), len(records))
 
 
-def strict_failure(record: Record, item: Item) -> AttnscopeError:
+def write_window(sink: RecordSink, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+    """Write a window's records and make them safe; see RecordSink."""
+    sink.write_encoded(sink.encode(records, new, by_group), new)
+
+
+def strict_failure(error: str | None, item: Item) -> AttnscopeError:
     """Return the error that ends a strict run."""
-    return AttnscopeError(
-        str(record.error), where=location(item), hint=f"remove {arg('strict')} to skip failed records"
-    )
+    return AttnscopeError(str(error), where=location(item), hint=f"remove {arg('strict')} to skip failed records")
 
 
 def slow_texts(window: WindowRecords) -> list[SlowText]:

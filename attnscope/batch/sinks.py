@@ -24,6 +24,7 @@ from attnscope.findings.record_parts import PARTS
 INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
 _TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
+_WindowArrays = tuple[Sequence[Record], Sequence[Sequence[Record]]]  # records of a window, and the same by group
 _DTYPES = {"float32": "F32", "int32": "I32"}
 
 
@@ -52,10 +53,18 @@ class JsonlSink:
         """Skip the next records, which are written already."""
         self._journal.skip(count)
 
-    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> list[bytes]:
+        """Return the JSON of a window's new records."""
+        return [encode(record) for record in records[len(records) - new :]]
+
+    def first(self, encoded: list[bytes], count: int) -> list[bytes]:
+        """Return the first new records of a window."""
+        return encoded[:count]
+
+    def write_encoded(self, encoded: list[bytes], new: int) -> None:
         """Write a window's records and make them safe."""
-        for record in records[len(records) - new :]:
-            self._journal.append(encode(record))
+        for body in encoded:
+            self._journal.append(body)
         self._journal.sync()
         self._journal.settle(new)
 
@@ -93,8 +102,17 @@ class SafetensorsSink:
         """Skip the next records, which are written already."""
         self._journal.skip(count)
 
-    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
+    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _WindowArrays:
+        """Return a window as it is: what costs time is writing its arrays."""
+        return records, by_group
+
+    def first(self, encoded: _WindowArrays, count: int) -> _WindowArrays:
+        """Refuse to: a shard holds a whole window."""
+        raise NotImplementedError
+
+    def write_encoded(self, encoded: _WindowArrays, new: int) -> None:
         """Write a window's records and make them safe."""
+        records, by_group = encoded
         found = [record for record in records if record.status == "ok"]
         beside = self._journal.beside
         name = check = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from attnscope.batch.items import Item
-from attnscope.batch.records import Record
 
 LISTED = 20  # failures that are named
 _SLOWEST = 3
@@ -79,11 +78,11 @@ class Summary:
         """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
         return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
 
-    def count(self, record: Record, item: Item) -> None:
+    def count(self, status: str, error: str | None, item: Item) -> None:
         """Count a record that is written now."""
-        self.counts[record.status] += 1
-        if record.status == "failed" and len(self.failures) < LISTED:
-            self.failures.append(f"{item.line}: {record.error}")
+        self.counts[status] += 1
+        if status == "failed" and len(self.failures) < LISTED:
+            self.failures.append(f"{item.line}: {error}")
 
     def time_texts(self, texts: list[SlowText]) -> None:
         """Note what texts took."""

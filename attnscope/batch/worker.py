@@ -1,6 +1,7 @@
 """Run texts through a loaded model and build their dump records."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +17,14 @@ from attnscope.batch.items import Item
 from attnscope.batch.records import Record, axes_of, gather_parts
 from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
-from attnscope.engines.torch_setup import device_failures
+from attnscope.engines.torch_setup import device_failures, limited_threads
 from attnscope.findings.record_parts import PARTS, Quantities
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
 from attnscope.request.masks.terms import Own
 from attnscope.request.memory import MemoryLimit, layer_parameters
 from attnscope.request.record_spec import RecordSpec
-from attnscope.request.run_config import RunConfig
+from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.request.spans import SpanRange, parse_spans, ranges_of
 from attnscope.run.chats import render_text
@@ -132,6 +133,14 @@ class ModelWorker:
         plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
         self._model, self.device = session.load(plan, WORTH_A_GPU)
         self._units = count_units(run, self._source)
+
+    def warm_up(self) -> None:
+        """Read the weights, unless they are read again for every group: processes that are forked now share them."""
+        text = TextInput("a", None, "a" if self._run.part == "cross" else None)
+        with suppress(AttnscopeError), limited_threads():  # a tokenizer may not know the word; then each reads its own
+            ready = self.prepare(Item(0, 1, 1, "0" * 16, text))
+            if isinstance(ready, PreparedText):
+                self.process([ready])
 
     def prepare(self, item: Item) -> PreparedText | Record:
         """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""

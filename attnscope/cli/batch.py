@@ -142,6 +142,7 @@ def _order(name: str, given: Given) -> "DumpConfig":
         force=given.force,
         strict=given.strict,
         max_minutes=given.max_minutes,
+        workers=None if given.workers == "auto" else given.workers or 0,
     )
 
 

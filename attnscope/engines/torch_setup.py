@@ -194,6 +194,19 @@ def _given_threads() -> int:
     return torch.get_num_threads()
 
 
+@contextmanager
+def limited_threads() -> Iterator[None]:
+    """Use one thread of torch within: a process whose OpenMP has several cannot be forked any more."""
+    import torch
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
 def limit_threads(wanted: int) -> int:
     """Set torch's number of threads, 0 for its own choice, and return it.
 

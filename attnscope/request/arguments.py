@@ -138,6 +138,11 @@ def size(text: Any) -> int:
     return int(count)
 
 
+def workers(text: str) -> int | Literal["auto"]:
+    """Read a number of worker processes, or `auto`."""
+    return "auto" if text == "auto" else number(arg("workers"), 1, THREADS)(text)
+
+
 def minutes(text: str) -> float:
     """Read a number of minutes above 0, which need not be whole."""
     try:

@@ -968,6 +968,14 @@ BATCH = (
         arguments.minutes,
         "MINUTES",
     ),
+    Option(
+        "workers",
+        OUTPUT,
+        "Number of processes that compute, on one thread each unless {threads} is given; they share the weights. auto "
+        "takes as many as there are CPUs if they are faster than one process with threads. Default: one process.",
+        arguments.workers,
+        "N|auto",
+    ),
     Option("status", OUTPUT, "Print how far {output} is instead, as one line."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),

@@ -185,6 +185,30 @@ class Soak:
             self.wrong.append(f"{case.name}: another dump than without interruption")
         put_back(case.target, case.older)
 
+    def kill_workers(self, kills, most=0.6):
+        """Kill random workers of dumps with three of them; as many as asked, over as many dumps as that takes."""
+        source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
+        lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))
+        source.write_text("\n".join(lines) + "\n")
+        arguments = ["batch", str(source), "--quiet", "--threads", "1", "--workers", "3", "-o"]
+        assert end_of(forked([*arguments, str(alone)], os.devnull), 600) == 0
+        sent = dumps = 0
+        while sent < kills:
+            process, here = forked([*arguments, str(target)], self.errors), 0
+            while not (done := os.waitpid(process, os.WNOHANG))[0]:
+                time.sleep(self.luck.random() * most)
+                with suppress(OSError, IndexError):
+                    workers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+                    if sent + here < kills:
+                        os.kill(int(self.luck.choice(workers)), signal.SIGKILL)
+                        here += 1
+            code, said = os.waitstatus_to_exitcode(done[1]), Path(self.errors).read_bytes()
+            if code or said or target.read_bytes() != alone.read_bytes():
+                self.wrong.append(f"{here} workers killed: exit code {code}, {said[-300:]!r}, or another dump")
+            target.unlink(missing_ok=True)
+            sent, dumps = sent + here, dumps + 1
+        print(f"{sent} workers killed during {dumps} dumps, {len(self.wrong)} wrong", flush=True)
+
     def finish(self):
         """Let every dump become whole."""
         for case in self.cases:
@@ -201,6 +225,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--signals", type=int, default=200)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--worker-kills", type=int, default=100, help="kills of workers of --workers 3")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--words", type=int, default=60_000, help="of a long text")
     parser.add_argument("--dumps", type=int, default=12, help="kinds of dumps, at most 12")
@@ -227,6 +252,8 @@ def main():
             if place % 50 == 49:
                 print(f"{place + 1} of {len(wanted)}, {len(soak.wrong)} wrong", flush=True)
         soak.finish()
+        if given.worker_kills:
+            soak.kill_workers(given.worker_kills)
     for line in soak.wrong:
         print(line)
     waits = sorted(soak.waits)

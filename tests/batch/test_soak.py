@@ -8,7 +8,7 @@ from pathlib import Path
 
 def test_dumps_that_are_ended_again_and_again_become_whole():
     arguments = ["--signals", "3", "--kills", "2", "--seed", "3", "--words", "4000"]
-    arguments += ["--dumps", "5", "--patience", "10"]
+    arguments += ["--dumps", "5", "--patience", "10", "--worker-kills", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.batch.soak", *arguments], cwd=Path(__file__).parents[2], capture_output=True,
         text=True, timeout=300, check=False,

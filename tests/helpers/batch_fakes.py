@@ -6,13 +6,16 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import direct_writer
+from attnscope.batch.blocks import select_items
 from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
+from attnscope.batch.pool import PoolRunner
 from attnscope.batch.records import Record, TopArrays, encode
 from attnscope.batch.runner import Runner
 from attnscope.batch.sinks import open_dump
@@ -21,6 +24,7 @@ from attnscope.findings.run import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
 BOUNDS = Grouping(tokens=12, values=60, window=120, cells=0, threads=1)
+BLOCKS = replace(BOUNDS, block_characters=90, block_texts=6)
 HOLDS = 200  # numbers of one text
 HEADER = Header(
     SCHEMA,
@@ -81,7 +85,20 @@ class Work:
         )
 
 
-def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, force=False, holds=HOLDS):
+def dump(
+    source: Path,
+    target: Path,
+    *,
+    files=None,
+    pause=0.0,
+    strict=False,
+    force=False,
+    holds=HOLDS,
+    work=None,
+    bounds=BOUNDS,
+    workers=0,
+    on_progress=lambda summary: None,
+):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
     small = patch.object(direct_writer, "BUFFER_BYTES", 2 * direct_writer.BLOCK)
     with small, open_dump(target, force=force, files=files or FileSystem()) as (journal, sink):
@@ -90,19 +107,14 @@ def dump(source: Path, target: Path, *, files=None, pause=0.0, strict=False, for
         before, again = journal.written, journal.try_again(holds)
         if before.ended and not again:
             return None
-        work = Work(pause)
+        work = work or Work(pause)
+        options = {"strict": strict, "on_progress": on_progress, "holds": holds, "before": before, "again": again}
         with open(source, "rb") as file:
-            runner = Runner(
-                work,
-                sink,
-                BOUNDS,
-                strict=strict,
-                on_progress=lambda summary: None,
-                holds=holds,
-                before=before,
-                again=again,
-            )
-            summary = runner.run(from_txt(file, "x.txt"))
+            if workers:
+                runner = PoolRunner(work, sink, bounds, workers=workers, in_child=journal.release, **options)
+            else:
+                runner = Runner(work, sink, bounds, **options)
+            summary = runner.run(select_items(from_txt(file, "x.txt"), Settings(), bounds))
         journal.finish(summary.counts)
         return summary, work
 

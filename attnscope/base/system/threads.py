@@ -15,6 +15,11 @@ def count_threads() -> int:
     named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if named.isascii() and named.isdigit() and int(named):
         return int(named)
+    return count_cpus()
+
+
+def count_cpus() -> int:
+    """Count the CPUs that this process may keep busy."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cpus, int(min(map(_allowed, control_groups("cpu"))))))
 

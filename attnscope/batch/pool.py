@@ -1,0 +1,445 @@
+"""Worker processes that compute blocks of an input, and one writer that puts their records in input order.
+
+Workers are forked once the model is loaded: they share its weights page by page, in whatever type and layout they have
+in memory, which a file that is mapped would have to be written for; and one that replaces another starts in
+milliseconds. A worker gets a whole block and forms its windows and groups itself, so that it computes the same bits as
+a single process. This process only reads texts and writes records.
+
+A worker may be killed at any time. Its block runs again in another one, from the first window that has not arrived. It
+names the texts of each group before it computes them: texts that were being computed at three deaths run alone, and one
+that ends its process three times more is given up.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, Generic, TypeVar
+
+from attnscope.base.errors import AttnscopeError, ErrorParts, arg
+from attnscope.base.system.shutdown import at_signal, finish_at_signal
+from attnscope.batch.background import BackgroundWriter, RecordSink
+from attnscope.batch.header import Grouping
+from attnscope.batch.items import Item
+from attnscope.batch.journal import JournalState
+from attnscope.batch.runner import check_same, slow_texts, strict_failure, too_many_records
+from attnscope.batch.summary import SlowText, Summary, SummaryCallback
+from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
+
+T = TypeVar("T")
+Pipe_ = Connection
+_DEATHS = 3  # of a process that computes a text, after which the text is to blame
+_IDLE_DEATHS = 10  # of processes in the same block that had not begun to compute
+_BUFFERED = 1 << 28  # bytes of records that wait for those of an earlier block
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_TICK = 0.5  # seconds after which the time limit is looked at
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a worker gets.
+
+    Attributes:
+        items: Texts of a block.
+        done: How many of its records are there already.
+        suspects: Texts that were being computed when a worker died.
+    """
+
+    items: list[Item]
+    done: int
+    suspects: Suspects
+
+
+@dataclass(frozen=True)
+class _WindowResult:
+    """What a worker sends of a window.
+
+    Attributes:
+        encoded: What the sink writes.
+        new: Number of new records.
+        outcomes: Status, error and number of tokens of each new record.
+        slowest: The texts that took longest.
+    """
+
+    encoded: Any
+    new: int
+    outcomes: list[tuple[str, str | None, int]]
+    slowest: list[SlowText]
+
+
+@dataclass
+class _Block:
+    """A block on its way.
+
+    Attributes:
+        items: Its texts.
+        received: How many of its records have arrived, those included that were there before.
+        written: How many of them are handed to the writer.
+        copied: Take it over from an older file instead.
+        windows: Windows that have arrived but are not written, and the size of each.
+        ended: All of it has arrived.
+        deaths: How often a worker died while it computed these texts.
+        idle_deaths: How often one died before it computed anything.
+        suspects: What follows from that.
+    """
+
+    items: list[Item]
+    received: int
+    written: int
+    copied: bool = False
+    windows: "deque[tuple[_WindowResult, int]]" = field(default_factory=deque)
+    ended: bool = False
+    deaths: "Counter[tuple[int, ...]]" = field(default_factory=Counter)
+    idle_deaths: int = 0
+    suspects: Suspects = field(default_factory=Suspects)
+
+
+@dataclass
+class _Process:
+    """A worker.
+
+    Attributes:
+        pid: Its number.
+        pipe: Our end of its pipe.
+        block: What it computes; None if it waits.
+        group: The texts that it computes now.
+    """
+
+    pid: int
+    pipe: Pipe_
+    block: _Block | None = None
+    group: tuple[int, ...] = ()
+
+
+class PoolRunner(Generic[T]):
+    """One run over an input with several processes; see runner.Runner for what the arguments mean.
+
+    Args:
+        work: Looks into texts; its model is loaded.
+        sink: Takes records.
+        bounds: How large groups, windows and blocks may be.
+        workers: Number of processes.
+        strict: Stop at the first failure.
+        on_progress: Called at the start, and whenever records arrive or are written.
+        holds: Number of values of one text that fit into memory.
+        before: State of the records written before.
+        again: Numbers of records among these that are tried again.
+        until: When the run stops, on the monotonic clock, once something new is written.
+        in_child: Called first in each worker, to let go of what is this process's alone.
+    """
+
+    def __init__(
+        self,
+        work: TextWorker[T],
+        sink: RecordSink,
+        bounds: Grouping,
+        *,
+        workers: int,
+        strict: bool,
+        on_progress: SummaryCallback,
+        holds: int,
+        before: JournalState,
+        again: Collection[int] = (),
+        until: float | None = None,
+        in_child: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
+        self._sink, self._strict, self._on_progress, self._until = sink, strict, on_progress, until
+        self._written, self._again, self._in_child = before, again, in_child
+        self._done = len(before.indices)
+        self._count, self._processes = workers, list[_Process]()
+        self._blocks = deque[_Block]()  # in input order, the first of which is being written
+        self._waiting = deque[_Block]()  # without a worker, in input order
+        self._buffered = self._seen = 0
+        self._submitted = False
+        self.summary = Summary() if again else Summary(Counter(before.counts), resumed=self._done)
+        self.summary.workers = workers
+
+    def run(self, items: Iterable[Item]) -> Summary:
+        """Process every item that is not written yet.
+
+        Raises:
+            AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
+        """
+        self._on_progress(self.summary)
+        unread = self._unwritten(items)
+        with (
+            BackgroundWriter(self._sink) as writer,
+            finish_at_signal(lambda seconds: writer.finish([], seconds)),
+            at_signal(self._kill),
+        ):
+            try:
+                while self._feed(unread) or self._blocks:
+                    self._receive()
+                    self._write(writer)
+                    if self._is_late():
+                        self.summary.stopped = True
+                        break
+                writer.wait()
+            finally:
+                self._kill()
+        if self._seen < self._done and not self.summary.stopped:
+            raise too_many_records()
+        return self.summary
+
+    def _unwritten(self, items: Iterable[Item]) -> Iterator[_Block]:
+        """Yield the blocks that are not written yet; with records to try again, all of them."""
+        for _, texts in groupby(items, lambda item: item.block):
+            block = list(texts)
+            check_same(block, self._seen, self._written)
+            done = min(max(0, self._done - self._seen), len(block))
+            self._seen += len(block)
+            if self._again and done:
+                tried = not self._again_in(block[:done])
+                yield _Block(block, done if tried else 0, done if tried else 0, tried)
+            elif done < len(block):
+                yield _Block(block, done, done)
+
+    def _again_in(self, items: Sequence[Item]) -> bool:
+        return any(item.index in self._again for item in items)
+
+    def _feed(self, unread: Iterator[_Block]) -> bool:
+        """Give every worker without work a block, and tell whether one has work."""
+        while len(self._processes) < self._count:
+            self._processes.append(self._start())
+        for process in self._processes:
+            if process.block is None and (block := self._next(unread)) is not None:
+                self._send(process, block)
+        return any(process.block is not None for process in self._processes)
+
+    def _next(self, unread: Iterator[_Block]) -> _Block | None:
+        """Return the next block that has to be computed."""
+        if self._waiting:
+            return self._waiting.popleft()
+        if self._buffered > _BUFFERED:
+            return None
+        for block in unread:
+            self._blocks.append(block)
+            block.ended = block.received == len(block.items)
+            if not block.ended:
+                return block
+        return None
+
+    def _send(self, process: _Process, block: _Block) -> None:
+        process.block, process.group = block, ()
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which `_receive` finds out
+            process.pipe.send(_Task(block.items, block.received, block.suspects))
+
+    def _receive(self) -> None:
+        """Take what workers send, and replace those that are dead."""
+        first = self._blocks[0] if self._blocks else None
+        full = self._buffered > _BUFFERED
+        busy = {p.pipe: p for p in self._processes if p.block is not None and (not full or p.block is first)}
+        for pipe in wait(list(busy), timeout=_TICK):
+            process = busy[pipe]  # type: ignore[index]
+            try:
+                data = process.pipe.recv_bytes()
+            except (EOFError, OSError):
+                self._bury(process)
+                continue
+            kind, content = pickle.loads(data)
+            self._take(process, kind, content, len(data))
+
+    def _take(self, process: _Process, kind: str, content: Any, size: int) -> None:
+        """Take a message of a worker.
+
+        Raises:
+            AttnscopeError: The worker cannot go on, and no other could.
+        """
+        block = process.block
+        assert block is not None
+        if kind == "group":
+            process.group = content
+        elif kind == "window":
+            process.group = ()
+            block.windows.append((content, size))
+            block.received += content.new
+            self._buffered += size
+            self.summary.computed += content.new
+            self.summary.tokens += sum(tokens for _, _, tokens in content.outcomes)
+            self.summary.time_texts(content.slowest)
+            self._on_progress(self.summary)
+        elif kind == "end":
+            block.ended, process.block = True, None
+        elif kind == "error":
+            error, (message, where, hint) = content
+            raise error(message, where=where, hint=hint)
+        else:
+            raise RuntimeError(f"a worker failed\n{content}")
+
+    def _bury(self, process: _Process) -> None:
+        """Let another worker do what a dead one was about.
+
+        Raises:
+            AttnscopeError: Workers die before they compute anything.
+        """
+        process.pipe.close()
+        status = os.waitpid(process.pid, 0)[1]
+        code = os.waitstatus_to_exitcode(status)
+        reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._processes.remove(process)
+        block, group = process.block, process.group
+        assert block is not None
+        self._waiting.append(block)
+        self._waiting = deque(sorted(self._waiting, key=lambda waiting: waiting.items[0].index))
+        if not group:
+            block.idle_deaths += 1
+            if block.idle_deaths == _IDLE_DEATHS:
+                hint = f"run the same command without {arg('workers')} to see why; what was written is kept"
+                raise AttnscopeError(f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})", hint=hint)
+            return
+        block.deaths[group] += 1
+        if block.deaths[group] == _DEATHS and len(group) > 1:
+            alone = {*block.suspects.alone, *group}
+            block.suspects = Suspects(alone, block.suspects.failed)
+        elif block.deaths[group] == _DEATHS:
+            error = f"ended the process that computed it {_DEATHS} times ({reason})"
+            block.suspects = Suspects(block.suspects.alone, {**block.suspects.failed, group[0]: error})
+
+    def _write(self, writer: BackgroundWriter) -> None:
+        """Hand on all that has come and has nothing missing before it."""
+        while self._blocks:
+            block = self._blocks[0]
+            if block.copied:
+                writer.wait()
+                self.summary.counts += self._sink.copy(block.written)
+                self.summary.resumed += block.written
+                block.copied = False
+            while block.windows:
+                window, size = block.windows.popleft()
+                self._buffered -= size
+                self._hand_on(block, window, writer)
+            if not block.ended:
+                return
+            self._blocks.popleft()
+
+    def _hand_on(self, block: _Block, window: _WindowResult, writer: BackgroundWriter) -> None:
+        """Queue a window to be written, and stop before a failure that ends the dump."""
+        items = block.items[block.written : block.written + window.new]
+        statuses = [status for status, _, _ in window.outcomes]
+        bad = statuses.index("failed") if self._strict and "failed" in statuses else len(items)
+        end = 0 if bad < len(items) and self._sink.whole_windows else bad
+        if self._again:
+            writer.wait()
+            self._sink.skip(sum(item.index <= self._last_old for item in items[:end]))
+        block.written += window.new
+
+        def then() -> None:
+            for item, (status, error, _) in zip(items[:end], window.outcomes[:end], strict=True):
+                self.summary.count(status, error, item)
+            self._on_progress(self.summary)
+
+        if end:
+            encoded = window.encoded if end == len(items) else self._sink.first(window.encoded, end)
+            writer.submit(lambda: self._sink.write_encoded(encoded, end), then)
+            self._submitted = True
+        if bad < len(items):
+            writer.wait()
+            raise strict_failure(window.outcomes[bad][1], items[bad])
+
+    @property
+    def _last_old(self) -> int:
+        return self._written.indices[-1] if self._done else -1
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until and self._submitted
+
+    def _start(self) -> _Process:
+        """Fork a worker."""
+
+        def serve(pipe: Pipe_) -> None:
+            for process in self._processes:
+                process.pipe.close()
+            self._in_child()
+            _serve(pipe, self._computer, self._sink)
+
+        return _Process(*fork(serve))
+
+    def _kill(self) -> None:
+        """End every worker."""
+        processes, self._processes = self._processes, []
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        for process in processes:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, 0)
+            process.pipe.close()
+
+
+def fork(call: Callable[[Pipe_], object]) -> tuple[int, Pipe_]:
+    """Start a copy of this process that calls a function and ends; its number, and our end of a pipe to it.
+
+    It ends with this process, whatever ends that, and leaves Ctrl-C to it.
+    """
+    ours, theirs = Pipe()
+    parent = os.getpid()
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are other threads, which it does not need
+        pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    code = 70
+    try:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
+        ours.close()
+        call(theirs)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _serve(pipe: Pipe_, computer: WindowComputer[T], sink: RecordSink) -> None:
+    """Compute blocks until the parent has no more; the whole life of a worker."""
+
+    def send(kind: str, content: Any) -> None:
+        pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
+
+    try:
+        while True:
+            task: _Task = pipe.recv()
+            computer.suspects, place = task.suspects, 0
+            for window in computer.windows(task.items):
+                done = min(max(0, task.done - place), len(window.items))
+                place += len(window.items)
+                if done == len(window.items):
+                    continue
+                records = computer.compute(
+                    window, done, lambda new: None, lambda indices: send("group", tuple(indices))
+                )
+                send("window", _result(records, sink))
+            send("end", None)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # the parent is gone
+    except AttnscopeError as e:
+        send("error", (type(e), tuple(ErrorParts(*e.parts))))
+    except Exception:
+        send("bug", traceback.format_exc())
+
+
+def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:
+    fresh = window.records[len(window.records) - window.new :]
+    outcomes = [(record.status, record.error, len(record.tokens)) for record in fresh]
+    encoded = sink.encode(window.records, window.new, window.by_group)
+    slowest = sorted(slow_texts(window), reverse=True)[:3]
+    return _WindowResult(encoded, window.new, list(outcomes), slowest)

@@ -1,0 +1,263 @@
+"""Worker processes: the bytes of one process for any number of them, whatever is killed, and whatever a text does."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.cli import main
+from tests.helpers.batch_fakes import BLOCKS, TEXTS, Work, dump
+from tests.scale.test_merge import content, lines
+
+MANY = [f"{'word ' * (i * 7 % 5 + 1)}{i}" for i in range(150)]
+
+
+class Lethal(Work):
+    """A text that says `kill` ends its process; one that says `once` does so the first time, as a file remembers."""
+
+    def __init__(self, folder, pause=0.0):
+        super().__init__(pause)
+        self.folder, self.parent = folder, os.getpid()
+
+    def process(self, ready):
+        (self.folder / "computed").open("a").write("".join(f"{item.index}\n" for item in ready))
+        for item in ready:
+            seen = self.folder / f"seen-{item.index}"
+            if "kill" in item.text.text or ("once" in item.text.text and not seen.exists()):
+                seen.touch()
+                assert os.getpid() != self.parent
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().process(ready)
+
+
+def written(tmp_path, texts=MANY, name="dump.jsonl", **options):
+    source = tmp_path / "x.txt"
+    source.write_text("".join(f"{text}\n" for text in texts))
+    made = dump(source, tmp_path / name, bounds=BLOCKS, **options)
+    return content(tmp_path / name), made
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump.jsonl.gz", "dump"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, name, workers):
+    texts = TEXTS + MANY[:40]
+    for folder in ("one", "several"):
+        (tmp_path / folder).mkdir()
+    expected, (summary, _) = written(tmp_path / "one", texts, name)
+    found, (other, _) = written(tmp_path / "several", texts, name, workers=workers)
+    assert found == expected
+    assert (other.counts, other.computed, other.tokens, other.failures) == (
+        summary.counts,
+        summary.computed,
+        summary.tokens,
+        summary.failures,
+    )
+
+
+def children():
+    me = os.getpid()
+    return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+
+
+def killed_at_random(tmp_path, kills, seed, workers, texts=MANY):
+    """Dumps, during which workers are killed; how many kills there were, and how many dumps were right."""
+    luck, sent, right = random.Random(seed), 0, 0
+    (tmp_path / "one").mkdir()
+    expected, _ = written(tmp_path / "one", texts)
+    while sent < kills:
+        stop, here = threading.Event(), [0]
+
+        def kill(stop=stop, here=here, sent=sent):
+            while not stop.wait(luck.uniform(0.01, 0.12)):
+                if sent + here[0] < kills and (there := children()):
+                    os.kill(luck.choice(there), signal.SIGKILL)
+                    here[0] += 1
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            found, (summary, _) = written(tmp_path, texts, workers=workers, pause=0.004)
+        finally:
+            stop.set()
+            killer.join()
+        assert found == expected
+        assert summary.counts["ok"] == len(texts)
+        sent, right = sent + here[0], right + 1
+        (tmp_path / "dump.jsonl").unlink()
+        assert children() == []
+    return sent, right
+
+
+def test_workers_that_are_killed_lose_and_double_nothing(tmp_path):
+    sent, right = killed_at_random(tmp_path, 10, 3, 3)
+    assert sent == 10
+    assert right >= 1
+
+
+def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
+    texts = [*MANY[:30], "please kill me", *MANY[30:60]]
+    (tmp_path / "one").mkdir()
+    written(tmp_path / "one", texts)
+    _, (summary, _) = written(tmp_path, texts, workers=3, work=Lethal(tmp_path))
+    assert summary.counts == {"ok": 60, "failed": 1}
+    reason = "ended the process that computed it 3 times (SIGKILL)"
+    assert summary.failures == [f"31: {reason}"]
+    records, others = (
+        [json.loads(line) for line in path.read_bytes().splitlines()[1:-1]]
+        for path in (tmp_path / "dump.jsonl", tmp_path / "one" / "dump.jsonl")
+    )
+    assert [record["index"] for record in records] == list(range(61))
+    assert (records[30]["status"], records[30]["error"]) == ("failed", reason)
+    for record, other in zip(records, others, strict=True):
+        assert record["index"] == 30 or (record["status"], record["tokens"]) == ("ok", other["tokens"])
+    deaths = Counter((tmp_path / "computed").read_text().split())["30"]
+    assert 3 <= deaths <= 6  # with its group, then alone
+
+
+def test_a_text_that_kills_its_worker_once_is_done_again(tmp_path):
+    texts = [*MANY[:30], "not more than once", *MANY[30:60]]
+    (tmp_path / "one").mkdir()
+    expected, _ = written(tmp_path / "one", texts)
+    found, (summary, _) = written(tmp_path, texts, workers=2, work=Lethal(tmp_path))
+    assert summary.counts == {"ok": 61}
+    assert found == expected
+
+
+class DiesAtFirst(Work):
+    """Its process ends before it computes anything."""
+
+    def prepare(self, item):
+        os._exit(9)
+
+
+def test_workers_that_cannot_even_begin_end_the_run(tmp_path):
+    with pytest.raises(AttnscopeError, match=r"10 workers ended before they computed a text \(exit code 9\)"):
+        written(tmp_path, workers=2, work=DiesAtFirst())
+    assert children() == []
+
+
+class Faulty(Work):
+    """A bug, or a model that cannot be read, at some text."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def process(self, ready):
+        if any(item.index == 40 for item in ready):
+            raise self.error
+        return super().process(ready)
+
+
+def test_what_ends_one_process_ends_all(tmp_path):
+    from attnscope.base.errors import ModelError
+
+    error = ModelError("cannot be read", where="model.safetensors", hint="copy it again")
+    with pytest.raises(ModelError, match="cannot be read") as caught:
+        written(tmp_path, workers=3, work=Faulty(error))
+    assert caught.value.parts == error.parts
+    with pytest.raises(RuntimeError, match=r"a worker failed[\s\S]*ZeroDivisionError: a bug"):
+        written(tmp_path, workers=3, work=Faulty(ZeroDivisionError("a bug")))
+    assert children() == []
+
+
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
+def test_strict_stops_where_one_process_does(tmp_path, name):
+    texts = [*MANY[:50], "bad", *MANY[50:80]]
+    for folder, workers in (("one", 0), ("several", 3)):
+        (tmp_path / folder).mkdir()
+        with pytest.raises(AttnscopeError, match="is bad"):
+            written(tmp_path / folder, texts, name, workers=workers, strict=True)
+    assert content(tmp_path / "several" / name) == content(tmp_path / "one" / name)
+
+
+def test_a_dump_is_resumed_by_any_number_of_workers(tmp_path):
+    (tmp_path / "one").mkdir()
+    expected, _ = written(tmp_path / "one")
+    source, target, luck = tmp_path / "x.txt", tmp_path / "dump.jsonl", random.Random(2)
+    source.write_text("".join(f"{text}\n" for text in MANY))
+    every = expected.splitlines(keepends=True)
+    for workers in (1, 2, 0, 5):
+        kept = luck.randrange(1, len(every))
+        target.write_bytes(b"".join(every[:kept]) + every[kept][:7])
+        dump(source, target, bounds=BLOCKS, workers=workers)
+        assert target.read_bytes() == expected
+
+
+def test_records_that_now_fit_into_memory_are_done_again(tmp_path):
+    texts = [*MANY[:20], "long " * 60, *MANY[20:50]]
+    for folder, workers in (("one", 0), ("several", 2)):
+        (tmp_path / folder).mkdir()
+        _, (summary, _) = written(tmp_path / folder, texts, workers=workers)
+        assert summary.counts == {"ok": 50, "failed": 1}
+        _, (summary, _) = written(tmp_path / folder, texts, workers=workers, holds=4000)
+        assert summary.counts == {"ok": 51}
+    assert content(tmp_path / "several" / "dump.jsonl") == content(tmp_path / "one" / "dump.jsonl")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command(folder, capsys):
+    options = ["--keep", "top,rows", "--threads", "1"]
+    assert main(["batch", "texts.txt", "-o", "one.jsonl", *options]) == 0
+    capsys.readouterr()
+    assert main(["batch", "texts.txt", "-o", "three.jsonl", "--workers", "3", *options]) == 0
+    assert capsys.readouterr().err.startswith("attnscope: wrote: three.jsonl (1")
+    assert content(folder / "three.jsonl") == content(folder / "one.jsonl")
+    assert main(["batch", "texts.txt", "-o", "auto.jsonl", "--workers", "auto", *options]) == 0
+    assert content(folder / "auto.jsonl") == content(folder / "one.jsonl")
+
+
+def test_workers_end_with_their_parent(folder):
+    command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--quiet"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    path, deadline = Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + 60
+    while len(workers := path.read_text().split()) < 2 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--quiet", "--threads", "1"]) == 0
+    assert main(["batch", "texts.txt", "-o", "whole.jsonl", "--quiet", "--threads", "1"]) == 0
+    assert content(folder / "d.jsonl") == content(folder / "whole.jsonl")
+
+
+def test_auto_measures(folder, monkeypatch):
+    """Two processes that sleep are twice as fast as one."""
+    from msgspec.structs import replace
+
+    from attnscope.batch import trial
+    from attnscope.batch.blocks import Selection
+    from attnscope.batch.header import Settings
+    from attnscope.batch.reader import InputReader
+
+    monkeypatch.setattr(trial, "count_cpus", lambda: 2)
+    monkeypatch.setattr(trial, "limit_threads", lambda wanted: wanted or 2)
+    monkeypatch.setattr(trial, "_WORTH", 0.0)
+    new = replace(BLOCKS, threads=0)
+    with InputReader("texts.txt", None, "text") as given:
+        given.facts()
+        items = Selection(given, Settings())
+        assert trial.choose_workers(Work(0.01), new, None, items, 200)[0] == 2
+        monkeypatch.setattr(trial, "_WORTH", 1e9)
+        workers, bounds = trial.choose_workers(Work(0.01), new, None, items, 200)
+        assert (workers, bounds.threads) == (0, 2)
+    assert trial.choose_workers(Work(), replace(new, threads=1), None, items, 200)[0] == 2
+    assert trial.choose_workers(Work(), replace(new, threads=2), None, items, 200)[0] == 0
