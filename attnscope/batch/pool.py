@@ -5,7 +5,7 @@ in memory, which a file that is mapped would have to be written for; and one tha
 milliseconds. A worker gets a whole block and forms its windows and groups itself, so that it computes the same bits as
 a single process. This process only reads texts and writes records.
 
-A worker may be killed at any time. Its block runs again in another one, from the first window that has not arrived. It
+A worker may be killed at any time. Another one goes on with its block, after the groups that have arrived. It
 names the texts of each group before it computes them: texts that were being computed at three deaths run alone, and one
 that ends its process three times more is given up.
 """
@@ -32,6 +32,7 @@ from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.journal import JournalState
+from attnscope.batch.records import Record
 from attnscope.batch.runner import check_same, slow_texts, strict_failure, too_many_records
 from attnscope.batch.summary import SlowText, Summary, SummaryCallback
 from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
@@ -53,11 +54,13 @@ class _Task:
         items: Texts of a block.
         done: How many of its records are there already.
         suspects: Texts that were being computed when a worker died.
+        groups: Records of the groups that a dead worker had computed, pickled, by the numbers of their texts.
     """
 
     items: list[Item]
     done: int
     suspects: Suspects
+    groups: dict[tuple[int, ...], bytes]
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ class _Block:
         windows: Windows that have arrived but are not written, and the size of each.
         ended: All of it has arrived.
         deaths: How often a worker died while it computed these texts.
-        idle_deaths: How often one died before it computed anything.
+        idle_deaths: How often one died before it computed anything, since the last group.
         suspects: What follows from that.
+        groups: Groups of the window that is being computed; see _Task.
     """
 
     items: list[Item]
@@ -102,6 +106,7 @@ class _Block:
     deaths: "Counter[tuple[int, ...]]" = field(default_factory=Counter)
     idle_deaths: int = 0
     suspects: Suspects = field(default_factory=Suspects)
+    groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -233,7 +238,7 @@ class PoolRunner(Generic[T]):
     def _send(self, process: _Process, block: _Block) -> None:
         process.block, process.group = block, ()
         with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which `_receive` finds out
-            process.pipe.send(_Task(block.items, block.received, block.suspects))
+            process.pipe.send(_Task(block.items, block.received, block.suspects, block.groups))
 
     def _receive(self) -> None:
         """Take what workers send, and replace those that are dead."""
@@ -260,8 +265,12 @@ class PoolRunner(Generic[T]):
         assert block is not None
         if kind == "group":
             process.group = content
+        elif kind == "computed":
+            process.group, (indices, records) = (), content
+            block.groups[indices] = records
+            block.idle_deaths = 0
         elif kind == "window":
-            process.group = ()
+            block.groups = {}
             block.windows.append((content, size))
             block.received += content.new
             self._buffered += size
@@ -418,14 +427,14 @@ def _serve(pipe: Pipe_, computer: WindowComputer[T], sink: RecordSink) -> None:
     try:
         while True:
             task: _Task = pipe.recv()
-            computer.suspects, place = task.suspects, 0
+            computer.suspects, place, kept = task.suspects, 0, _Groups(task.groups, send)
             for window in computer.windows(task.items):
                 done = min(max(0, task.done - place), len(window.items))
                 place += len(window.items)
                 if done == len(window.items):
                     continue
                 records = computer.compute(
-                    window, done, lambda new: None, lambda indices: send("group", tuple(indices))
+                    window, done, lambda new: None, lambda indices: send("group", tuple(indices)), kept
                 )
                 send("window", _result(records, sink))
             send("end", None)
@@ -435,6 +444,27 @@ def _serve(pipe: Pipe_, computer: WindowComputer[T], sink: RecordSink) -> None:
         send("error", (type(e), tuple(ErrorParts(*e.parts))))
     except Exception:
         send("bug", traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Groups that outlive the worker that computes them; see windows.GroupStore.
+
+    Attributes:
+        known: See _Task.
+        send: Sends a message.
+    """
+
+    known: dict[tuple[int, ...], bytes]
+    send: Callable[[str, Any], None]
+
+    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
+        """Return the records of a group that a dead worker computed."""
+        return pickle.loads(self.known[indices]) if indices in self.known else None
+
+    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
+        """Send the records of a group."""
+        self.send("computed", (indices, pickle.dumps(records, pickle.HIGHEST_PROTOCOL)))
 
 
 def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:

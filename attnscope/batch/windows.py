@@ -48,6 +48,16 @@ class TextWorker(Protocol[T]):
         """
 
 
+class GroupStore(Protocol):
+    """Where computed groups are kept until their window is complete, by the numbers of their texts."""
+
+    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
+        """Return the records of a group that was computed before; None if it was not."""
+
+    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
+        """Keep the records of a group."""
+
+
 class OutOfTime(Exception):
     """The time that a run may take is over."""
 
@@ -165,6 +175,7 @@ class WindowComputer(Generic[T]):
         done: int,
         on_records: Callable[[list[Record]], None],
         on_group: Callable[[list[int]], None] = lambda indices: None,
+        kept: "GroupStore | None" = None,
     ) -> WindowRecords:
         """Compute the last records of a window.
 
@@ -173,6 +184,7 @@ class WindowComputer(Generic[T]):
             done: How many of its records are written.
             on_records: Called with the new records so far.
             on_group: Called with the numbers of the texts that are computed next; what it raises ends the window.
+            kept: Groups that were computed before, and what takes those that are computed now; None for neither.
         """
         first = 0 if self._needs_all else done
         found = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
@@ -194,7 +206,7 @@ class WindowComputer(Generic[T]):
                 continue
             if max(chosen) >= first:
                 self._check_room([window.sizes[place].values for place in chosen], self._holds)
-                by_group.append(self._group_records(window, chosen, seconds, on_group))
+                by_group.append(self._group_records(window, chosen, seconds, on_group, kept))
                 found |= dict(zip(chosen, by_group[-1], strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
@@ -214,7 +226,12 @@ class WindowComputer(Generic[T]):
             raise AttnscopeError(found, hint=hint)
 
     def _group_records(
-        self, window: TextWindow[T], chosen: list[int], seconds: dict[int, float], on_group: Callable[[list[int]], None]
+        self,
+        window: TextWindow[T],
+        chosen: list[int],
+        seconds: dict[int, float],
+        on_group: Callable[[list[int]], None],
+        kept: "GroupStore | None",
     ) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone, or are given up."""
         indices = [window.items[place].index for place in chosen]
@@ -225,9 +242,16 @@ class WindowComputer(Generic[T]):
             if item.index in self.suspects.failed:
                 found.append(record_of(item, "failed", error=self.suspects.failed[item.index]))
                 continue
-            on_group([window.items[place].index for place in part])
+            key = tuple(window.items[place].index for place in part)
+            if kept is not None and (records := kept.take(key)) is not None:
+                found += records
+                continue
+            on_group(list(key))
             begun = time.perf_counter()
-            found += self._process([(window.items[place], window.ready[place]) for place in part])
+            records = self._process([(window.items[place], window.ready[place]) for place in part])
+            if kept is not None:
+                kept.keep(key, records)
+            found += records
             took = time.perf_counter() - begun
             tokens = sum(window.sizes[place].longest for place in part)
             seconds |= {window.items[p].index: took * window.sizes[p].longest / max(1, tokens) for p in part}

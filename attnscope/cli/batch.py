@@ -57,6 +57,9 @@ def batch(given: Given) -> None:
     if given.status:
         _print_status(given.output)
         return
+    if given.sbatch is not None:
+        _print_script(name, given, resumes=resumes)
+        return
     order = _order(name, given)
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
@@ -193,6 +196,23 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
     if "spans" not in parts and given.query is None and given.key is None and given.hide is None:
         hint = f"add spans to {arg('keep')}"
         raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
+
+
+def _print_script(name: str, given: Given, *, resumes: bool) -> None:
+    """Print a job array that writes the parts of a dump."""
+    from attnscope.cli.slurm_script import slurm_script
+
+    if name == "-" or not resumes or str(given.output) == "-":
+        what = "standard input" if name == "-" else f"'{given.output}'"
+        hint = (
+            "pass FILE on a disk that all nodes share"
+            if name == "-"
+            else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder"
+        )
+        raise UsageError(f"the tasks of an array cannot share {what}", where=arg("sbatch"), hint=hint)
+    cpus = (given.threads or 1) * (given.workers if isinstance(given.workers, int) else 1)
+    gpu = given.device.startswith("cuda")
+    print(slurm_script(given.command_line, given.output, given.sbatch, cpus, gpu=gpu), end="")
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

@@ -8,6 +8,7 @@ from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
 from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.cli.parameters import WORDS
 from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
 from attnscope.cli.usage import extra_arguments
@@ -58,6 +59,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, refuse further arguments, and add the command to every usage error."""
+        ctx.meta[WORDS] = list(args)
         take_plain_values(self.get_params(ctx))
         try:
             if self.name in _REFUSING_REPEATS and not ctx.resilient_parsing:

@@ -24,10 +24,19 @@ def _show_version(asked: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
 
 
+WORDS = "attnscope.words"  # where the context of a command has what was typed
+
+
 class Given(SimpleNamespace):
-    """The value of every option of a command, by its name; `typed` has the names of those on the command line."""
+    """The value of every option of a command, by its name.
+
+    Attributes:
+        typed: Names of those on the command line.
+        command_line: The command line after the name of the command.
+    """
 
     typed: frozenset[str]
+    command_line: tuple[str, ...]
 
     def __getattr__(self, name: str) -> Any:
         """Only tells a type checker that every option is an attribute."""
@@ -48,7 +57,8 @@ def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., No
                 values[option.name] = tuple(values[option.name] or ())
         if "json" in values:
             values["format"] = _format(values["format"], json=values["json"])
-        function(Given(**values, typed=frozenset(typed)))
+        words = typer_context.meta.get(WORDS, ())
+        function(Given(**values, typed=frozenset(typed), command_line=tuple(words)))
 
     first = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     last = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Version)

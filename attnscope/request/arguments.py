@@ -93,6 +93,7 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[Any], in
     return read
 
 
+TASKS = 1000  # of a job array, which clusters limit to 1,001
 THREADS = 1024  # that may be asked for
 DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
 

@@ -976,6 +976,13 @@ BATCH = (
         arguments.workers,
         "N|auto",
     ),
+    number(
+        "sbatch",
+        OUTPUT,
+        1,
+        "Print a script for SLURM's sbatch instead: a job array of N tasks, each of which writes one part.",
+        arguments.TASKS,
+    ),
     Option("status", OUTPUT, "Print how far {output} is instead, as one line."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),

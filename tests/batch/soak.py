@@ -185,7 +185,7 @@ class Soak:
             self.wrong.append(f"{case.name}: another dump than without interruption")
         put_back(case.target, case.older)
 
-    def kill_workers(self, kills, most=0.6):
+    def kill_workers(self, kills, most=1.0):
         """Kill random workers of dumps with three of them; as many as asked, over as many dumps as that takes."""
         source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
         lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))

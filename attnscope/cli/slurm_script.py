@@ -1,0 +1,87 @@
+"""The script that `--sbatch` prints: a job array of SLURM, each task of which writes one part of a dump."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnscope.batch.formats import ending_of
+
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=attnscope
+#SBATCH --array=1-{tasks}
+#SBATCH --cpus-per-task={cpus}
+{gpu}#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={log}
+#SBATCH --signal=B:USR1@120
+
+# Submit it with: sbatch script.sh
+# 120 seconds before its time limit, a task stops with everything saved and is queued again; it then goes on where it
+# stopped, as it does after a node fails or "scontrol requeue".
+# How far all tasks are:  {status}
+# When all are finished:  {merge}
+
+{command} &
+child=$!
+late=
+trap 'late=1; kill -TERM "$child"' USR1
+trap 'kill -TERM "$child"' TERM
+wait "$child"
+code=$?
+while kill -0 "$child" 2> /dev/null; do wait "$child"; code=$?; done
+if [ -n "$late" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
+_LEFT_OUT = {"--sbatch": 1, "--output": 1, "-o": 1, "--shard": 1, "--force": 0, "--status": 0}  # and their values
+
+
+def part_name(output: Path, number: str) -> str:
+    """Return the name of a part of a dump, as a word of a shell."""
+    ending = ending_of(output)
+    stem = str(output).removesuffix(ending) if ending else str(output)
+    return f"{shlex.quote(f'{stem}-part-')}{number}{shlex.quote(ending) if ending else ''}"
+
+
+def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool) -> str:
+    """Return a script for `sbatch`.
+
+    Args:
+        words: What was typed after `attnscope batch`.
+        output: The whole dump.
+        tasks: Number of tasks.
+        cpus: CPUs of each.
+        gpu: Whether each has a GPU.
+    """
+    program = [sys.executable, "-m", "attnscope"]
+    kept = _without(words)
+    if "--threads" not in kept and not any(word.startswith("--threads=") for word in kept):
+        kept += ["--threads", "1"]
+    call = shlex.join([*program, "batch", *kept])
+    mine = part_name(output, '"$SLURM_ARRAY_TASK_ID"')
+    every = f"{part_name(output, '*')}"
+    return _SCRIPT.format(
+        tasks=tasks,
+        cpus=cpus,
+        gpu="#SBATCH --gres=gpu:1\n" if gpu else "",
+        log=f"{Path(str(output).removesuffix(ending_of(output)))}-part-%a.log".replace(" ", r"\ "),
+        command=f"{call} --shard slurm -o {mine}",
+        status=f"{shlex.join(program)} merge {every} --status",
+        merge=f"{shlex.join(program)} merge {every} -o {shlex.quote(str(output))}",
+    )
+
+
+def _without(words: Sequence[str]) -> list[str]:
+    """Leave out the options that the script sets itself."""
+    kept, skipped = list[str](), 0
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if skipped:
+            skipped -= 1
+        elif name in _LEFT_OUT:
+            skipped = 0 if equals else _LEFT_OUT[name]
+        elif not (word.startswith("-o") and not word.startswith("--")):
+            kept.append(word)
+    return kept
