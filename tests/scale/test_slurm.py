@@ -1,8 +1,10 @@
 """The script for SLURM, run by a plain shell that plays the scheduler; tests/scale/slurm.py runs it on a real one."""
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -91,3 +93,25 @@ def test_what_no_array_can_do(folder, capsys, arguments, message):
 def test_the_real_cluster_says_why_it_cannot_run(monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None if name == "slurmd" else name)
     assert slurm.missing() == "not installed: slurmd (apt-get install slurm-wlm)"
+
+
+def shell_lines():
+    """The lines of the page for other schedulers."""
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().partition("## Other schedulers")[2]
+    return [line.strip() for line in page.splitlines() if line.startswith("    ")][:3]
+
+
+def test_gnu_parallel_and_a_plain_shell_do_what_the_page_says(folder):
+    program = folder / "bin" / "attnscope"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m attnscope "$@"\n')
+    program.chmod(0o755)
+    gnu, plain, merge = shell_lines()
+    assert main(["batch", "texts.txt", "-o", "alone.jsonl", "--threads", "1", "--quiet"]) == 0
+    for line in (gnu.replace("8", "2"), plain):
+        if line.startswith("parallel") and shutil.which("parallel") is None:
+            continue  # the other line is of a plain shell
+        subprocess.run(["bash", "-c", f"{line}; {merge}"], check=True, capture_output=True)
+        assert content(folder / "dump.jsonl") == content(folder / "alone.jsonl")
+        for path in folder.glob("*.jsonl"):
+            if path.name != "alone.jsonl":
+                path.unlink()
