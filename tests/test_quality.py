@@ -150,7 +150,11 @@ def test_a_view_draws_parts_and_reads_no_findings(view):
             assert name.startswith((*allowed, "attnscope.findings.arrays")), f"{name} in {path}"
 
 
-PRINT_OR_EXIT = [PACKAGE / "__main__.py", PACKAGE / "base" / "system" / "signals.py", *(PACKAGE / "cli").rglob("*.py")]
+PRINT_OR_EXIT = [
+    PACKAGE / "__main__.py",
+    *(PACKAGE / "base" / "system" / name for name in ("signals.py", "forking.py")),
+    *(PACKAGE / "cli").rglob("*.py"),
+]
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p not in PRINT_OR_EXIT], ids=lambda path: path.name)

@@ -100,7 +100,7 @@ def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -
     return sum(blocks.next(characters) % count == number - 1 for _, characters in chosen)
 
 
-class Selection:
+class SelectedItems:
     """What a run reads of its input.
 
     Args:

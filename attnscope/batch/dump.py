@@ -16,11 +16,12 @@ from attnscope.base.files.atomic import check_not_read
 from attnscope.base.system.file_system import FileSystem
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.base.system.threads import count_threads
-from attnscope.batch.blocks import Selection, with_blocks
+from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.journal import Journal
+from attnscope.batch.parquet_sink import ParquetSink
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
@@ -102,7 +103,10 @@ def write_dump(
     check_output(order)
     with (
         InputReader(order.input, order.format, order.settings.column) as given,
-        open_dump(order.output, force=order.force, files=files or FileSystem()) as (journal, sink),
+        open_dump(order.output, force=order.force, files=files or FileSystem(), settings=order.settings) as (
+            journal,
+            sink,
+        ),
     ):
         texts = (item.text for item in given.items() if item.text is not None)
         session = session or Session(texts)
@@ -110,7 +114,7 @@ def write_dump(
         if "effects" in order.settings.keep:
             source.require_model("cutting heads")
         facts = given.facts()
-        items = Selection(given, order.settings)
+        items = SelectedItems(given, order.settings)
         model, header, holds, workers = _load(order, run, session, facts, items, journal)
         total = items.count(header.grouping)
         before = journal.written
@@ -118,6 +122,8 @@ def write_dump(
             journal.start(encode(header))
         again = journal.try_again(holds)
         if before.ended and not again:
+            if isinstance(sink, ParquetSink):
+                sink.finish()
             done = Summary(Counter(before.counts), resumed=len(before.indices))
             on_progress(done, total)
             return done
@@ -139,6 +145,8 @@ def write_dump(
         summary = runner.run(items.select(header.grouping))
         if not summary.stopped:
             journal.finish(summary.counts)
+            if isinstance(sink, ParquetSink):
+                sink.finish()
         return summary
 
 
@@ -159,7 +167,7 @@ def check_output(order: DumpConfig) -> None:
 
 
 def _load(
-    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: Selection, journal: Journal
+    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> tuple[ModelWorker, Header, int, int]:
     """Return the model, the header, what memory holds (see `_group_limits`) and the number of workers.
 

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
         statistics: Row statistics that are kept; None for all.
         digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
         spans: How texts are divided into spans, as typed; None for their own, or none.
+        tables: Tables that a .parquet folder holds; empty for the first that there is, or for another kind of dump.
     """
 
     layer: str = "all"
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True):
     statistics: tuple[str, ...] | None = None
     digits: int | None = None
     spans: str | None = None
+    tables: tuple[str, ...] = ()
 
     @property
     def kept_statistics(self) -> tuple[str, ...]:

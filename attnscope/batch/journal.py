@@ -44,7 +44,7 @@ class _RecordLine(msgspec.Struct):
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
     status: Literal["ok", "skipped", "failed"]
     needs: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    shard: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.safetensors$")] | None = None
+    shard: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.(safetensors|parquet)$")] | None = None
     shard_check: str | None = None
 
 

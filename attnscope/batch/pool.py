@@ -10,23 +10,21 @@ names the texts of each group before it computes them: texts that were being com
 that ends its process three times more is given up.
 """
 
-import ctypes
 import os
 import pickle
 import signal
-import sys
 import time
 import traceback
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, arg
+from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.shutdown import at_signal, finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.header import Grouping
@@ -38,11 +36,9 @@ from attnscope.batch.summary import SlowText, Summary, SummaryCallback
 from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
 
 T = TypeVar("T")
-Pipe_ = Connection
 _DEATHS = 3  # of a process that computes a text, after which the text is to blame
 _IDLE_DEATHS = 10  # of processes in the same block that had not begun to compute
 _BUFFERED = 1 << 28  # bytes of records that wait for those of an earlier block
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _TICK = 0.5  # seconds after which the time limit is looked at
 
 
@@ -121,7 +117,7 @@ class _Process:
     """
 
     pid: int
-    pipe: Pipe_
+    pipe: Connection
     block: _Block | None = None
     group: tuple[int, ...] = ()
 
@@ -366,7 +362,7 @@ class PoolRunner(Generic[T]):
     def _start(self) -> _Process:
         """Fork a worker."""
 
-        def serve(pipe: Pipe_) -> None:
+        def serve(pipe: Connection) -> None:
             for process in self._processes:
                 process.pipe.close()
             self._in_child()
@@ -386,39 +382,7 @@ class PoolRunner(Generic[T]):
             process.pipe.close()
 
 
-def fork(call: Callable[[Pipe_], object]) -> tuple[int, Pipe_]:
-    """Start a copy of this process that calls a function and ends; its number, and our end of a pipe to it.
-
-    It ends with this process, whatever ends that, and leaves Ctrl-C to it.
-    """
-    ours, theirs = Pipe()
-    parent = os.getpid()
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are other threads, which it does not need
-        pid = os.fork()
-    if pid:
-        theirs.close()
-        return pid, ours
-    code = 70
-    try:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
-        ours.close()
-        call(theirs)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _serve(pipe: Pipe_, computer: WindowComputer[T], sink: RecordSink) -> None:
+def _serve(pipe: Connection, computer: WindowComputer[T], sink: RecordSink) -> None:
     """Compute blocks until the parent has no more; the whole life of a worker."""
 
     def send(kind: str, content: Any) -> None:
@@ -439,7 +403,7 @@ def _serve(pipe: Pipe_, computer: WindowComputer[T], sink: RecordSink) -> None:
                 send("window", _result(records, sink))
             send("end", None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the parent is gone
+        return  # the parent is gone
     except AttnscopeError as e:
         send("error", (type(e), tuple(ErrorParts(*e.parts))))
     except Exception:

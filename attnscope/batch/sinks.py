@@ -17,7 +17,9 @@ from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, JournalState, Stream, scan
+from attnscope.batch.parquet_sink import ParquetSink, open_tables
 from attnscope.batch.records import Record, arrays_of, encode
 from attnscope.findings.record_parts import PARTS
 
@@ -199,14 +201,15 @@ def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Byte
 
 @contextmanager
 def open_dump(
-    target: Path, *, force: bool, files: FileSystem
-) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink]]":
+    target: Path, *, force: bool, files: FileSystem, settings: Settings | None = None
+) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink | ParquetSink]]":
     """Open a dump for writing, and lock it: a .jsonl file, compressed or not, or a folder where the name has no ending.
 
     Args:
         target: The file or folder; `-` for standard output.
         force: Start over; an existing dump is kept until the first records of the new one are safe.
         files: The system.
+        settings: What the dump keeps; a .parquet folder of tables needs to know.
 
     Raises:
         AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it.
@@ -214,6 +217,10 @@ def open_dump(
     if str(target) == STANDARD_OUTPUT:
         stream = Stream()
         yield stream, JsonlSink(stream)
+        return
+    if target.suffix == ".parquet" and settings is not None:
+        with open_tables(target, settings, force=force, files=files) as (journal, sink):
+            yield journal, sink
         return
     folder = target.is_dir() or not target.suffix
     made = folder and not target.exists()

@@ -29,7 +29,7 @@ from attnscope.findings.tokens import Token
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
 _HINT = "create one with attnscope convert"
-_WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
+WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
@@ -229,7 +229,7 @@ def _check_cells(table: Table) -> None:
     Raises:
         AttnscopeError: A cell is too long.
     """
-    for name in set(_WORDS) & set(table):
+    for name in set(WORDS) & set(table):
         longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
         if len(longest) > _LONGEST:
             row = list(table[name]).index(longest)
@@ -257,7 +257,7 @@ def write_parquet(rows: TableRows, path: Path) -> int:
     from pyarrow import parquet
 
     names = rows.columns
-    schema = pa.schema([(name, _arrow_type(pa, name)) for name in names])
+    schema = pa.schema([(name, arrow_type(pa, name)) for name in names])
     with (
         naming_errors(path),
         open(path, "wb") as file,
@@ -275,8 +275,9 @@ def write_parquet(rows: TableRows, path: Path) -> int:
     return rows.count
 
 
-def _arrow_type(pa: Any, name: str) -> Any:
-    return pa.int64() if name in INTEGERS else pa.string() if name in _WORDS else pa.float32()
+def arrow_type(pa: Any, name: str) -> Any:
+    """Return the type of a column in Arrow."""
+    return pa.int64() if name in INTEGERS else pa.string() if name in WORDS else pa.float32()
 
 
 def read_csv(path: Path) -> TableRows:
@@ -316,7 +317,7 @@ def _may_be_empty(name: str, names: Sequence[str]) -> bool:
     anything else.
     """
     of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
-    return name not in (*INTEGERS, *_WORDS) or name in ("layer", "head", *of_matrices)
+    return name not in (*INTEGERS, *WORDS) or name in ("layer", "head", *of_matrices)
 
 
 def _parquet_parts(path: Path) -> Iterator[Any]:
@@ -338,14 +339,14 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     """Return a column as an array; one of another type is converted where that loses nothing."""
-    column, kind = part.column(name), _arrow_type(pa, name)
+    column, kind = part.column(name), arrow_type(pa, name)
     try:
         found = column.cast(kind)
     except pa.ArrowException as e:
         raise AttnscopeError(f"has type {column.type}, expected {kind}", where=f"{path}: {name}", hint=_HINT) from e
     if found.null_count and not _may_be_empty(name, part.schema.names):
         raise AttnscopeError("contains null", where=f"{path}: {name}", hint=_HINT)
-    if name in _WORDS or (name in INTEGERS and found.null_count):
+    if name in WORDS or (name in INTEGERS and found.null_count):
         return found.to_pylist()
     array = found.to_numpy(zero_copy_only=False)
     if name not in INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
@@ -377,7 +378,7 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
 
 def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
     """Parse a column of text into an array of values."""
-    if name in _WORDS:
+    if name in WORDS:
         return list(cells)
     try:
         return _numbers(name, cells, empty=empty)

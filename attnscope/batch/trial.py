@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, arg
+from attnscope.base.system.forking import fork
 from attnscope.base.system.threads import count_cpus
-from attnscope.batch.blocks import Selection
+from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.header import Grouping, Header
 from attnscope.batch.items import Item
-from attnscope.batch.pool import fork
 from attnscope.batch.windows import TextWorker, WindowComputer
 from attnscope.engines.torch_setup import limit_threads
 
@@ -39,7 +39,7 @@ def check_workers(device: str, old: Header | None) -> None:
 
 
 def choose_workers(
-    work: TextWorker[Any], bounds: Grouping, threads: int | None, items: Selection, holds: int
+    work: TextWorker[Any], bounds: Grouping, threads: int | None, items: SelectedItems, holds: int
 ) -> tuple[int, Grouping]:
     """Return the number of workers, 0 for this process alone, and the bounds with the number of threads.
 

@@ -1,14 +1,15 @@
 """Verify a dump: every checksum and count, the header against the input, and every record against its text."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.blocks import count_selected, select_items
-from attnscope.batch.dump_reader import Dump
+from attnscope.batch.dump_reader import Dump, decoded
 from attnscope.batch.header import Header
+from attnscope.batch.parquet_sink import COMPLETE, manifest_path, part_files, parts_checksum
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record
 
@@ -43,12 +44,14 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
     Raises:
         AttnscopeError: A line, shard or count is wrong, or the dump is of another input.
     """
-    dump = Dump(path)
+    folder = path if path.suffix == ".parquet" and path.is_dir() else None
+    dump = Dump(path if folder is None else manifest_path(folder))
+    records = dump.records() if folder is None else _with_tables(dump, folder)
     facts = dump.header.input
     name = source or facts.name
     if source is None and not Path(name).is_file():
         counts = Counter[str]()
-        for record in dump.records():
+        for record in records:
             counts[record.status] += 1
             on_progress(counts.total(), facts.records)
         return Verified(dump.header, _compared(dump, counts), None)
@@ -62,7 +65,7 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
         total = count_selected(given.costs, settings, dump.header.grouping)
         counts = Counter[str]()
         texts = select_items(given.items(), settings, dump.header.grouping)
-        for record in dump.records():
+        for record in records:
             item = next(texts, None)
             if item is None:
                 raise AttnscopeError(f"has more records than the {total:,} texts of {name}", where=path, hint=_RESTORE)
@@ -73,6 +76,26 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
             message = f"has {counts.total():,} records, but {name} has {total:,} texts"
             raise AttnscopeError(message, where=path, hint=_RESTORE)
     return Verified(dump.header, _compared(dump, counts), name)
+
+
+def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
+    """Yield the records of a manifest, and check the part files that they name.
+
+    Raises:
+        AttnscopeError: A line or a part is damaged, or a part is missing.
+    """
+    last = None
+    for body in dump.record_bodies():
+        record = decoded(body, Record, dump.path)
+        if record.shard is not None and record.shard != last:
+            last, paths = record.shard, part_files(folder, record.shard)
+            if not paths:
+                raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)
+            if parts_checksum(paths) != record.shard_check:
+                raise AttnscopeError(f"the part {record.shard} is damaged", where=folder, hint=_RESTORE)
+        yield record
+    if not (folder / COMPLETE).exists():
+        raise AttnscopeError(f"has no {COMPLETE}", where=folder, hint="run the command that wrote it again")
 
 
 def _same(record: Record, text: tuple[int, int | str, int, str], path: Path) -> None:

@@ -53,9 +53,15 @@ def batch(given: Given) -> None:
     if given.file is None and not given.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = given.file or "-"
-    resumes = _check_ending(given.output)
+    folder = _is_table_folder(given)
+    if given.table and not folder:
+        hint = f"use {arg('output')} dump.parquet/, or attnscope convert later"
+        raise UsageError("applies only to a .parquet folder", where=arg("table"), hint=hint)
+    resumes = folder or _check_ending(given.output)
     if given.status:
-        _print_status(given.output)
+        from attnscope.batch.parquet_sink import manifest_path
+
+        _print_status(manifest_path(given.output) if folder else given.output)
         return
     if given.sbatch is not None:
         _print_script(name, given, resumes=resumes)
@@ -111,6 +117,8 @@ def _check_ending(output: Path) -> bool:
     hint = f"use {', '.join(DUMPS)}, or a name without extension for a folder"
     if found is not None:
         hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{found.ending}"
+        if found.ending == ".parquet":
+            hint += f"; or {output}/ for a folder of tables"
     raise UsageError(f"'{output}' is not a dump format", where=arg("output"), hint=hint)
 
 
@@ -132,6 +140,7 @@ def _order(name: str, given: Given) -> "DumpConfig":
         spans=None if given.spans is None else str(given.spans),
         **_kept(given),
         **{name: getattr(given, name) for name in names},
+        tables=given.table or (),
     )
     run = run_config((), given, pool=None)
     format = given.format if given.chat is None else "jsonl"
@@ -179,6 +188,13 @@ def _kept(given: Given) -> dict[str, Any]:
         "statistics": BRIEF_STATISTICS if brief else None,
         "digits": BRIEF_DIGITS if brief else None,
     }
+
+
+def _is_table_folder(given: Given) -> bool:
+    """Tell whether the output is a folder of tables: `dump.parquet/`, or such a folder that is there."""
+    if given.output.suffix != ".parquet":
+        return False
+    return given.output.is_dir() or any(word.endswith(".parquet/") for word in given.command_line)
 
 
 def _print_status(output: Path) -> None:

@@ -960,6 +960,15 @@ BATCH = (
         complete="files",
         required=True,
     ),
+    Option(
+        "table",
+        OUTPUT,
+        f"Tables of a .parquet folder, separated by commas: {', '.join(table.name for table in _TABLES)}; several "
+        "become subfolders. Default: the first of these that is kept.",
+        arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)),
+        "TABLES",
+        complete=tuple(table.name for table in _TABLES),
+    ),
     Option("strict", OUTPUT, "Stop at the first failed record."),
     Option(
         "max_minutes",

@@ -163,6 +163,14 @@ def run(folder, texts, interruptions, seed):
         same = (folder / "dump.jsonl").read_bytes() == (folder / "alone.jsonl").read_bytes()
         seconds = time.monotonic() - begun
         interrupted = f"{sent['scancel']} scancel and {sent['requeue']} requeues, {submitted} submissions, last {job}"
+        if not same:
+            keep = shutil.copytree(
+                folder,
+                tempfile.mkdtemp(prefix="attnscope-slurm-other-"),
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("*.socket*"),
+            )
+            print(f"see {keep}")
         print(f"8 tasks on 2 nodes, {interrupted}, {seconds:.0f} s: {'the same' if same else 'OTHER'} bytes")
         return same
     finally:

@@ -244,7 +244,7 @@ def test_auto_measures(folder, monkeypatch):
     from msgspec.structs import replace
 
     from attnscope.batch import trial
-    from attnscope.batch.blocks import Selection
+    from attnscope.batch.blocks import SelectedItems
     from attnscope.batch.header import Settings
     from attnscope.batch.reader import InputReader
 
@@ -254,7 +254,7 @@ def test_auto_measures(folder, monkeypatch):
     new = replace(BLOCKS, threads=0)
     with InputReader("texts.txt", None, "text") as given:
         given.facts()
-        items = Selection(given, Settings())
+        items = SelectedItems(given, Settings())
         assert trial.choose_workers(Work(0.01), new, None, items, 200)[0] == 2
         monkeypatch.setattr(trial, "_WORTH", 1e9)
         workers, bounds = trial.choose_workers(Work(0.01), new, None, items, 200)

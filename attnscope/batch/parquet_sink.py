@@ -1,0 +1,275 @@
+"""Write the tables of a dump as folders of .parquet part files, with a manifest beside them that can be resumed.
+
+`dump.parquet/` has nothing but part files, so that every reader opens it as one table, and an empty `_SUCCESS` once it
+is complete. `dump.parquet.manifest.jsonl` is a journal whose records name their part files and checksums. A part is
+whole and safe on disk before the first line that names it, under a name of its own until the manifest has its name.
+"""
+
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import PARQUET, AttnscopeError, arg
+from attnscope.base.system.checksum import crc32
+from attnscope.base.system.file_system import FileSystem
+from attnscope.batch import tables
+from attnscope.batch.file_errors import naming_errors
+from attnscope.batch.header import Settings
+from attnscope.batch.journal import Journal, JournalState
+from attnscope.batch.records import Record, encode
+from attnscope.findings.record_parts import TABLES
+
+MANIFEST, COMPLETE = ".manifest.jsonl", "_SUCCESS"
+_ROWS = 1 << 17  # of a row group
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class _TableFiles:
+    """A window as part files.
+
+    Attributes:
+        name: Name of its part files; None if no text has findings.
+        check: Their checksum.
+        files: Content of the file of each table.
+        lines: New lines of the manifest.
+    """
+
+    name: str | None
+    check: str | None
+    files: list[bytes]
+    lines: list[bytes]
+
+
+class ParquetSink:
+    """Tables in part files, one for each window and table, and everything else in the manifest.
+
+    Args:
+        journal: The manifest, open for writing.
+        folder: The folder of the tables.
+        settings: What the dump keeps; the first of its tables is the only one, unless `tables` names several.
+        files: The system.
+    """
+
+    needs_all_records = whole_windows = True
+
+    def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
+        self._journal, self._folder, self._settings, self._files = journal, folder, settings, files
+        self._kinds = settings.tables or (tables.kind_of(settings, None),)
+        for kind in self._kinds:
+            tables.kind_of(settings, kind)
+        with naming_errors(folder):
+            for place in (folder, *self._folders):
+                files.make_folder(place)
+            (folder / COMPLETE).unlink(missing_ok=True)
+        if not journal.beside:
+            self._place()
+
+    @property
+    def _folders(self) -> list[Path]:
+        """The folder of each table: the whole one if there is one table."""
+        return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
+
+    @property
+    def written(self) -> JournalState:
+        """What was in the dump before."""
+        return self._journal.written
+
+    def copy(self, count: int) -> "Counter[str]":
+        """Copy the next records of the old manifest to the new one and count them by status."""
+        beside, found = self._journal.beside, self._journal.copy(count)
+        self._settle(beside)
+        return found
+
+    def skip(self, count: int) -> None:
+        """Skip the next records, which are written already."""
+        self._journal.skip(count)
+
+    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _TableFiles:
+        """Return a window's part files and lines."""
+        there = [record for record in records if record.status == "ok"]
+        name = check = None
+        files = [self._table(kind, there) for kind in self._kinds] if there else []
+        if there:
+            name, crc = f"{there[0].index:09d}.parquet", 0
+            for data in files:
+                crc = crc32(data, crc)
+            check = f"{crc:08x}"
+        lines = [
+            encode(_line(record, *((name, check) if record.status == "ok" else (None, None))))
+            for record in records[len(records) - new :]
+        ]
+        return _TableFiles(name, check, files, lines)
+
+    def first(self, encoded: _TableFiles, count: int) -> _TableFiles:
+        """Refuse to: a part holds a whole window."""
+        raise NotImplementedError
+
+    def write_encoded(self, encoded: _TableFiles, new: int) -> None:
+        """Write a window's part files and records and make them safe."""
+        beside = self._journal.beside
+        if encoded.name is not None:
+            self.written.shards[encoded.name] = encoded.check
+            for folder, data in zip(self._folders, encoded.files, strict=True):
+                self._write(self._new(folder, encoded.name), data)
+                if not beside:
+                    self._give_name(folder, encoded.name)
+        for line in encoded.lines:
+            self._journal.append(line)
+        self._journal.sync()
+        self._journal.settle(new)
+        self._settle(beside)
+
+    def finish(self) -> None:
+        """Mark the tables as complete."""
+        with naming_errors(self._folder):
+            self._files.close(self._files.open(self._folder / COMPLETE, os.O_WRONLY | os.O_CREAT))
+            self._files.sync_folder(self._folder)
+
+    def _settle(self, beside: bool) -> None:
+        if beside and not self._journal.beside:
+            self._place()
+
+    def _table(self, kind: str, records: list[Record]) -> bytes:
+        """Return a table of some texts as the content of a .parquet file."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        names = tables.columns(kind, self._settings)
+        schema = pa.schema([(name, tables.arrow_type(pa, name)) for name in names])
+        parts = [schema.empty_table()]
+        for record in records:
+            for table in tables.tables(kind, record):
+                cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
+                parts.append(pa.table(cells, schema=schema))
+        content = io.BytesIO()
+        words = [name for name in names if name in tables.WORDS]
+        parquet.write_table(
+            pa.concat_tables(parts).combine_chunks(),
+            content,
+            row_group_size=_ROWS,
+            compression="zstd",
+            use_dictionary=words,
+            write_statistics=True,
+        )
+        return content.getvalue()
+
+    def _new(self, folder: Path, name: str) -> Path:
+        """Return the name of a part that the manifest may not name yet: beside the tables, where no reader looks."""
+        place = "" if folder == self._folder else f"{folder.name}."
+        return self._folder.with_name(f".{self._folder.name}.{place}{name}.new")
+
+    def _write(self, path: Path, data: bytes) -> None:
+        with naming_errors(path):
+            descriptor = self._files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                self._files.write_all(descriptor, data)
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+
+    def _give_name(self, folder: Path, name: str) -> None:
+        with naming_errors(folder):
+            self._files.replace(self._new(folder, name), folder / name)
+            self._files.sync_folder(folder)
+
+    def _place(self) -> None:
+        """Give parts the names that the manifest has for them, and remove those that it does not name.
+
+        Raises:
+            AttnscopeError: A part is missing.
+        """
+        named = self.written.shards
+        for name, check in named.items():
+            new = [self._new(folder, name) for folder in self._folders]
+            if all(path.exists() for path in new) and _crc(new) == check:
+                for folder in self._folders:
+                    self._give_name(folder, name)
+        with naming_errors(self._folder):
+            for path in self._folder.parent.glob(f".{self._folder.name}.*.parquet.new"):
+                self._files.remove(path)
+            for path in [path for folder in self._folders for path in folder.glob("*.parquet")]:
+                if path.name not in named:
+                    self._files.remove(path)
+        check_parts(self._folders, self._journal.path, named)
+
+
+def check_parts(folders: list[Path], manifest: Path, named: Any) -> None:
+    """Refuse to go on if a part that the manifest names is missing.
+
+    Raises:
+        AttnscopeError: It is.
+    """
+    for name in named:
+        for folder in folders:
+            if not (folder / name).is_file():
+                hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
+                raise AttnscopeError(f"the part {folder.name}/{name} is missing", where=manifest, hint=hint)
+
+
+def part_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a part, in the order of the tables."""
+    if (folder / name).is_file():
+        return [folder / name]
+    return [path / name for path in map(folder.joinpath, TABLES) if (path / name).is_file()]
+
+
+def parts_checksum(paths: Sequence[Path]) -> str:
+    """Return the checksum of the files of a part, as the manifest has it."""
+    return _crc(paths)
+
+
+def _crc(paths: Sequence[Path]) -> str:
+    crc = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                crc = crc32(piece, crc)
+    return f"{crc:08x}"
+
+
+def _line(record: Record, part: str | None, check: str | None) -> Record:
+    """Return what the manifest says of a record."""
+    return Record(
+        record.index,
+        record.id,
+        record.line,
+        record.hash,
+        record.status,
+        record.error,
+        record.needs,
+        notes=record.notes,
+        shard=part,
+        shard_check=check,
+    )
+
+
+def manifest_path(folder: Path) -> Path:
+    """Return the manifest of a folder of tables."""
+    return folder.with_name(folder.name + MANIFEST)
+
+
+@contextmanager
+def open_tables(
+    folder: Path, settings: Settings, *, force: bool, files: FileSystem
+) -> Iterator[tuple[Journal, ParquetSink]]:
+    """Open a folder of tables for writing, and lock its manifest.
+
+    Raises:
+        AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it, or the
+            library is missing.
+    """
+    PARQUET.require("a .parquet folder", where=folder)
+    manifest = manifest_path(folder)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise AttnscopeError("exists and is not a folder", where=folder, hint="choose another output")
+    if folder.is_dir() and any(folder.iterdir()) and not manifest.is_file():
+        hint = f"choose a new folder, or restore {manifest.name}"
+        raise AttnscopeError("is a folder with other files", where=folder, hint=hint)
+    with Journal(manifest, force=force, files=files) as journal:
+        yield journal, ParquetSink(journal, folder, settings, files)
