@@ -15,7 +15,7 @@ from attnscope.findings.run import Report
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_limit
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, parse_cut
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.explore.saved import write_report
@@ -146,6 +146,8 @@ class LiveSource:
         long = self._is_long(session, run)
         if long:
             run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
+            # choosing a head takes a pass through all layers: the first head is there long before
+            run = msgspec.structs.replace(run, layer=_named(run.layer), head=_named(run.head))
         else:
             run = msgspec.structs.replace(run, stages=STAGES, query=None)
         run = msgspec.structs.replace(run, top=_RANKS, predict=None, key=None, pool=run.pool if long else None)
@@ -313,6 +315,11 @@ class LiveSource:
 
 def _uncut(variant: Variant) -> Variant:
     return replace(variant, cuts=()) if variant.cuts else variant
+
+
+def _named(numbers: IndexSelection) -> IndexSelection:
+    """Return the layers or heads that were named; the first where the choice was left to us."""
+    return IndexSelection.of([0]) if numbers == AUTO else numbers
 
 
 def _sizes(n_layers: int, n_heads: int) -> tuple[Sequence[Number], Sequence[Number]]:

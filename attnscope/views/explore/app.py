@@ -15,7 +15,7 @@ from textual.widgets import Input
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.heads import HeadsPanel
-from attnscope.views.explore.ink import BOLD, DIM, TITLE, Ink, Line
+from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
 from attnscope.views.explore.overlays import Help, Reader, open_palette
 from attnscope.views.explore.pane import Pane
@@ -23,6 +23,7 @@ from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
+from attnscope.views.spans import Span
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command
 from attnscope.views.walk.keys import ACTIONS, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
@@ -171,7 +172,26 @@ class ExploreApp(App[int], inherit_bindings=False):
         if name == "footer":
             return lambda width, _height: [self._footer(width)]
         panel = self._panels[name]
-        return lambda width, height: panel.draw(self.state, width, height)
+
+        def draw(width: int, height: int) -> list[Line]:
+            skeleton = self._skeleton(name, width, height) if self.state.scene is None else None
+            return panel.draw(self.state, width, height) if skeleton is None else skeleton
+
+        return draw
+
+    def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
+        """Return what is shown before anything has been computed: titles, the text, and how far it is."""
+        ink, state = self.state.ink, self.state
+        lines: list[Line] = [[Segment(f" {_SMALL[name]} ", TITLE)]]
+        if name == "text":
+            text = ink.name(Span(state.source.texts[0], origin="untrusted"))
+            return [[*lines[0], Segment(" ")], *([Segment(line)] for line in wrapped(text, width)[: height - 1])]
+        if name == "matrix" and height > 4:
+            wide = max(0, min(40, width - 4))
+            filled = fit(bar(self.worker.share, wide, ascii=ink.ascii), wide)
+            said = fit(ink.plain(state.status or "starting …"), width - 2)
+            lines += [[], [Segment("  " + said, DIM)], [Segment("  "), Segment(filled, ink.style("good") + BAR)]]
+        return lines
 
     def arrange(self, width: int, height: int) -> None:
         """Show all panels, or on a small terminal the one that keys move in."""

@@ -8,6 +8,7 @@ from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import cut
+from attnscope.views.explore.owned import OwnedCache
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import Scale
@@ -26,7 +27,7 @@ class HeadsPanel:
     left: int = 0
 
     def __post_init__(self) -> None:
-        self._thumbnails: dict[tuple[int, int, int], np.ndarray] = {}
+        self._thumbnails = OwnedCache()
         self._last: tuple[range, range, int, int, int] | None = None
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
@@ -49,8 +50,11 @@ class HeadsPanel:
         title = place.display if place.display != "thumbnails" else "weights"
         head: Line = [Segment(f" {ink.plain(title)} ", TITLE), Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM)]
         numbers = [Segment(" " * label)]
-        for n in heads:
-            numbers.append(Segment(fit(_head(scene.heads[n], wide), wide), BOLD if n == place.spot.head else DIM))
+        step = 1 if wide > 2 or n_heads <= 10 else 2  # numbers of two digits need twice the room
+        for n in heads[::step]:
+            chosen = n <= place.spot.head < n + step
+            shown = place.spot.head if chosen else n
+            numbers.append(Segment(fit(_head(scene.heads[shown], wide), step * wide), BOLD if chosen else DIM))
         drawn = [cut(head, width), cut(numbers, width)]
         for layer in layers:
             drawn += self._layer_lines(state, scene, layer, heads, label, wide, tall)
@@ -116,15 +120,12 @@ class HeadsPanel:
         per_line = 2 if ink.colours and not ink.ascii else 1
         if head is None:
             return [[Segment(("." if ink.ascii else "·") * wide, DIM)] for _ in range(tall)]
-        key = id(head), wide, tall * per_line
-        if key not in self._thumbnails:
-            if len(self._thumbnails) > 5000:
-                self._thumbnails.clear()
+
+        def make() -> np.ndarray:
             cells = thumbnail(head, tall * per_line, wide)
-            self._thumbnails[key] = (
-                np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
-            )
-        found = self._thumbnails[key]
+            return np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+
+        found = self._thumbnails.get(head, (wide, tall * per_line), make)
         lines: list[Line] = []
         for n in range(0, tall * per_line, per_line):
             rows = [found[m].tolist() if m < len(found) else [NONE] * found.shape[1] for m in (n, n + 1)]

@@ -25,6 +25,7 @@ Line = list[Segment]
 PLAIN = Style()
 DIM, BOLD, TITLE = Style(dim=True), Style(bold=True), Style(bold=True, reverse=True)
 CURSOR = Style(bold=True, reverse=True)
+BAR = Style(underline=True)  # under the whole of a bar that is not full yet
 _looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 

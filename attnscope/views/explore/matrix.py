@@ -23,7 +23,7 @@ from attnscope.views.explore.ink import (
     steps,
 )
 from attnscope.views.explore.state import WalkState
-from attnscope.views.numbers import cell_text, digits_for
+from attnscope.views.numbers import Digits, cell_text, digits_for
 from attnscope.views.scales import LogScale
 from attnscope.views.walk.place import Action, Spot
 from attnscope.views.walk.scene import DIFFERENCE, Scene
@@ -40,8 +40,8 @@ _SAYS = {
     DIFFERENCE: "this head − the pinned one",
 }
 _KINDS = {
-    "pooled": "a cell is the largest of {0} × {0}",
-    "map": "map; a cell is the largest of about {0} × {0}, logarithmic",
+    "pooled": "largest of {0} × {0}",
+    "map": "map, logarithmic; largest of {0} × {0}",
     "listed": "listed sources alone; other cells were not saved",
     "missing": "not there",
     "exact": "",
@@ -101,7 +101,7 @@ class MatrixPanel:
         label = _label_width(scene.queries, ink, width)
         room = max(1, width - label)
         if place.digits and zoom == 1:
-            cell, per_line, mode = _digit_width(state, scene), 1, "digits"
+            cell, per_line, mode = state.written(_digits_of)[1], 1, "digits"
         elif not ink.colours:
             cell, per_line, mode = 2, 1, "shades"
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
@@ -188,15 +188,12 @@ def _label_width(axis: Axis, ink: Ink, width: int) -> int:
     return axis.digits + 2 + min(longest, _NAMES, max(4, width // 4)) + 1
 
 
-def _digit_width(state: WalkState, scene: Scene) -> int:
-    head, stage = state.drawn, state.drawn_stage
-    matrix = None if head is None else head.stages.get(stage)
-    if matrix is None:
-        return 6
+def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
+    """Return how the numbers of a matrix are written, and the columns of a cell."""
     digits = digits_for(matrix, 2)
     finite = matrix[np.isfinite(matrix)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else [0.0]
-    return max(4, max(len(digits.text(value)) for value in ends) + 1)
+    return digits, max(4, max(len(digits.text(value)) for value in ends) + 1)
 
 
 def _scroll(first: int, at: int, fits: int, count: int) -> int:
@@ -289,8 +286,7 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
 
 def _digits(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
     ink, head, stage = state.ink, state.drawn, state.drawn_stage
-    matrix = shown.values if head is None or stage not in head.stages else head.stages[stage]
-    digits = digits_for(matrix, 2)
+    digits, _ = state.written(_digits_of)
     found = steps(shown.values, state.scale(shown.kind))
     spot, lines = state.place.spot, []
     for n, row in enumerate(layout.rows):

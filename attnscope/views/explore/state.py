@@ -1,11 +1,15 @@
 """What all panels draw: the place, what the source has there, and what is being computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.views.axes import Axis
 from attnscope.views.explore.ink import Ink
+from attnscope.views.explore.owned import OwnedCache
+from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale, scale_for
 from attnscope.views.walk.cell import difference, strongest_key
 from attnscope.views.walk.place import Action, Begin, Bounds, Place, Spot, apply, fit
@@ -35,10 +39,10 @@ class WalkState:
     begin: Begin | None = None
     status: str = ""
     error: str = ""
-    _scales: dict[object, Scale | LogScale] = field(default_factory=dict)
-    _differences: tuple[object, WalkHead | None] = (None, None)
+    _made: OwnedCache = field(default_factory=OwnedCache)
     _placed: bool = False
     _last_scene: Scene | None = None
+    _last_difference: tuple[WalkHead, OwnedCache] | None = None
 
     def variant(self, spot: Spot | None = None, *, cuts: bool = False) -> Variant:
         """Return the variant of a spot, without what is cut unless asked for."""
@@ -63,9 +67,17 @@ class WalkState:
 
     @property
     def pinned(self) -> WalkHead | None:
-        """What is known of the pinned head."""
+        """What is known of the pinned head; None if its text has other positions than the one that is looked at."""
         pin = self.place.pinned
-        return None if pin is None else self.source.head(self.variant(pin), pin.layer, pin.head)
+        if pin is None:
+            return None
+        there, here = self.source.scene(self.variant(pin)), self.source.scene(self.variant())
+        if there is None or here is None:
+            return None
+        of_there = self._made.get(there, "positions", OwnedCache)
+        if not of_there.get(here, "same", lambda: _same_positions(there, here)):
+            return None
+        return self.source.head(self.variant(pin), pin.layer, pin.head)
 
     @property
     def bounds(self) -> Bounds:
@@ -160,17 +172,18 @@ class WalkState:
     def drawn(self) -> WalkHead | None:
         """The head that the matrix shows; of a comparison, the difference from the pinned one."""
         head, pinned = self.head, self.pinned
-        if self.place.pinned is None or head is None or pinned is None:
+        if self.place.pinned is None or head is None:
             return head
-        return self._difference(head, pinned)
+        return None if pinned is None else self._difference(head, pinned)
 
     def _difference(self, head: WalkHead, pinned: WalkHead) -> WalkHead | None:
-        token = id(head), id(pinned), self.stage
-        if self._differences[0] != token:
+        def make() -> WalkHead | None:
             found = difference(head, pinned, self.stage)
-            shown = None if found is None else replace(head, stages={DIFFERENCE: found}, map=None, sources=None)
-            self._differences = token, shown
-        return self._differences[1]
+            return None if found is None else replace(head, stages={DIFFERENCE: found}, map=None, sources=None)
+
+        if self._last_difference is None or self._last_difference[0] is not head:
+            self._last_difference = head, OwnedCache()  # of one head alone: differences are as large as matrices
+        return self._last_difference[1].get(pinned, self.stage, make)
 
     @property
     def drawn_stage(self) -> str:
@@ -185,28 +198,40 @@ class WalkState:
             return window(scene, WalkHead(0, 0), self.drawn_stage, rows, columns, zoom)
         return window(scene, head, self.drawn_stage, rows, columns, zoom)
 
+    def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
+        """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
+        head, stage = self.drawn, self.drawn_stage
+        if head is None or stage not in head.stages:
+            return Digits(2), 6
+        return self._made.get(head, ("written", stage), lambda: made_of(head.stages[stage]))
+
     def scale(self, kind: str) -> Scale | LogScale:
         """Return the scale of the matrix's colours: of maps, it is logarithmic."""
         head, stage = self.drawn, self.drawn_stage
-        key = id(head), stage, kind == "map"
-        if key not in self._scales:
-            if len(self._scales) > 2000:
-                self._scales.clear()
-            self._scales[key] = self._scale(head, stage, kind)
-        return self._scales[key]
+        if head is None:
+            return Scale(0.0, 1.0, False)
+        return self._made.get(head, (stage, kind == "map"), lambda: self._scale(head, stage, kind))
 
-    def _scale(self, head: WalkHead | None, stage: str, kind: str) -> Scale | LogScale:
-        if kind == "map" and head is not None and head.map is not None:
+    def _scale(self, head: WalkHead, stage: str, kind: str) -> Scale | LogScale:
+        if kind == "map" and head.map is not None:
             return LogScale.of(head.map.weights)
-        if head is not None and stage in head.stages:
+        if stage in head.stages:
             return scale_for(stage, head.stages[stage])
-        if head is not None and head.sources is not None:
+        if head.sources is not None:
             return scale_for(stage, head.sources.measures["weight"])
         return Scale(0.0, 1.0, False)
 
     def wants(self) -> list[Spot]:
         """Return the heads that the screen shows cells of: that of the place, and the pinned one."""
         return [self.place.spot, *([self.place.pinned] if self.place.pinned is not None else [])]
+
+
+def _same_positions(one: Scene, other: Scene) -> bool:
+    """Tell whether the rows and columns of two scenes are the same tokens."""
+    if one is other:
+        return True
+    pairs = ((one.queries, other.queries), (one.keys, other.keys))
+    return all(a.names == b.names and list(a.positions) == list(b.positions) for a, b in pairs)
 
 
 def _numbered(numbers: Sequence[Number], asked: str | None, what: str) -> int | None:

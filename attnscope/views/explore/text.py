@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Line, fit, joined, steps
+from attnscope.views.explore.owned import OwnedCache
 from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Span
@@ -19,13 +20,14 @@ class TextPanel:
     """Draws the text; remembers where each token is."""
 
     _places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    _of_queries: tuple[int, dict[int, int]] = field(default_factory=lambda: (0, {}))
+    _of_queries: OwnedCache = field(default_factory=OwnedCache)
 
     def _passage(self, scene: Scene, query: int) -> int:
         """Return the index of the passage that a query is."""
-        if self._of_queries[0] != id(scene.passages):
-            self._of_queries = id(scene.passages), {p.query: n for n, p in enumerate(scene.passages) if p.query >= 0}
-        return self._of_queries[1].get(query, 0)
+        places = self._of_queries.get(
+            scene, "", lambda: {passage.query: n for n, passage in enumerate(scene.passages) if passage.query >= 0}
+        )
+        return places.get(query, 0)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""

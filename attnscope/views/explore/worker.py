@@ -32,6 +32,9 @@ class Worker:
     Args:
         deliver: Calls a function in the thread of the screen.
         report: Takes, there, what is being done (empty for nothing), and an error.
+
+    Attributes:
+        share: How much of the current step is done, from 0 to 1.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Worker:
         self._stopped = False
         self._cancelled = threading.Event()
         self._last = ""
+        self.share = 0.0
         self._thread = threading.Thread(target=self._work, name="attnscope-walk", daemon=True)
 
     def start(self) -> None:
@@ -125,5 +129,6 @@ class Worker:
         """Show how far it is; raise if it is no longer wanted."""
         if self._cancelled.is_set():
             raise WalkCancelled
+        self.share = done / max(1, total)
         share = f" {100 * done // total} %" if total > 1 else ""
         self._say(f"{what}{share} …")

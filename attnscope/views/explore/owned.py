@@ -1,0 +1,27 @@
+"""Remember what was made of heads and scenes, for as long as they are there."""
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+_MOST = 5000  # entries
+
+
+class OwnedCache:
+    """What was made of objects that cannot be keys of a dict, such as heads: an object that is gone is no key."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, Hashable], tuple[weakref.ref[Any], Any]] = {}
+
+    def get(self, owner: object, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what was made of an object under a key; make it where it has not been."""
+        known = self._made.get((id(owner), key))
+        if known is not None and known[0]() is owner:  # another object may have got its number
+            found: Made = known[1]
+            return found
+        if len(self._made) >= _MOST:
+            self._made.clear()
+        made = make()
+        self._made[id(owner), key] = weakref.ref(owner), made
+        return made
