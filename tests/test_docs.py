@@ -2,7 +2,7 @@
 
 `ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/test_docs.py` rewrites the screens and `docs/screen.svg`; read the
 diff. The Python and SQL of `docs/dumps.md` is run by `tests/batch/test_scripting.py`, that of `docs/python.md` and
-`docs/doctor.md` by tests of their own.
+`docs/doctor.md` by tests of their own, and all of `docs/rxnmapper.md` by `tests/rxnmapper`.
 """
 
 import gzip
@@ -177,6 +177,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
         "doctor.md": {"python"},
         "dumps.md": {"python", "sql"},
         "chats.md": {"json"},
+        "rxnmapper.md": {"bash", "python"},
         "other-engines.md": {"python", "cpp"},
     }.get(page.name, set())
     assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known

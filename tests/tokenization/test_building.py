@@ -207,6 +207,24 @@ def test_a_vocabulary_of_anything_else_is_not_split_as_smiles(tmp_path):
         open_tokenizer(str(tmp_path), {"model_type": "albert"})
 
 
+ESM = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>".split()
+
+
+def test_esm_finds_amino_acids_wherever_they_stand(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(ESM))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
+    reference = transformers.EsmTokenizer.from_pretrained(tmp_path)
+    ours, rng = open_tokenizer(str(tmp_path), {"model_type": "esm"}).tokenizer, random.Random(3)
+    for _ in range(COUNT):
+        parts = rng.choices(
+            [*ESM[4:31], *ESM[4:24], "J", "j", "é", " ", "  ", "\n", "<mask>", "<", "12"], k=rng.randint(1, 40)
+        )
+        text = "".join(parts)
+        if text.strip():
+            assert ids(ours, text) == reference(text)["input_ids"], text
+    assert [token.piece for token in ours.encode("MKT<mask>V")] == ["<cls>", "M", "K", "T", "<mask>", "V", "<eos>"]
+
+
 GEMMA = {
     "add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>",
     "eos_piece": "<eos>", "user_defined_symbols": ["<user>", "<mask>", "\t"],

@@ -286,6 +286,20 @@ def _smiles(sources: Sources) -> Built:
     return Built(_whole(model, special, pre_tokenizer=split, post_processor=template), note)
 
 
+def _esm(sources: Sources) -> Built:
+    """Build EsmTokenizer's: words of the vocabulary wherever they stand, the longest first; other text is unknown."""
+    vocab = _lines(sources.data[VOCAB_TXT], sources.folder / VOCAB_TXT)
+    named = {f"{role}_token": f"<{role}>" for role in ("unk", "pad", "cls", "eos", "mask")}
+    special = sources.special_tokens(named, vocab, VOCAB_TXT)
+    closes = [special.required("eos_token")]
+    template = special.template([special.required("cls_token")], closes, [])
+    words = "|".join(re.escape(word) for word in sorted(vocab, key=len, reverse=True))
+    split = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+    splits = {"type": "Sequence", "pretokenizers": [split, {"type": "WhitespaceSplit"}]}
+    model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
+    return Built(_whole(model, special, pre_tokenizer=splits, post_processor=template))
+
+
 def _bracketed(word: str) -> bool:
     """Tell whether a piece is something other than text, such as `[UNK]` or `<S>`."""
     return (word[:1], word[-1:]) in (("[", "]"), ("<", ">"))
@@ -483,6 +497,7 @@ KINDS = (
     Kind("LlamaTokenizer", _llama, (MODEL,), ("llama", "mistral", "mixtral", "phi3")),
     Kind("GemmaTokenizer", _gemma, (MODEL,), ("gemma2", "gemma3_text", "gemma")),
     Kind("SmilesTokenizer", _smiles, (VOCAB_TXT,), ("albert", "bert", "roberta")),
+    Kind("EsmTokenizer", _esm, (VOCAB_TXT,), ("esm",)),
     Kind("T5Tokenizer", _t5, (SPIECE,), ("t5",)),
     Kind("AlbertTokenizer", _albert, (SPIECE,), ("albert",)),
 )
