@@ -50,6 +50,7 @@ class Tile:
             something.
         workspace: Memory for recorders' own work.
         sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
+        scored: `masked` holds scores; False if weights were given, and it only orders the keys as they do.
         summary: What compiled loops found out about the rows of masked and weights; None where operators made these.
     """
 
@@ -71,6 +72,7 @@ class Tile:
     workspace: Workspace
     sink: Tensor | None = None
     summary: RowSummary | None = None
+    scored: bool = True
 
     def stage(self, name: str) -> Tensor:
         """Return a stage, a contribution or the mask of the tile, by name.

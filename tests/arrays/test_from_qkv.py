@@ -10,7 +10,7 @@ from tests.arrays.drawn import arguments, draw
 STAGES = ("scores", "scaled", "masked", "weights", "output")
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(14))
 def test_every_stage_is_that_of_numpy(seed):
     compare_with_numpy(seed)
 
@@ -102,7 +102,7 @@ def test_a_rotation_is_that_of_transformers():
 
 def test_explain_shows_the_arithmetic_from_queries_and_keys_on():
     rng = np.random.default_rng(5)
-    for seed in range(6):
+    for seed in range(4):
         drawn = draw(rng)
         report = attnscope.from_qkv(**arguments(drawn, rng))
         layer, number = drawn.layers[-1], len(drawn.tokens) - 1

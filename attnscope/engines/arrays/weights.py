@@ -61,6 +61,7 @@ def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengt
             fully_masked=fully_masked if bool(fully_masked.any()) else None,
             workspace=workspace,
             sink=lacking[:, :, q0 : q0 + rows] if has_sink else None,
+            scored=False,
         )
         for recorder in recorders:
             deferred = recorder.update(tile)

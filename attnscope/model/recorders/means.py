@@ -41,12 +41,14 @@ class MeanRowRecorder(BaseRecorder):
         self._n, self._whole = len(self.heads) * n_layers, n_layers > 1
         self._n_keys = sources.real.shape[1]
         self._blocks: dict[int, _MeanRows] = {}
+        self._scored = True
 
     def update(self, tile: Tile) -> Deferred | None:
         """Add the heads of a tile up."""
         overlap = self.overlap(tile)
         if overlap is None:
             return None
+        self._scored = tile.scored
         stages = overlap.cut(tile.weights), overlap.cut(tile.masked)
         sums = [stage.sum(1, keepdim=True) for stage in stages]  # (B, 1, r, k)
         fully_masked = overlap.fully_masked(tile)
@@ -57,7 +59,7 @@ class MeanRowRecorder(BaseRecorder):
         of_block = slice(0, len(self.rows)) if self._whole else rows
         if of_block.start not in self._blocks:
             size = of_block.stop - of_block.start, self._n_keys if self._whole else keys.stop - keys.start
-            self._blocks[of_block.start] = _MeanRows(sums[0], *size)
+            self._blocks[of_block.start] = _MeanRows(sums[0], *size, scored=self._scored)
         block = self._blocks[of_block.start]
         if self._whole:
             block.add(sums, nothing, rows, keys)
@@ -74,7 +76,8 @@ class MeanRowRecorder(BaseRecorder):
 class _MeanRows:
     """Rows of a mean while they are added up; then rows for the statistics, see RowWeights there."""
 
-    def __init__(self, like: Tensor, n_rows: int, n_keys: int) -> None:
+    def __init__(self, like: Tensor, n_rows: int, n_keys: int, *, scored: bool) -> None:
+        self._scored = scored
         shape = (len(like), 1, n_rows, n_keys)
         self.weights, self._masked = like.new_zeros(shape), like.new_zeros(shape)
         self.n_rows, self.seen = n_rows, 0
@@ -100,4 +103,5 @@ class _MeanRows:
 
     def max_score(self) -> Tensor:
         """Return the largest mean score of keys that every head sees; NaN without any."""
-        return finite_scores(self._masked.amax(-1))
+        largest = finite_scores(self._masked.amax(-1))
+        return largest if self._scored else torch.full_like(largest, torch.nan)

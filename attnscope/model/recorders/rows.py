@@ -146,8 +146,9 @@ class _TileRows:
         self._kinds, self._tile, self._same = kinds, tile, same
 
     def max_score(self) -> Tensor:
-        """Return the largest masked score of every row; NaN where no key is allowed."""
-        return finite_scores(self._peaks[0][..., 0])
+        """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
+        largest = finite_scores(self._peaks[0][..., 0])
+        return largest if self._tile.scored else torch.full_like(largest, torch.nan)
 
     @cached_property
     def _peaks(self) -> tuple[Tensor, Tensor]:

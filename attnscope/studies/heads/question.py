@@ -47,6 +47,9 @@ def ask_heads(
         raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
+    if measure == "max_score" and source.stages is not None:
+        hint = f"use {arg('measure', 'entropy')}, or give queries and keys"
+        raise UsageError("given weights come without scores", where=arg("measure", measure), hint=hint)
     run = replace(run, by=measure) if measure in OF_KEYS else run
     texts = plan_texts(replace(run, window=None, pool=None), source)
     rows = [_rows(run, text) for text in texts]
