@@ -286,6 +286,7 @@ class ModelHeadsArguments(CallArguments, total=False):
         filler: The text around the needle, repeated if it is short; None for built-in texts.
         lengths: Tokens of the texts; None for 512 and 1024.
         depths: Shares of the text before the needle; None for 0, 0.1 and so on to 1.
+        pair: The second segment, for an encoder; for several texts, one for each.
     """
 
     needle: str | None
@@ -293,6 +294,7 @@ class ModelHeadsArguments(CallArguments, total=False):
     filler: str | None
     lengths: int | Sequence[int] | None
     depths: float | Sequence[float] | None
+    pair: str | Sequence[str | None] | None
     role: str | Sequence[str] | None
     measure: str | None
     draws: int

@@ -13,6 +13,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sums = Mapping[str, Array]
+OF_PARTS = "spans", "segments"  # what roles are measured on that are shown unasked only if texts are divided
+APART = 4  # sentences between one that is read and the first whose reading counts for `receiver`
+FEWEST_SPANS = 8  # sentences of a text on which `receiver` is measured
 NEAR = 4  # tokens: extent of the local window
 _TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # precedence of roles in the choice of a main role
 
@@ -29,7 +32,7 @@ class HeadRole:
         meaning: How its value is measured.
         source: Who described it.
         measured: On `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens,
-            or from `weights` alone.
+            or from `weights` alone; on `spans` of texts or on two `segments`, if texts have these.
         needs: Sums that it is computed from; see survey.measure.
         compute: Its value from these, (…, layers, heads).
         clear: Values from here on make it the main role of a head.
@@ -142,6 +145,35 @@ HEAD_ROLES = (
         "copying", "V", "#cc3311", "copying",
         "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1.",
         "Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
+    ),
+    HeadRole(
+        "receiver", "E", "#225555", "receiver of sentences",
+        f"Excess kurtosis over sentences of the weight that each receives from sentences {APART} or more behind it.",
+        "Bogdan et al., 2025", "spans", ("receiver", "receivers"), _share("receiver", "receivers"), clear=5.0,
+        rank=None,
+    ),
+    HeadRole(
+        "alignment", "A", "#555522", "alignment of segments",
+        "The second of two segments on the first: share of its weight × sharpness × monotonicity.",
+        "docs/heads.md", "segments", ("alignment", "alignments"), _share("alignment", "alignments"), rank=None,
+    ),
+    HeadRole(
+        "alignment-share", "w", "#555577", "share of alignment",
+        "Mean weight of a token of the second segment on the first.",
+        "docs/heads.md", "segments", ("alignment-share", "alignments"), _share("alignment-share", "alignments"),
+        rank=None,
+    ),
+    HeadRole(
+        "alignment-sharpness", "h", "#775555", "sharpness of alignment",
+        "1 − entropy of that weight within the first segment, divided by the largest possible; averaged by share.",
+        "docs/heads.md", "segments", ("alignment-sharpness", "alignments"),
+        _share("alignment-sharpness", "alignments"), rank=None,
+    ),
+    HeadRole(
+        "alignment-monotonicity", "m", "#557755", "monotonicity of alignment",
+        "Correlation between the place of a token and the mean place that it reads, weighted by share; −1 to 1.",
+        "docs/heads.md", "segments", ("alignment-monotonicity", "alignments"),
+        _share("alignment-monotonicity", "alignments"), rank=None,
     ),
 )  # fmt: skip
 ROLES = {role.name: role for role in HEAD_ROLES}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.findings.head_roles import HEAD_ROLES, main_roles
+from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS, main_roles
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads, MeasuredText, Probes, RoleValues
 from attnscope.findings.run import MaskUse, Provenance
 from tests.helpers.sample_reports import tokens
@@ -16,7 +16,7 @@ def made(layers, heads):
 
 def survey(layers=3, heads=4, roles=None, **facts):
     """Every head has one role; the first have those of HEAD_ROLES in order, then nothing is clear."""
-    kept = [role for role in HEAD_ROLES if roles is None or role.name in roles]
+    kept = [role for role in HEAD_ROLES if (role.measured not in OF_PARTS if roles is None else role.name in roles)]
     values = {}
     for n, role in enumerate(kept):
         value = np.full((layers, heads), 0.02 + 0.01 * n, np.float32)

@@ -10,6 +10,7 @@ from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
 from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
+from attnscope.model.recorders.segments import AlignmentRecorder
 from attnscope.model.recorders.span_tokens import SpanTokens
 from attnscope.model.recorders.spans import SpanRecorder, TokenReading
 from attnscope.model.recorders.sums import (
@@ -24,6 +25,7 @@ from attnscope.model.recorders.top import TopRecorder, strongest
 
 __all__ = [
     "SUM_RECORDERS",
+    "AlignmentRecorder",
     "ColumnRecorder",
     "FindingsRecorder",
     "KeyTokens",

@@ -9,20 +9,26 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.findings.head_roles import HEAD_ROLES, jackknife, main_roles
+from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, jackknife, main_roles
 from attnscope.findings.heads import HeadSurvey, Probes, RoleValues
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
+from attnscope.request.dividing import divide
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.spans import SpanRequest
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
-from attnscope.run.text_plan import TextPlan
+from attnscope.run.text_plan import TextPlan, divide_text
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
 
 if TYPE_CHECKING:
     from attnscope.model.batch import Batch
     from attnscope.studies.heads.measure import ProbePass, Sums, TextPass
+    from attnscope.studies.heads.segments import SegmentPass, Segments
 
+_RECEIVER = "receiver", "receivers"
+_ALIGNMENT = "alignment", "alignment-share", "alignment-sharpness", "alignment-monotonicity", "alignments"
 _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
 
@@ -75,16 +81,25 @@ def survey_heads(
     plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
     model, device = session.load(plans[0], len(plans))
 
-    from attnscope.studies.heads.measure import Sums, copying_scores
+    from attnscope.studies.heads.measure import BLOCKS, Sums, copying_scores
 
     sizes = source.config.n_layers, source.config.n_heads
     sums = Sums(sizes, len(texts), asked.draws if random.probes else 0, max(map(len, texts)))
+    parts = _parts(run, asked, texts)
+    names = (*(_RECEIVER if parts.spans else ()), *(_ALIGNMENT if parts.segments else ()))
+    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in names}
     for number, (plan, one) in enumerate(zip(plans, passes, strict=True), 1):
         batch, engine = prepare(plan, model, device)
         here = one.measured(batch, sizes, random)
+        beside = parts.measured(batch, one.numbers, sizes) if one.of_texts and names else None
         step = f"measuring heads, {number} of {len(plans)}", session.progress
-        forward(plan, batch, engine, here.recorders, step)
+        recorders = {
+            layer: [*some, *(beside.recorders[layer] if beside else ())] for layer, some in here.recorders.items()
+        }
+        forward(plan, batch, engine, recorders, step)
         here.add_to(sums)
+        if beside is not None:
+            beside.add_to(sums)
     if asked.roles is None or "copying" in asked.roles:
         found = copying_scores(engine, sizes)
         if isinstance(found, str):
@@ -95,6 +110,54 @@ def survey_heads(
     made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
     probes = _describe(source, asked, texts, random, shipped=shipped)
     return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles)])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Spans and segments of the texts.
+
+    Attributes:
+        spans: Spans of every text; empty if `receiver` is not measured.
+        segments: Two segments of every text; empty if `alignment` is not measured.
+    """
+
+    spans: list[TextSpans]
+    segments: "list[Segments]"
+
+    def measured(self, batch: "Batch", numbers: Sequence[int], sizes: tuple[int, int]) -> "SegmentPass":
+        """Return the recorders of a batch of texts."""
+        from attnscope.studies.heads.segments import SegmentPass
+
+        spans = [self.spans[number] for number in numbers] if self.spans else None
+        segments = [self.segments[number] for number in numbers] if self.segments else None
+        return SegmentPass(batch, numbers, spans, segments, sizes)
+
+
+def _parts(run: RunConfig, asked: SurveyOptions, texts: Sequence[list[Token]]) -> _Parts:
+    """Divide texts for the roles that need that: into sentences, if `receiver` is asked for and nothing else is said.
+
+    Raises:
+        UsageError: `alignment` is asked for, and a text has neither a pair nor two spans.
+    """
+    from attnscope.studies.heads.segments import segments_of
+
+    named = asked.roles or ()
+    divided = [divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)]
+    segments = [segments_of(tokens, spans) for tokens, spans in zip(texts, divided, strict=True)]
+    if "receiver" in named and all(spans is None for spans in divided):
+        request = SpanRequest("sentences")
+        divided = [divide(text, tokens, request, truncated=True) for text, tokens in zip(run.texts, texts, strict=True)]
+    known_segments = [sides for sides in segments if sides is not None]
+    if any(name.startswith("alignment") for name in named) and len(known_segments) < len(texts):
+        hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
+        raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
+    known = [spans for spans in divided if spans is not None]
+    wanted = asked.roles is None or "receiver" in named
+    aligned = asked.roles is None or any(name.startswith("alignment") for name in named)
+    return _Parts(
+        known if wanted and len(known) == len(texts) else [],
+        known_segments if aligned and len(known_segments) == len(texts) else [],
+    )
 
 
 @dataclass(frozen=True)
@@ -186,7 +249,15 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
 
 def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], list[list[str | None]]]:
     """Return every role that was asked for, and the main role of every head."""
-    kept = [role for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles]
+    kept = [
+        role
+        for role in HEAD_ROLES
+        if (
+            role.measured not in OF_PARTS or role.needs[0] in sums.arrays
+            if asked.roles is None
+            else role.name in asked.roles
+        )
+    ]
     shape = sums.arrays["rows"].shape[1:]
     roles, values = [], {}
     for role in kept:
@@ -219,6 +290,8 @@ def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:
     if worded and all(np.isnan(role.values).all() for role in worded):
         said = _not_measured([role.name for role in worded])
         notes.append(f"{said}: no text has a word after its first two tokens")
+    if any(role.name == "receiver" and np.isnan(role.values).all() for role in asked):
+        notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
     if missed := [role.name for role in asked if sizes.get(role.measured, 1) == 0]:
         notes.append(f"{_not_measured(missed)}: the vocabulary or the longest text of this model is too small")

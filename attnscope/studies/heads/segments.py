@@ -1,0 +1,152 @@
+"""Measure what heads do with parts of texts: which sentences later ones read, and how one segment follows another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.findings.head_roles import APART, FEWEST_SPANS
+from attnscope.findings.spans import TextSpans
+from attnscope.findings.tokens import Token
+from attnscope.model.batch import Batch
+from attnscope.model.recorders import AlignmentRecorder, SpanRecorder
+from attnscope.run.analysis import span_tokens
+
+if TYPE_CHECKING:
+    from attnscope.model.tile import Recorder
+    from attnscope.studies.heads.measure import Sums
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Two segments of a text.
+
+    Attributes:
+        read: Positions of the tokens of the first.
+        reading: Positions of those of the second.
+    """
+
+    read: list[int]
+    reading: list[int]
+
+
+def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | None:
+    """Return the two texts of a pair, or the two spans of a text that has as many; None for neither."""
+    words = [position for position, token in enumerate(tokens) if position and not token.special]
+    if any(tokens[position].segment for position in words):
+        sides = [[position for position in words if tokens[position].segment == side] for side in (0, 1)]
+    else:
+        named = [] if spans is None else _text_spans(spans)
+        sides = [] if spans is None or len(named) != 2 else [spans.tokens(number) for number in named]
+    return Segments(*sides) if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) > 1 else None
+
+
+def _text_spans(spans: TextSpans) -> list[int]:
+    return [number for number, kind in enumerate(spans.kinds) if kind in ("text", "answer")]
+
+
+class SegmentPass:
+    """The recorders of one batch of texts that have spans, or two segments.
+
+    Args:
+        batch: The texts side by side.
+        numbers: Number of each.
+        spans: Spans of each; None for texts without.
+        segments: Two segments of each; None for texts without.
+        sizes: Layers and heads.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        numbers: Sequence[int],
+        spans: Sequence[TextSpans] | None,
+        segments: Sequence[Segments] | None,
+        sizes: tuple[int, int],
+    ) -> None:
+        import torch
+
+        self._numbers, self._spans, self._segments = numbers, spans, segments
+        self._receivers: list[SpanRecorder] = []
+        self._alignments: list[AlignmentRecorder] = []
+        heads, real = range(sizes[1]), batch.tokens.real
+        if spans is not None:
+            tokens = span_tokens(batch, spans)
+            self._receivers = [SpanRecorder(heads, tokens) for _ in range(sizes[0])]
+        if segments is not None:
+            rows, keys = torch.zeros_like(real), torch.zeros_like(real)
+            for text, sides in enumerate(segments):
+                rows[text, sides.reading] = True
+                keys[text, sides.read] = True
+            self._alignments = [AlignmentRecorder(heads, rows, keys) for _ in range(sizes[0])]
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: [*self._receivers[layer : layer + 1], *self._alignments[layer : layer + 1]]
+            for layer in range(sizes[0])
+        }
+
+    def add_to(self, sums: "Sums") -> None:
+        """Add what was recorded."""
+        import torch
+
+        for layer, receiver in enumerate(self._receivers):
+            weights = receiver.compute().cpu().double().numpy()
+            for text, spans in enumerate(self._spans or ()):
+                found = receiver_kurtosis(weights[text], spans)
+                if found is None:
+                    continue
+                known = np.isfinite(found)
+                values = {"receiver": np.where(known, found, 0.0), "receivers": known.astype(np.float64)}
+                for name, value in values.items():
+                    sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
+        for layer, alignment in enumerate(self._alignments):
+            moments = alignment.sums.cpu().double().numpy()
+            for text, sides in enumerate(self._segments or ()):
+                for name, value in alignment_parts(moments[text], len(sides.read)).items():
+                    sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
+
+
+def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
+    """Compute how unevenly later sentences read earlier ones: the excess kurtosis over sentences (Bogdan et al., 2025).
+
+    The score of a sentence is the mean over the sentences at least APART behind it of their weight on one of its
+    tokens.
+
+    Args:
+        weights: Weight between spans of every head, (heads, spans, spans).
+        spans: The spans; those of the text are the sentences.
+
+    Returns:
+        (heads,), NaN where all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
+    """
+    sentences = _text_spans(spans)
+    if len(sentences) < FEWEST_SPANS:
+        return None
+    sizes = np.bincount(spans.of_token, minlength=len(spans.names))[sentences]
+    per_token = np.nan_to_num(weights[:, sentences][:, :, sentences]) / sizes
+    scores = np.stack([per_token[:, at + APART :, at].mean(1) for at in range(len(sentences) - APART)], -1)
+    off = scores - scores.mean(-1, keepdims=True)
+    variance = (off**2).mean(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Array = np.where(variance > 0, (off**4).mean(-1) / variance**2 - 3, np.nan)
+    return found
+
+
+def alignment_parts(moments: Array, n_keys: int) -> dict[str, Array]:
+    """Compute share, sharpness and monotonicity of every head from the sums of an AlignmentRecorder, (heads, 8)."""
+    rows, s, entropy, si, sc, sii, scc, sic = np.moveaxis(moments, -1, 0)
+    total = np.maximum(s, 1e-30)
+    share = s / np.maximum(rows, 1.0)
+    sharpness = np.where(s > 0, 1 - entropy / total / np.log(n_keys), 0.0)
+    spread = np.maximum(sii / total - (si / total) ** 2, 0.0) * np.maximum(scc / total - (sc / total) ** 2, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        monotonicity = np.where(spread > 1e-18, (sic / total - si * sc / total**2) / np.sqrt(spread), 0.0)
+    return {
+        "alignment": share * sharpness * np.maximum(monotonicity, 0.0),
+        "alignment-share": share,
+        "alignment-sharpness": sharpness,
+        "alignment-monotonicity": monotonicity,
+        "alignments": np.ones_like(share),
+    }
