@@ -205,6 +205,7 @@ class Extra:
 PARQUET = Extra("parquet", "pyarrow", "pyarrow")
 FIGURES = Extra("figures", "resvg-py", "resvg_py", "write .svg")
 TUI = Extra("tui", "textual", "textual")
+RAY = Extra("ray", "ray", "ray")
 PANDAS = Extra("pandas", "pandas", "pandas")
 SENTENCEPIECE = Extra(
     "sentencepiece", "sentencepiece", "sentencepiece", f"pass {arg('tokenizer')} with a tokenizer.json"

@@ -11,6 +11,7 @@ from attnscope.base.errors import Exit, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
+from attnscope.cli.batch_progress import progress
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import is_piped, print_notice
 from attnscope.findings.record_parts import EXACT_PARTS
@@ -40,8 +41,6 @@ def batch(given: Given) -> None:
     Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
     command again to resume.
     """
-    from attnscope.cli.batch_progress import progress
-
     if given.file is not None and given.chat is not None:
         raise UsageError(f"FILE and {arg('chat')} cannot be used together", hint="pass one of them")
     if given.chat is not None and given.format not in (None, "jsonl"):
@@ -70,6 +69,9 @@ def batch(given: Given) -> None:
     from attnscope.batch.convert import write_document
     from attnscope.batch.dump import write_dump
 
+    if given.ray is not None:
+        _write_with_ray(order, given, name, resumes=resumes and not folder)
+        return
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the progress bar is gone when it is called
     with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
@@ -212,6 +214,27 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
     if "spans" not in parts and given.query is None and given.key is None and given.hide is None:
         hint = f"add spans to {arg('keep')}"
         raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
+
+
+def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bool) -> None:
+    """Write a dump with actors of Ray.
+
+    Raises:
+        UsageError: The input or output is not one that nodes can share.
+    """
+    from attnscope.batch.ray_shards import RayConfig, write_with_ray
+
+    if name == "-" or not resumes or str(given.output) == "-":
+        what = "standard input" if name == "-" else f"'{given.output}'"
+        hint = "pass FILE on a disk that all nodes share" if name == "-" else "use .jsonl, .jsonl.gz or .jsonl.zst"
+        raise UsageError(f"actors cannot share {what}", where=arg("ray"), hint=hint)
+    cluster = RayConfig(given.ray, given.actors, given.actor_cpus, given.actor_gpus, given.actor_resources)
+    with progress(quiet=given.quiet) as on_progress:
+        summary = write_with_ray(order, cluster, lambda summary, total, nodes: on_progress(summary, total))
+    if not given.quiet:
+        _report(summary, given.output, name)
+    if summary.counts["failed"]:
+        raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
 
 def _print_script(name: str, given: Given, *, resumes: bool) -> None:

@@ -12,6 +12,7 @@ from attnscope.cli.parameters import WORDS
 from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
 from attnscope.cli.usage import extra_arguments
+from attnscope.request.arguments import with_ray_address
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
@@ -59,6 +60,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, refuse further arguments, and add the command to every usage error."""
+        args = with_ray_address(args) if self.name == "batch" else args
         ctx.meta[WORDS] = list(args)
         take_plain_values(self.get_params(ctx))
         try:

@@ -139,6 +139,46 @@ def size(text: Any) -> int:
     return int(count)
 
 
+def amount(option: str) -> Callable[[str], float]:
+    """Return a reader of a number of at least 0, which need not be whole."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < math.inf:
+            raise UsageError(f"must be a number of at least 0, not '{text}'", where=arg(option))
+        return found
+
+    return read
+
+
+def resources(text: str) -> dict[str, float]:
+    """Read amounts of resources by their names, such as `fast=1,disk=0.5`."""
+    read, found = amount("actor_resources"), dict[str, float]()
+    for pair in text.split(","):
+        name, equals, number = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"must be NAME=N, not '{pair}'", where=arg("actor_resources"))
+        found[name] = read(number)
+    return found
+
+
+RAY_ADDRESS = re.compile(r"auto|local|ray://.+|[^=\s]+:\d+")
+
+
+def with_ray_address(words: list[str]) -> list[str]:
+    """Return a command line in which `--ray` has an address: `local` where none was typed."""
+    found = list[str]()
+    for place, word in enumerate(words):
+        found.append(word)
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if word == "--ray" and not RAY_ADDRESS.fullmatch(following):
+            found.append("local")
+    return found
+
+
 def workers(text: str) -> int | Literal["auto"]:
     """Read a number of worker processes, or `auto`."""
     return "auto" if text == "auto" else number(arg("workers"), 1, THREADS)(text)

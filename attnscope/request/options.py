@@ -985,6 +985,17 @@ BATCH = (
         arguments.workers,
         "N|auto",
     ),
+    Option(
+        "ray",
+        OUTPUT,
+        "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, host:port, or without "
+        "an address one that is started here.",
+        metavar="[ADDRESS]",
+    ),
+    number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
+    Option("actor_cpus", OUTPUT, "CPUs of an actor.", arguments.amount("actor_cpus"), "N", "1"),
+    Option("actor_gpus", OUTPUT, "GPUs of an actor.", arguments.amount("actor_gpus"), "N", "0"),
+    Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
     number(
         "sbatch",
         OUTPUT,

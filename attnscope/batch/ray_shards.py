@@ -1,0 +1,224 @@
+"""Write a dump with actors of Ray: each takes a shard at a time, and the driver merges the parts.
+
+The shard with its journal is the unit of work: an actor that is lost, with its node or without, leaves a journal in the
+shared folder from which another one goes on. The number of shards is kept in that folder, so that a run that is started
+again may have another number of actors.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnscope.base.errors import RAY, AttnscopeError
+from attnscope.batch.convert import merge
+from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.formats import ending_of
+from attnscope.batch.parts import gather_parts_of, lines_path, read_part
+from attnscope.batch.summary import Summary
+from attnscope.run.session import Session
+
+_SHARDS_EACH = 4  # shards of an actor: a slow one leaves some to the others
+_MOST = 1000
+_PATIENCE = 60.0  # seconds that a journal may be locked by an actor that is just ending
+_TICK = 0.5
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """How a dump is spread over a cluster.
+
+    Attributes:
+        address: Address of the cluster; `local` for one that is started here.
+        actors: Number of actors; None for as many as the cluster's CPUs (or GPUs) allow.
+        cpus: CPUs of each.
+        gpus: GPUs of each.
+        resources: Other resources of each, by their names.
+    """
+
+    address: str = "local"
+    actors: int | None = None
+    cpus: float = 1
+    gpus: float = 0
+    resources: dict[str, float] | None = None
+
+
+RayProgress = Callable[[Summary, int, int], None]
+
+
+class ShardWriter:
+    """An actor: writes shards, one after the other, with a model that is loaded once."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+
+    def write(self, order: DumpConfig) -> None:
+        """Write one shard, or go on with it.
+
+        Raises:
+            AttnscopeError: It cannot be written.
+        """
+        if self._session is None:
+            from attnscope.batch.reader import InputReader
+
+            def texts() -> Any:
+                with InputReader(order.input, order.format, order.settings.column) as given:
+                    yield from (item.text for item in given.items() if item.text is not None)
+
+            self._session = Session(texts())
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                write_dump(order, lambda summary, total: None, session=self._session)
+                return
+            except AttnscopeError as e:
+                if "another process is writing" not in e.parts.message or time.monotonic() > until:
+                    raise
+                time.sleep(1)
+
+
+class _LineCounter:
+    """Counts the lines of files that grow."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths, self._places = paths, dict.fromkeys(paths, 0)
+        self._lines = dict.fromkeys(paths, 0)
+
+    def records(self) -> int:
+        """Return how many records there are, about: the header and the end are lines, too."""
+        for path in self._paths:
+            if not path.exists():
+                continue
+            with open(path, "rb") as file:
+                file.seek(self._places[path])
+                while piece := file.read(_PIECE):
+                    self._lines[path] += piece.count(b"\n")
+                    self._places[path] += len(piece)
+        return sum(max(0, lines - 1) for lines in self._lines.values())
+
+
+def parts_folder(output: Path) -> Path:
+    """Return the folder of the parts of a dump."""
+    return output.with_name(f"{output.name}.parts")
+
+
+def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgress) -> Summary:
+    """Write a dump with actors of Ray, or resume one.
+
+    Args:
+        order: The request; its output is a file of lines or a folder on a disk that all nodes share.
+        config: The cluster.
+        on_progress: Called with how far it is, how many records there will be (0 if unknown), and the number of nodes.
+
+    Raises:
+        AttnscopeError: Ray is not installed or not there, or a shard cannot be written.
+    """
+    RAY.require("--ray")
+    import ray
+
+    folder = parts_folder(order.output)
+    if order.output.exists() and not order.force and not folder.exists():
+        part = read_part(order.output)
+        if part.end is not None:
+            summary = Summary(resumed=part.end.records)
+            summary.counts.update(ok=part.end.ok, skipped=part.end.skipped, failed=part.end.failed)
+            return summary
+    if order.force and folder.exists():
+        shutil.rmtree(folder)
+    started = not ray.is_initialized()
+    if started:
+        address = None if config.address == "local" else config.address
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as e:
+            found = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
+            raise AttnscopeError(found, hint="start one with ray start --head, or leave the address out") from e
+    try:
+        summary = _write_shards(ray, order, config, folder, on_progress)
+    finally:
+        if started:
+            ray.shutdown()
+    return summary
+
+
+def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress) -> Summary:
+    free = ray.cluster_resources()
+    each = free.get("GPU", 0) / config.gpus if config.gpus else free.get("CPU", 1) / max(config.cpus, 1e-3)
+    actors = config.actors or max(1, int(each))
+    count = _shard_count(folder, actors)
+    parts = [_part(folder, order.output, number, count) for number in range(1, count + 1)]
+    options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
+    remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
+    waiting = [number for number, path in enumerate(parts, 1) if not _finished(path)]
+    free_actors = [remote.remote() for _ in range(min(actors, len(waiting)))]
+    counter, summary = _LineCounter([lines_path(path) for path in parts]), Summary()
+    summary.workers, summary.resumed = actors, counter.records()
+    running: dict[Any, tuple[Any, int]] = {}
+    while waiting or running:
+        while waiting and free_actors:
+            actor, number = free_actors.pop(), waiting.pop(0)
+            settings = msgspec.structs.replace(order.settings, shard=(number, count))
+            shard = replace(
+                order,
+                output=parts[number - 1],
+                settings=settings,
+                force=False,
+                workers=0,
+                run=msgspec.structs.replace(order.run, threads=order.run.threads or 1),
+            )
+            running[actor.write.remote(shard)] = actor, number
+        done, _ = ray.wait(list(running), timeout=_TICK)
+        for task in done:
+            actor, number = running.pop(task)
+            try:
+                ray.get(task)
+                free_actors.append(actor)
+            except ray.exceptions.RayActorError:  # it is gone for good: another one goes on from its journal
+                waiting.insert(0, number)
+                free_actors.append(remote.remote())
+            except ray.exceptions.RayTaskError as e:
+                if isinstance(e.cause, AttnscopeError):
+                    raise e.cause from e
+                raise
+        summary.computed = max(0, counter.records() - summary.resumed)
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        on_progress(summary, _total(parts), nodes)
+    end = merge(parts, order.output, force=order.force or order.output.exists())
+    summary.counts.update(ok=end.ok, skipped=end.skipped, failed=end.failed)
+    shutil.rmtree(folder)
+    return summary
+
+
+def _shard_count(folder: Path, actors: int) -> int:
+    """Return the number of shards: that of the run that began, if there is one."""
+    note = folder / "shards"
+    if note.is_file():
+        return int(note.read_text())
+    count = min(_MOST, _SHARDS_EACH * actors)
+    folder.mkdir(exist_ok=True)
+    temporary = folder / ".shards"
+    temporary.write_text(str(count))
+    temporary.replace(note)
+    return count
+
+
+def _part(folder: Path, output: Path, number: int, count: int) -> Path:
+    return folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending_of(output)}"
+
+
+def _finished(path: Path) -> bool:
+    return path.exists() and read_part(path).end is not None
+
+
+def _total(parts: Sequence[Path]) -> int:
+    begun = [path for path in parts if path.exists()]
+    try:
+        return gather_parts_of(begun[:1]).total if begun else 0
+    except AttnscopeError:
+        return 0
