@@ -166,6 +166,29 @@ def check_output(order: DumpConfig) -> None:
                 raise AttnscopeError("is an input of this command", where=path, hint="choose another output")
 
 
+def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:
+    """Open a model for texts that come from no file and go to no dump.
+
+    Args:
+        settings: What to keep.
+        run: Model, mask and machine.
+        session: Has the model open, or opens it.
+
+    Returns:
+        What looks into texts, bounds of its groups and windows, and how many numbers of a text fit into memory.
+
+    Raises:
+        AttnscopeError: The model cannot be read, or does not fit.
+    """
+    run = run_config(settings, run)
+    source = session.source(run)
+    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
+    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
+    cuts = count_units(run, source) if "effects" in settings.keep else 0
+    bounds = replace(bounds, window_tokens=_window_tokens(source, model.device.type, cuts)[1])
+    return model, replace(bounds, threads=limit_threads(run.threads or 0)), holds
+
+
 def _load(
     order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> tuple[ModelWorker, Header, int, int]:

@@ -55,6 +55,11 @@ def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:16]
 
 
+def text_item(index: int, text: str) -> Item:
+    """Return the item of a text that comes from no file."""
+    return _text_item(index, index + 1, "row", {"text": text}, {})
+
+
 def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
     text = TextInput(
         values["text"], values.get("pair"), values.get("context"), f"{name}:{line}", chat=values.get("chat")

@@ -6,8 +6,10 @@ again may have another number of actors.
 """
 
 import logging
+import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,13 +51,18 @@ class RayConfig:
     resources: dict[str, float] | None = None
 
 
-RayProgress = Callable[[Summary, int, int], None]
+RayProgress = Callable[[Summary, int], None]
 
 
 class ShardWriter:
-    """An actor: writes shards, one after the other, with a model that is loaded once."""
+    """An actor: writes shards, one after the other, with a model that is loaded once.
 
-    def __init__(self) -> None:
+    Args:
+        folder: The working folder of the driver, to which the names of its files are relative.
+    """
+
+    def __init__(self, folder: str) -> None:
+        os.chdir(folder)
         self._session: Session | None = None
 
     def write(self, order: DumpConfig) -> None:
@@ -114,7 +121,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
     Args:
         order: The request; its output is a file of lines or a folder on a disk that all nodes share.
         config: The cluster.
-        on_progress: Called with how far it is, how many records there will be (0 if unknown), and the number of nodes.
+        on_progress: Called with how far it is, and how many records there will be (0 if unknown).
 
     Raises:
         AttnscopeError: Ray is not installed or not there, or a shard cannot be written.
@@ -156,7 +163,7 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
     waiting = [number for number, path in enumerate(parts, 1) if not _finished(path)]
-    free_actors = [remote.remote() for _ in range(min(actors, len(waiting)))]
+    free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
     counter, summary = _LineCounter([lines_path(path) for path in parts]), Summary()
     summary.workers, summary.resumed = actors, counter.records()
     running: dict[Any, tuple[Any, int]] = {}
@@ -179,18 +186,20 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
             try:
                 ray.get(task)
                 free_actors.append(actor)
+                end = read_part(parts[number - 1]).end
+                summary.counts["failed"] += 0 if end is None else end.failed
             except ray.exceptions.RayActorError:  # it is gone for good: another one goes on from its journal
                 waiting.insert(0, number)
-                free_actors.append(remote.remote())
+                free_actors.append(remote.remote(os.getcwd()))
             except ray.exceptions.RayTaskError as e:
                 if isinstance(e.cause, AttnscopeError):
                     raise e.cause from e
                 raise
         summary.computed = max(0, counter.records() - summary.resumed)
-        nodes = sum(node["Alive"] for node in ray.nodes())
-        on_progress(summary, _total(parts), nodes)
-    end = merge(parts, order.output, force=order.force or order.output.exists())
-    summary.counts.update(ok=end.ok, skipped=end.skipped, failed=end.failed)
+        summary.nodes = sum(node["Alive"] for node in ray.nodes())
+        on_progress(summary, _total(parts))
+    whole = merge(parts, order.output, force=order.force or order.output.exists())
+    summary.counts = Counter(ok=whole.ok, skipped=whole.skipped, failed=whole.failed)
     shutil.rmtree(folder)
     return summary
 

@@ -40,6 +40,7 @@ class Summary:
         started: When the run began, on the monotonic clock.
         slowest: The texts that took longest, the slowest first.
         workers: Processes that compute; 0 for this one.
+        nodes: Machines of a cluster that take part; 0 for this one alone.
         stopped: The run ended early, since its time was over; the same command goes on.
     """
 
@@ -51,6 +52,7 @@ class Summary:
     started: float = field(default_factory=time.monotonic)
     slowest: list[SlowText] = field(default_factory=list)
     workers: int = 0
+    nodes: int = 0
     stopped: bool = False
 
     @property

@@ -230,7 +230,7 @@ def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bo
         raise UsageError(f"actors cannot share {what}", where=arg("ray"), hint=hint)
     cluster = RayConfig(given.ray, given.actors, given.actor_cpus, given.actor_gpus, given.actor_resources)
     with progress(quiet=given.quiet) as on_progress:
-        summary = write_with_ray(order, cluster, lambda summary, total, nodes: on_progress(summary, total))
+        summary = write_with_ray(order, cluster, on_progress)
     if not given.quiet:
         _report(summary, given.output, name)
     if summary.counts["failed"]:

@@ -36,7 +36,8 @@ def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
 
     def on_progress(summary: "Summary", total: int) -> None:
         bad = summary.counts["failed"]
-        failed = f"{bad:,} failed" if bad else ""
+        nodes = f"{summary.nodes} nodes" if summary.nodes else ""
+        failed = " · ".join(filter(None, [nodes, f"{bad:,} failed" if bad else ""]))
         bar.update(task, completed=summary.reached, total=total, rates=summary.rates, failed=failed)
 
     with cursor_kept(bar.stop):
