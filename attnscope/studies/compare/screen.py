@@ -14,6 +14,7 @@ from attnscope.findings.run import HeadReport, TextReport, selection_name
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.diagnosis_screen import present_diagnosis
+from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import Listing, head_numbers, strongest
 from attnscope.studies.screens.contributors import LITTLE
@@ -75,6 +76,7 @@ def present_comparison(
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
+    yield from compare_spans(comparison, settings, heat=heat)
     printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]

@@ -1,0 +1,77 @@
+"""Weights between the spans of two sides, and their difference: spans are paired by name, whatever their order."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.compare import Comparison, Side
+from attnscope.findings.run import TextReport
+from attnscope.studies.screens.spans import MOST, mean_weights
+from attnscope.views.axes import Axis
+from attnscope.views.numbers import digits_for, texts
+from attnscope.views.parts import GAP, HeatGrid, Matrices, Panel, ViewPart, paragraph
+from attnscope.views.scales import scale_for
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, ours, untrusted
+
+
+def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
+    """Present the matrices of spans of every side beside the first's; nothing if a side has none."""
+    first, *others = comparison.sides
+    for side in others:
+        for text, other in zip(first.report.texts, side.report.texts, strict=False):
+            if text.spans is not None and other.spans is not None:
+                yield from _compare(first, side, (text, other), settings, heat=heat)
+
+
+def _compare(
+    first: Side, second: Side, reports: tuple[TextReport, TextReport], settings: DisplaySettings, *, heat: bool
+) -> Iterator[ViewPart]:
+    """Present the spans that two texts share by name."""
+    spans = [text.spans for text in reports if text.spans is not None]
+    names = [[*each.text.names] for each in spans]
+    shared = [name for name in names[0] if name in names[1]]
+    if not shared:
+        return
+    places = [[own.index(name) for name in shared] for own in names]
+    before, after = (
+        mean_weights(each, None)[0][np.ix_(at, at)].astype(np.float32) for each, at in zip(spans, places, strict=True)
+    )
+    moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
+    kept = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
+    shown = [shared[n] for n in kept]
+    before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
+    n_heads = spans[0].weights.shape[0] * spans[0].weights.shape[1]
+    said = f"  paired by name; mean of all {n_heads} heads of the row's weight on the column's"
+    left_out = f"; the {MOST} of {len(shared)} whose weights moved most" if len(shown) < len(shared) else ""
+    yield GAP
+    yield paragraph((Span("spans", "title"), Span(f"{said}{left_out}", "dim")))
+    for side, own, other in ((first, names[0], names[1]), (second, names[1], names[0])):
+        if alone := [name for name in own if name not in other]:
+            pieces = untrusted(", ".join(alone))
+            yield paragraph((*ours("only in ", "dim"), *untrusted(side.label), *ours(": ", "dim"), *pieces))
+    panels = [
+        _panel("weights", untrusted(first.label), before, shown, settings),
+        _panel("weights", untrusted(second.label), after, shown, settings),
+        _panel(
+            "difference",
+            (*untrusted(second.label), Span(" − "), *untrusted(first.label)),
+            after - before,
+            shown,
+            settings,
+        ),
+    ]
+    yield HeatGrid(panels) if heat else Matrices(panels)
+
+
+def _panel(stage: str, title: Spans, matrix: Matrix, names: Sequence[str], settings: DisplaySettings) -> Panel:
+    masked = [bool(none) for none in np.isnan(matrix).all(1)]
+    digits = digits_for(matrix, max(settings.precision, 1))
+    spans, outside = [Span(name, origin="untrusted") for name in names], [name.startswith("(") for name in names]
+    rows, columns = (Axis(kind, range(len(names)), spans, outside, len(names)) for kind in ("query", "key"))
+    said = ours(stage)
+    return Panel(
+        stage, title, matrix, texts("weights", matrix, masked, digits), rows, columns, scale_for(stage, matrix), digits,
+        masked, said, said,
+    )  # fmt: skip
