@@ -66,7 +66,7 @@ def _compare(
 
 
 def _panel(stage: str, title: Spans, matrix: Matrix, names: Sequence[str], settings: DisplaySettings) -> Panel:
-    masked = [bool(none) for none in np.isnan(matrix).all(1)]
+    masked = [bool(np.isnan(row).all()) for row in matrix]
     digits = digits_for(matrix, max(settings.precision, 1))
     spans, outside = [Span(name, origin="untrusted") for name in names], [name.startswith("(") for name in names]
     rows, columns = (Axis(kind, range(len(names)), spans, outside, len(names)) for kind in ("query", "key"))
