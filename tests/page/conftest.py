@@ -13,7 +13,7 @@ def find_browser():
     return os.environ.get("ATTNSCOPE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must not outlive these tests
 def chromium():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra test)")
     path = find_browser()

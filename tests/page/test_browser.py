@@ -22,13 +22,13 @@ from attnscope.views.spelling import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers
 from attnscope.views.walk.scene import Variant
 from tests.helpers.sample_reports import HOSTILE, report, text_report, tokens
-from tests.page.test_page import COMMANDS
+from tests.page.test_page import COMMANDS, TEXT
 from tests.page.walking import number, read_places
 
 WEB = Path(__file__).parent.parent.parent / "web"
 SHORT = "The bank by the river was steep , so they walked"
 LONG = " ".join(["the river ran past an old bank while committees argued about money and water"] * 8)
-CASES = 100  # of each page
+CASES = 100  # of each page: 200 in all
 DECIMALS = {"weight": 3, "distance": 1}
 MORE_HOSTILE = [
     *("</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)", "&lt;b&gt;", "${alert(1)}", "]]>", "<!--"),
@@ -240,3 +240,30 @@ def test_a_figure_is_saved_as_svg(open_page, pages, tmp_path):
     assert svg.count("<rect") >= len(pages["short"][1].texts[0].tokens) ** 2
     assert "river" in svg
     assert json.dumps(svg)
+
+
+def test_a_page_of_the_first_version_still_opens(open_page):
+    found = sorted((Path(__file__).parent / "fixtures").glob("*.html"))
+    assert found
+    for path in found:
+        (seen,) = read_places(open_page(path).page, ["#head=L2H0&query=1&key=4&stage=weights"])
+        assert seen["cell"] == "1 bank → 4 river: 0.96797645"
+        assert seen["arithmetic"] == "→ 4 riverq·k 16.94 × 0.144 = 2.45 → e^2.45 / Σ = 0.97"
+
+
+def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
+    page_path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (page_path, exact):
+        every = ["--layer", "all", "--head", "all"] if output is exact else []
+        assert main(["compare", TEXT, "-o", str(output), "--quiet", *every]) == 0
+    changes = json.loads(exact.read_text())["changes"][0]["heads"]
+    page = open_page(page_path).page
+    draw = random.Random(5)
+    for change in draw.sample(changes, 8):
+        query, key = draw.randrange(5), draw.randrange(5)
+        read_places(page, [f"#head={change['first']}&query={query}&key={key}&stage=weights"])
+        cells = page.locator(".matrix-panel p.cell").all_text_contents()
+        assert len(cells) == 3
+        first, second, difference = (number(cell.rsplit(": ")[-1]) for cell in cells)
+        assert difference == pytest.approx(change["difference"][query][key], abs=2e-7)
+        assert second - first == pytest.approx(difference, abs=2e-7)

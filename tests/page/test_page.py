@@ -2,6 +2,8 @@
 
 import json
 import re
+import tempfile
+import webbrowser
 from base64 import b64encode
 from hashlib import sha256
 
@@ -61,3 +63,48 @@ def test_untrusted_text_is_data(tmp_path):
     text = json.dumps(page.header, ensure_ascii=False)
     assert "</script><img src=x onerror=alert(1)>\\\\x1b\\\\u202e" in text
     assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_a_dump_becomes_a_page(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("The bank by the river\nShe sat by the bank\n", encoding="utf-8")
+    dump, path = tmp_path / "dump.jsonl", tmp_path / "page.html"
+    assert main(["batch", str(texts), "-o", str(dump), "--quiet"]) == 0
+    assert main(["convert", str(dump), str(path), "--quiet"]) == 0
+    page = read_page(path)
+    (walk,) = page.of_kind("walk")
+    records = [json.loads(line) for line in dump.read_text(encoding="utf-8").splitlines()[1:-1]]
+    assert len(walk["texts"]) == len(records) == 2
+    for scene, record in zip(walk["scenes"], records, strict=True):
+        assert scene["queries"]["names"] == [token["text"] for token in record["tokens"]]
+        (group,) = scene["groups"]
+        weights = np.moveaxis(page.numbers(group["measures"]["weight"]), 0, 2)
+        np.testing.assert_array_equal(weights, np.array(record["top"]["weight"], np.float32))
+        np.testing.assert_array_equal(np.moveaxis(page.raw(group["places"]), 0, 2), record["top"]["keys"])
+        entropy = page.numbers(group["statistics"]["entropy"])
+        np.testing.assert_array_equal(entropy, np.array(record["rows"]["entropy"], np.float32))
+    assert main(["convert", str(dump), str(path), "--quiet"]) == 1  # it exists
+
+
+def test_open_shows_a_page_in_the_browser(monkeypatch, tmp_path, capsys):
+    opened = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+    assert main(["run", TEXT, "--open"]) == 0
+    (path,) = tmp_path.rglob("run.html")
+    assert opened == [path.as_uri()]
+    named = tmp_path / "named.html"
+    assert main(["run", TEXT, "-o", str(named), "--open"]) == 0
+    assert opened[1:] == [named.as_uri()]
+    assert main(["run", TEXT, "-o", str(tmp_path / "named.json"), "--open"]) == 2
+    assert "--open: .json is no page" in capsys.readouterr().err
+
+
+def test_spans_and_every_head_are_on_a_page(tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", "It rained. She went home.", "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
+    page = read_page(path)
+    kinds = [node["k"] for node in page.nodes]
+    assert "matrices" in kinds[: kinds.index("walk")]
+    (scene,) = page.of_kind("walk")[0]["scenes"]
+    assert [unit["name"] for unit in scene["units"]] == [f"L{n}H{m}" for n in range(4) for m in range(4)]

@@ -11,6 +11,7 @@ from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
 from attnscope.studies.screens.header import notes, report_header, text_header, unknown_words
+from attnscope.studies.screens.spans import present_spans
 from attnscope.views.parts import GAP, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import RankedSources, Scene, WalkHead
@@ -31,6 +32,9 @@ def present_page(report: Report, summary: Report | None, settings: DisplaySettin
     yield from report_header(report, settings, labelled=True)
     for text in report.texts:
         yield text_header(text, len(report.texts), settings)
+    for text in report.texts:
+        if text.spans is not None:
+            yield from present_spans(text, text.spans, settings, heat=True)
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
@@ -50,7 +54,7 @@ def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
             from attnscope.studies.screens.predictions import continuation
 
             yield from continuation(text)
-        if text.predictions:
+        if text.predictions and not text.heads:  # a walk has them
             from attnscope.studies.screens.predictions import predictions
 
             yield from predictions(report, text)
