@@ -109,7 +109,7 @@ def from_qkv(
         k: Keys in the same form; the number of query heads is a multiple of theirs.
         v: Values likewise; None if they are unknown.
         mask: Which keys a query may see: an expression such as `causal` or `causal+window:4`, or a boolean matrix
-            (queries, keys).
+            (queries, keys) or (heads, queries, keys).
         scale: Factor on q·k; None for 1/√width.
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         window: Number of keys that a query sees at most, itself included; None for no such limit.

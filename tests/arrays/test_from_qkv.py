@@ -78,6 +78,14 @@ def test_a_boolean_or_additive_mask_and_a_mask_by_layer():
     added = torch.where(torch.tensor(allowed), 0.0, torch.finfo(torch.bfloat16).min).to(torch.bfloat16)
     for same in (added[None, None], np.where(allowed, 0, -np.inf)):
         np.testing.assert_array_equal(attnscope.from_qkv(q, k, mask=same).weights, expected.weights)
+    each = np.stack([allowed, np.tri(6, dtype=bool)])
+    by_head = attnscope.from_qkv(q, k, mask=each)
+    np.testing.assert_array_equal(by_head.weights[0, 0], expected.weights[0, 0])
+    np.testing.assert_array_equal(by_head.weights[0, 1], attnscope.from_qkv(q, k).weights[0, 1])
+    every = attnscope.from_qkv(q, k, mask="bidirectional")
+    function = every.inspect(mask=lambda b, h, i, j: (j <= i) | (h == 0), layer=0, head="all")
+    np.testing.assert_array_equal(function.weights[0, 0], every.weights[0, 0])
+    np.testing.assert_array_equal(function.weights[0, 1], by_head.weights[0, 1])
     by_layer = attnscope.from_qkv([q, q], [k, k], mask=["causal", "causal+window:2"])
     window = attnscope.from_qkv([q, q], [k, k], window={1: 2})
     np.testing.assert_array_equal(by_layer.weights, window.weights)
@@ -153,8 +161,8 @@ def test_heads_and_other_views_of_given_arrays():
 
 def test_arrays_of_jax_are_its_own_softmax():
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    keys = jax.random.split(jax.random.PRNGKey(0), 3)
-    q, k, v = (jax.random.normal(key, (5, 2, 8)) for key in keys)  # (tokens, heads, width), as jax.nn takes them
+    sides = np.random.default_rng(0).normal(size=(3, 5, 2, 8)).astype(np.float32)
+    q, k, v = map(jax.numpy.asarray, sides)  # (tokens, heads, width), as jax.nn takes them
     output = jax.nn.dot_product_attention(q, k, v, is_causal=True)
     report = attnscope.from_qkv(q, k, v, layout="tokens,heads,width", stages=("weights", "output"))
     np.testing.assert_allclose(report.output[0], np.asarray(output).transpose(1, 0, 2), atol=2e-6)

@@ -219,7 +219,8 @@ def _assemble(
         if first.width != first.rows // (first.texts or 1) or longest > first.width:
             found = f"has {first.rows // (first.texts or 1)} queries and {first.width} keys"
             raise AttnscopeError(found, where=next(iter(packed)), hint="give a weight for every pair of tokens")
-    mask, matrices, windows = _mask(values.get("mask"), layers, [end - start for start, end in ranges], weights=weights)
+    lengths = [end - start for start, end in ranges]
+    mask, matrices, windows = _mask(values.get("mask"), layers, lengths, sizes.heads, weights=weights)
     settings = layer_settings({key: values.get(key) for key in NAMES}, layers, sizes.heads)
     if any(window is not None for window in windows.values()):
         if values.get("window") is not None:
@@ -299,7 +300,7 @@ def _spell(shape: PackedShape) -> str:
 
 
 def _mask(
-    given: Any, layers: Sequence[int], lengths: Sequence[int], *, weights: bool
+    given: Any, layers: Sequence[int], lengths: Sequence[int], heads: int, *, weights: bool
 ) -> tuple[str, dict[str, Any], dict[int, int | None]]:
     """Return the mask that layers share, the matrices that it names, and the window of each layer."""
     if weights:
@@ -320,7 +321,10 @@ def _mask(
                 f"has {len(given)} values for {len(layers)} layers", where="mask", hint="give one for each"
             )
         return (*_shared({n: require_expression(m, "mask") for n, m in zip(layers, given, strict=True)}),)
-    matrix = _matrix(given, lengths)
+    if callable(given) and not hasattr(given, "__array__"):
+        hint = "pass it to inspect(mask=…) of the result, with the arrays' own mask here"
+        raise AttnscopeError("a function cannot be the mask of given arrays", where="mask", hint=hint)
+    matrix = _matrix(given, lengths, heads)
     name = f"array:{hashlib.sha256(matrix.tobytes()).hexdigest()[:8]}"
     return name, {name: matrix}, {}
 
@@ -330,8 +334,11 @@ def _shared(masks: Mapping[int, str]) -> tuple[str, dict[str, Any], dict[int, in
     return mask, {}, windows
 
 
-def _matrix(given: Any, lengths: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Return a boolean matrix (queries, keys), also of one that is added to scores: 0 where allowed, else −inf."""
+def _matrix(given: Any, lengths: Sequence[int], heads: int) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return a boolean matrix (queries, keys) or (heads, queries, keys).
+
+    Also of one that is added to scores: 0 where allowed, else −inf.
+    """
     array = given.detach().cpu() if hasattr(given, "detach") else given
     array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
     if array.dtype.kind == "f":
@@ -342,10 +349,11 @@ def _matrix(given: Any, lengths: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.
         array = allowed
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]
-    if array.dtype != np.bool_ or array.ndim != 2:
+    per_head = array.ndim == 3 and array.shape[0] == heads
+    if array.dtype != np.bool_ or not (array.ndim == 2 or per_head):
         hint = "pass an expression such as causal, or a boolean matrix (queries, keys)"
         raise AttnscopeError(f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint)
-    if set(lengths) != {len(array)} or array.shape[0] != array.shape[1]:
+    if set(lengths) != {array.shape[-1]} or array.shape[-2] != array.shape[-1]:
         found = (
             f"has shape {list(array.shape)}, but the texts have {', '.join(map(str, sorted(set(lengths))[:8]))} tokens"
         )
