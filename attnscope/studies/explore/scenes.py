@@ -166,7 +166,12 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
 def ranked_sources(top: Top) -> RankedSources:
     """Return the strongest sources of every query."""
     measures = {"weight": top.weight, "value": top.value, "projected": top.projected}
-    known = {name: numbers for name, numbers in measures.items() if numbers is not None}
+    # given weights and queries may come without values
+    known = {
+        name: numbers
+        for name, numbers in measures.items()
+        if numbers is not None and (name == "weight" or not numbers.size or np.isfinite(numbers).any())
+    }
     return RankedSources(top.by, top.keys, known, top.left_out)
 
 
