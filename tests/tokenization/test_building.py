@@ -304,6 +304,16 @@ def test_spiece_model_is_the_tokenizer_of_t5_and_albert(tmp_path, family, refere
     equal(tmp_path, reference.from_pretrained(tmp_path, extra_ids=0), {"model_type": family}, 9, without=without)
 
 
+def test_sentencepiece_bpe_model_is_the_tokenizer_of_xlm_roberta(tmp_path):
+    train_sentencepiece(tmp_path, **{**UNIGRAM, "pad_id": -1}, unk_id=0, bos_id=1, eos_id=2)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "sentencepiece.bpe.model")
+    # as for T5; and a fraction with an accent is one character to its rules, and two to SentencePiece
+    without = "[\x85\u200d\u0870-\u08ff\u1dc0-\u1dff]|½\u0301"
+    reference = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+    ours = equal(tmp_path, reference, {"model_type": "xlm-roberta"}, 11, without=without)
+    assert [ids(ours, token)[1:-1] for token in ("<s>", "<pad>", "</s>", "<unk>")] == [[0], [1], [2], [3]]
+
+
 def test_the_last_ids_of_t5_are_its_sentinels_in_reverse(tmp_path):
     processor = train_sentencepiece(tmp_path, **UNIGRAM, eos_id=1, unk_id=2, bos_id=-1)
     (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")

@@ -24,7 +24,7 @@ from attnscope.checkpoints.tokenization.sentence_pieces import (
 )
 
 VOCAB_TXT, VOCAB_JSON, MERGES = "vocab.txt", "vocab.json", "merges.txt"
-MODEL, SPIECE = "tokenizer.model", "spiece.model"
+MODEL, SPIECE, FAIRSEQ = "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
 _BERT_TOKENS = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
@@ -394,6 +394,13 @@ def _albert(sources: Sources) -> Built:
     return _sentencepiece(sources, SPIECE, special, change=change)
 
 
+def _xlm_roberta(sources: Sources) -> Built:
+    """Build XLMRobertaTokenizer's, whose ids are those of fairseq: its own four, then the pieces one further on."""
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    special |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+    return _sentencepiece(sources, FAIRSEQ, special, own_ids={"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3})
+
+
 def _sentencepiece(
     sources: Sources,
     file: str,
@@ -403,13 +410,14 @@ def _sentencepiece(
     end: bool = False,
     change: Callable[[str], ChangedText] | None = None,
     sentinels: int = 0,
+    own_ids: Mapping[str, int] | None = None,
 ) -> Built:
     """Leave words to SentencePiece, and special tokens to a tokenizer.json whose model knows no other word.
 
     What is between two special tokens is a text of its own, which SentencePiece puts a space before if the model says
     so; with `legacy: false` only the first one gets it, and none that starts with a space, as in transformers.
     """
-    pieces = PieceModel(sources.data[file], sources.folder / file, sources.optional_flag("add_prefix_space"))
+    pieces = PieceModel(sources.data[file], sources.folder / file, sources.optional_flag("add_prefix_space"), own_ids)
     special = sources.special_tokens(named, pieces.vocab, file)
     flags = dict.fromkeys(_FLAGS, False)
     for piece in pieces.control:
@@ -420,7 +428,8 @@ def _sentencepiece(
             special.tokens[token] = {"id": last - number, "content": token, **flags, "special": True}
     words = {"type": "WordLevel", "vocab": pieces.vocab, "unk_token": special.required("unk_token")}
     if "cls_token" in named:
-        ends = special.template([special.required("cls_token")], [special.required("sep_token")], [])
+        closes = [special.required("sep_token")]
+        ends = special.template([special.required("cls_token")], closes, closes if own_ids else [])
     else:
         ends = _begin_and_end(sources, special, begin=begin, end=end)
     content = _whole(words, special, post_processor=ends)
@@ -500,6 +509,7 @@ KINDS = (
     Kind("EsmTokenizer", _esm, (VOCAB_TXT,), ("esm",)),
     Kind("T5Tokenizer", _t5, (SPIECE,), ("t5",)),
     Kind("AlbertTokenizer", _albert, (SPIECE,), ("albert",)),
+    Kind("XLMRobertaTokenizer", _xlm_roberta, (FAIRSEQ,), ("xlm-roberta",)),
 )
 
 

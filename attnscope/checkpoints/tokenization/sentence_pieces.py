@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +56,7 @@ class PieceModel:
         data: Bytes of the file.
         path: The file, for errors.
         prefix: Whether a space is put before a text; None if the model decides.
+        own_ids: Ids of special tokens before all pieces, whose ids are then one higher (fairseq); None for the model's.
 
     Attributes:
         path: The file.
@@ -66,7 +67,7 @@ class PieceModel:
         AttnscopeError: The file is no such model, or the library is missing.
     """
 
-    def __init__(self, data: bytes, path: Path, prefix: bool | None) -> None:
+    def __init__(self, data: bytes, path: Path, prefix: bool | None, own_ids: Mapping[str, int] | None = None) -> None:
         if wrong := identify_bytes(data):
             raise AttnscopeError(f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1])
         if _TIKTOKEN.match(data):
@@ -79,18 +80,21 @@ class PieceModel:
         def load(model: bytes) -> SentencePieceProcessor:
             return call_rust(partial(SentencePieceProcessor, model_proto=model), path, "cannot be used")
 
-        def vocabulary() -> dict[str, int]:
-            return {self._spaced.id_to_piece(number): number for number in range(self._spaced.get_piece_size())}
+        def vocabulary() -> list[str]:
+            return [self._spaced.id_to_piece(number) for number in range(self._spaced.get_piece_size())]
 
         self.path = path
         try:
             self._spaced = load(data if prefix is None else data + _PREFIX[prefix])
             self._plain = load(data + _PREFIX[False])
-            self.vocab: dict[str, int] = call_rust(vocabulary, path, "cannot be used")
+            pieces: list[str] = call_rust(vocabulary, path, "cannot be used")
         except AttnscopeError as e:  # the library names a line of its source
             hint = "download it again"
             raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
-        self.control = [piece for piece, number in self.vocab.items() if self._spaced.is_control(number)]
+        known = own_ids or {}
+        self._ids = [known.get(piece, number + bool(known)) for number, piece in enumerate(pieces)]
+        self.vocab = dict(known) | dict(zip(pieces, self._ids, strict=True))
+        self.control = [piece for number, piece in enumerate(pieces) if self._spaced.is_control(number)]
 
     def split(self, text: str, *, prefix: bool) -> list[Piece]:
         """Split a text; a piece that is a part of a character covers all of it, an added space covers nothing.
@@ -105,7 +109,7 @@ class PieceModel:
         rows = zip(found["ids"], found["pieces"], found["offsets"], strict=True)
         for number, piece, (start, end) in reversed(list(rows)):  # only the last part of a character covers it
             following = end if start < end or piece == _SPACE else following
-            pieces.append(Piece(number, start, following))
+            pieces.append(Piece(self._ids[number], start, following))
         return pieces[::-1]
 
 
