@@ -76,7 +76,7 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
         ranges = _locate_each(text, template, variables, texts, where)
     missing = [texts[n].pieces[k][0] for (n, k), found in ranges.items() if not found]
     if chat.continue_final_message:
-        text = text[: _end_of_last(text, texts, ranges, where)]
+        text = _continued(text, template, variables, where)
     turns = _turns(texts, ranges, len(text))
     generated = answer["generated"]
     return RenderedChat(
@@ -281,21 +281,23 @@ def _locate_each(
     return found
 
 
-def _end_of_last(text: str, texts: Sequence[_UserText], ranges: Ranges, where: str) -> int:
-    """Return where the content of the last message ends in a text.
+def _continued(text: str, template: str, variables: Mapping[str, Any], where: str) -> str:
+    """Return a text up to the end of its last message, as transformers finds it: by a mark behind the message.
 
     Raises:
-        AttnscopeError: The template does not write it as it is.
+        AttnscopeError: The template does not write the message as it is.
     """
-    last = max((each.paths[0][1] for each in texts if each.paths[0][0] == "messages"), default=-1)
-    written = [piece for piece in ranges if texts[piece[0]].paths[0][:3] == ("messages", last, "content")]
-    if written:
-        n, place = max(written)
-        found, piece = ranges[n, place], texts[n].pieces[place][1]
-        start, end = found[-1] if found else (0, 0)
-        if text[start:end] == piece.strip():
-            blanks = piece[len(piece.rstrip()) :]
-            return end + len(blanks) if text.startswith(blanks, end) else end
+    messages = deepcopy(variables["messages"])
+    content, mark = messages[-1].get("content"), f"{_OPEN}{_END} "
+    holder, key = (content[-1], "text") if isinstance(content, list) and content else (messages[-1], "content")
+    written = holder.get(key)
+    if isinstance(written, str):
+        holder[key] = written + mark
+        (marked,) = _ask(template, {**variables, "messages": messages}, [], where)["texts"]
+        end = marked.rfind(mark.strip())
+        kept = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()  # the template trims it
+        if end >= 0 and written.strip() in marked and text.startswith(kept):
+            return str(kept)
     hint = "remove continue_final_message"
     raise AttnscopeError("the chat template does not write the last message as it is", where=where, hint=hint)
 
