@@ -219,7 +219,7 @@ def compare(
     check_names("compare", options, CompareArguments)
     if options.get("qkv") is not None:
         return compare_arrays([each for each in (text, *others) if each is not None], options)
-    if text is None:
+    if text is None and options.get("messages") is None:
         raise UsageError("no text given", where="text", hint="pass one, or several")
     reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
     if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
