@@ -76,6 +76,8 @@ class SpanRecorder(BaseRecorder):
         reading: What also adds up the weights of some rows; None for nothing.
     """
 
+    n_strongest = 1  # so that compiled loops make the weights of a large layer, in less time than operators
+
     def __init__(
         self, heads: Sequence[int], spans: SpanTokens, *, mean: bool = False, reading: TokenReading | None = None
     ) -> None:
