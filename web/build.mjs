@@ -8,7 +8,7 @@ import { minify } from "terser";
 const LARGEST = 60_000; // bytes of the script
 // Names that are neither in the data nor in the DOM, and need no more than a letter.
 const INTERNAL =
-  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|strongest|shares|picture|store|statisticsOf|listed|displays|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels)$/;
+  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|displays|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels)$/;
 const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "..", "attnscope", "views", "page");
 const result = await build({

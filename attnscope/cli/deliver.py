@@ -64,7 +64,7 @@ def check_output(given: Given, command: str) -> None:
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
-    files = [value for name, value in vars(given).items() if name != "output"]
+    files = [value for name, value in vars(given).items() if name not in ("output", "command_line")]
     check_not_read(given.output, files)
     check_target(given.output, force=True)  # check last whether the file exists: --force helps only then
     form = format_for(given.output, next(kind for kind in kinds() if kind.name == command))

@@ -181,6 +181,9 @@ def test_keys_alone_reach_everything(open_page, pages):
         press(keys)
         page.wait_for_timeout(30)
         assert place() | expected == place(), keys
+    press("Space")  # the strongest source of the row
+    page.wait_for_timeout(30)
+    assert "key" not in place()
     press("1")
     assert page.evaluate("document.activeElement.id") == "panel-heads"
     press("ArrowDown")

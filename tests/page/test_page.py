@@ -108,3 +108,10 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     assert "matrices" in kinds[: kinds.index("walk")]
     (scene,) = page.of_kind("walk")[0]["scenes"]
     assert [unit["name"] for unit in scene["units"]] == [f"L{n}H{m}" for n in range(4) for m in range(4)]
+
+
+def test_a_page_can_be_replaced(tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0
+    assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 1
+    assert main(["run", TEXT, "-o", str(path), "--quiet", "--force"]) == 0

@@ -238,7 +238,7 @@ export class Head {
   }
 
   // The key with the largest weight.
-  strongest(query: number): number | undefined {
+  best(query: number): number | undefined {
     const weights = this.stage("weights");
     const row = query - this.unit.start;
     if (weights && row >= 0 && row < weights.rows) {

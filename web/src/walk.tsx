@@ -74,7 +74,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
   const scene = sceneAt(spot.text, spot.mask)!;
   const bounds = boundsOf(spot);
   const head = scene.head(spot.layer, spot.head);
-  const key = spot.key ?? head?.strongest(spot.query) ?? null;
+  const key = spot.key ?? head?.best(spot.query) ?? null;
   const found = useMemo(() => {
     const wanted = place.needle.toLocaleLowerCase();
     const matches = wanted
@@ -631,7 +631,7 @@ function RowPanel({
 }: PanelProps & { phrases: Record<string, string> }) {
   const query = hovered ?? place.spot.query;
   const own = query === place.spot.query;
-  const key = own ? cursorKey : (head?.strongest(query) ?? null);
+  const key = own ? cursorKey : (head?.best(query) ?? null);
   const listed = head?.listed(query) ?? null;
   const statistics = head?.statistics(query) ?? [];
   const rest = head?.unlisted(query) ?? null;
@@ -702,7 +702,7 @@ function RowPanel({
           )}
         </tbody>
       </table>
-      {!listed && head && <p class="dim">{words.unlisted}</p>}
+      {!listed && head && <p class="dim">{words.absent}</p>}
       {head && head.leftOut.length > 0 && <p class="dim small">left out of the ranking: {head.leftOut.join(", ")}</p>}
       {statistics.length > 0 && (
         <dl class="statistics">

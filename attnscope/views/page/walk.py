@@ -45,7 +45,7 @@ _WORDS = {
     "digits": "Numbers are exact float32; point at one for all digits.",
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
-    "unlisted": "The sources of this row are not listed on this page.",
+    "absent": "The sources of this row are not listed on this page.",
     "difference": "No difference is shown: a side has no exact matrix of this head, or one of another size.",
     "weights": "Only weights are known of this head; its map shows them.",
 }
