@@ -30,7 +30,9 @@ def test_stages(typed, offered):
 def test_masks(tmp_path, monkeypatch):
     (tmp_path / "corner.json").touch()
     monkeypatch.chdir(tmp_path)
-    assert completion.masks("") == ["own", "causal", "bidirectional", "window:", "prefix:", "block:"]
+    terms = ["own", "causal", "bidirectional", "window:", "prefix:", "block:", "sink:", "docs:", "docs:eos"]
+    assert completion.masks("") == terms
+    assert completion.masks("causal+(sink:4|w") == ["causal+(sink:4|window:"]
     assert completion.masks("causal+w") == ["causal+window:"]
     assert completion.masks("own+c") == ["own+causal", "own+corner.json"]
 
