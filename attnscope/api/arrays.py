@@ -108,8 +108,8 @@ def from_qkv(
             layers are a list, a dict by layer, or an axis in front.
         k: Keys in the same form; the number of query heads is a multiple of theirs.
         v: Values likewise; None if they are unknown.
-        mask: Which keys a query may see: an expression such as `causal` or `causal+window:4`, or a boolean matrix
-            (queries, keys) or (heads, queries, keys).
+        mask: Which keys a query may see: an expression such as `causal` or `causal+window:4`, a boolean matrix
+            (queries, keys) or (heads, queries, keys), or a function of text, head, query and key as in FlexAttention.
         scale: Factor on q·k; None for 1/√width.
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         window: Number of keys that a query sees at most, itself included; None for no such limit.

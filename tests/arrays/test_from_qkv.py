@@ -186,3 +186,25 @@ def test_projections_of_multi_head_attention_give_its_weights():
         joined = torch.tensor(report.output[0]).transpose(0, 1).reshape(7, 12)
         np.testing.assert_allclose(module.out_proj(joined), output[0], atol=1e-6)
     np.testing.assert_array_equal(attnscope.from_weights(weights).weights[0], weights[0])
+
+
+def test_a_function_of_text_head_query_and_key_is_the_mask():
+    """It is called as FlexAttention calls a `mask_mod`, and counts texts as they were given."""
+    rng = np.random.default_rng(5)
+    lengths, heads, width = [3, 6, 4], 4, 8
+    q, k = (rng.normal(size=(count, sum(lengths), width)).astype("float32") for count in (heads, 2))
+    report = attnscope.from_qkv(
+        q,
+        k,
+        mask=lambda b, h, i, j: (j <= i) & (i - j < 1 + b + h),
+        cu_seqlens=[0, *np.cumsum(lengths)],
+        stages=STAGES[:-1],
+    )
+    start = 0
+    for text, length in enumerate(lengths):
+        part = slice(start, start := start + length)
+        scores = q[:, part].astype(float) @ np.repeat(k[:, part], 2, 0).transpose(0, 2, 1) / width**0.5
+        head, row, key = np.ogrid[:heads, :length, :length]
+        masked = np.where((key <= row) & (row - key < 1 + text + head), scores, -np.inf)
+        weights = np.exp(masked - masked.max(-1, keepdims=True))
+        close(report.texts[text].weights[0], weights / weights.sum(-1, keepdims=True), f"text {text}")

@@ -84,10 +84,6 @@ REFUSED = {
     "no rotation": (lambda: attnscope.from_qkv(Q, K, rope={"base": 1e4}), "rope: .*unknown field `base`"),
     "mask": (lambda: attnscope.from_qkv(Q, K, mask="casual"), "mask: unknown mask 'casual'; did you mean 'causal'"),
     "own mask": (lambda: attnscope.from_qkv(Q, K, mask="own"), "mask: given arrays have no model's own mask"),
-    "a function": (
-        lambda: attnscope.from_qkv(Q, K, mask=lambda b, h, i, j: j <= i),
-        "mask: a function cannot be the mask of given arrays; pass it to inspect",
-    ),
     "mask size": (
         lambda: attnscope.from_qkv(Q, K, mask=np.ones((4, 4), bool)),
         r"mask: has shape \[4, 4\], but the texts",

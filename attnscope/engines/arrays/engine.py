@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from attnscope.model.attention import attend
 from attnscope.model.batch import Batch
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.inputs import AttentionInputs, AttentionSpec, Rotation
-from attnscope.model.masks import build_mask, intersect, mask_from_matrix, padding_mask
+from attnscope.model.masks import FunctionMask, build_mask, intersect, mask_from_matrix, padding_mask
 from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
@@ -129,16 +129,21 @@ class ArraysEngine:
         scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
         sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        return AttentionSpec(scale, intersect((self._own(layer), pad_mask)), settings.softcap, sinks=sinks)
+        return AttentionSpec(scale, intersect((self._own(layer, batch), pad_mask)), settings.softcap, sinks=sinks)
 
-    def _own(self, layer: int) -> Mask:
+    def _own(self, layer: int, batch: Batch) -> Mask:
         terms = parse_mask(self.given.config().mask_of(layer))
-        matrices: dict[MaskTerm, Mask] = {
-            term: mask_from_matrix(self.given.matrices[term.path], self.device)
-            for term in terms
-            if isinstance(term, MatrixFile)
+        named: dict[MaskTerm, Mask] = {
+            term: self._named(self.given.matrices[term.path], batch) for term in terms if isinstance(term, MatrixFile)
         }
-        return build_mask(terms, resolved=matrices)
+        return build_mask(terms, resolved=named)
+
+    def _named(self, given: Any, batch: Batch) -> Mask:
+        """Return the mask of a matrix or of a function, which counts texts as they were given."""
+        if not callable(given):
+            return mask_from_matrix(given, self.device)
+        numbers = torch.tensor(self._numbers(batch), device=self.device)
+        return FunctionMask(lambda b, h, q, k: given(numbers[b], h, q, k), len(batch.texts), self.given.sizes.heads)
 
     def _observed(self, own: Mask, batch: Batch) -> Mask | None:
         """Return the mask that recorders see instead; None for the arrays' own."""

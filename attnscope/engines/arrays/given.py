@@ -42,7 +42,8 @@ class GivenArrays:
         read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
         layer_bytes: Bytes of the largest layer.
         mask: Mask expression that all layers share; windows are settings.
-        matrices: Boolean matrices that the expression names, (queries, keys).
+        matrices: What the expression names: boolean matrices, (queries, keys) or (heads, queries, keys), or a
+            `mask_mod` of FlexAttention.
         dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
         fingerprint: See findings.run.Provenance.
         weights: The weights themselves are given.

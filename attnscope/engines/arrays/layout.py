@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from attnscope.base.errors import AttnscopeError
 
 AXES = ("layers", "texts", "heads", "tokens", "width")
@@ -112,6 +114,8 @@ def text_ranges(
 
 def _whole_numbers(values: Any, where: str) -> list[int]:
     listed = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(listed, list | tuple):
+        listed = [value.item() if isinstance(value, np.generic) else value for value in listed]
     if not isinstance(listed, list | tuple) or not all(type(value) is int for value in listed):
         raise AttnscopeError(f"{listed!r:.60} are not whole numbers", where=where, hint="pass a list such as [0, 12]")
     return list(listed)

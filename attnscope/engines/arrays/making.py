@@ -302,7 +302,7 @@ def _spell(shape: PackedShape) -> str:
 def _mask(
     given: Any, layers: Sequence[int], lengths: Sequence[int], heads: int, *, weights: bool
 ) -> tuple[str, dict[str, Any], dict[int, int | None]]:
-    """Return the mask that layers share, the matrices that it names, and the window of each layer."""
+    """Return the mask that layers share, the matrices or the function that it names, and the window of each layer."""
     if weights:
         if given is not None:
             raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
@@ -322,8 +322,9 @@ def _mask(
             )
         return (*_shared({n: require_expression(m, "mask") for n, m in zip(layers, given, strict=True)}),)
     if callable(given) and not hasattr(given, "__array__"):
-        hint = "pass it to inspect(mask=…) of the result, with the arrays' own mask here"
-        raise AttnscopeError("a function cannot be the mask of given arrays", where="mask", hint=hint)
+        code = getattr(given, "__code__", None)
+        name = f"array:{hashlib.sha256(code.co_code if code else repr(given).encode()).hexdigest()[:8]}"
+        return name, {name: given}, {}
     matrix = _matrix(given, lengths, heads)
     name = f"array:{hashlib.sha256(matrix.tobytes()).hexdigest()[:8]}"
     return name, {name: matrix}, {}
