@@ -48,7 +48,7 @@ def test_files_that_scripts_and_pages_name_are_there():
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob(".ci/*"), ROOT / "benchmarks" / "README.md"]
     for page in [*pages, ROOT / "Makefile", *ROOT.glob(".github/**/*.yml"), ROOT / "tests" / "mutation.toml"]:
         text = page.read_text()
-        for name in re.findall(rf"\b(?:{folders})/[\w./-]*\w", text):
+        for name in re.findall(rf"(?<!\.config/)\b(?:{folders})/[\w./-]*\w", text):
             assert (ROOT / name).exists() or (ROOT / f"{name}.py").exists(), (page.name, name)
         for module in re.findall(rf"python -m ((?:{folders})[\w.]*\w)", text):
             path = ROOT / module.replace(".", "/")

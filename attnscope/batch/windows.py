@@ -4,6 +4,7 @@ Records are taken in windows, sorted by length within one, and put through the m
 depend on the input and the header alone, never on where an earlier run stopped.
 """
 
+import gc
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -268,7 +269,8 @@ class WindowComputer(Generic[T]):
             if len(group) == 1:
                 return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
             size = -(-len(group) // 2) if isinstance(e, DeviceMemoryExceeded) else 1
-        # the error, whose traceback holds what the group had on the device, is gone by now
+        # The error is gone by now, but what its traceback holds on the device may be part of a circle of references.
+        gc.collect()
         parts = [group[first : first + size] for first in range(0, len(group), size)]
         return [record for part in parts for record in self._process(part)]
 

@@ -94,6 +94,7 @@ def test_every_argument_is_drawn():
         "spans",
         "messages",
         "qkv",
+        "score_mod",
     }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 

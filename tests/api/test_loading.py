@@ -29,6 +29,7 @@ def saved(tmp_path_factory):
         "ablate": attnscope.ablate(TEXT, cut="L0H0"),
         "effects": attnscope.ablate(TEXT, each="layer"),
         "check": attnscope.check(TEXT),
+        "needle": attnscope.heads(needle="The key is under the old bridge.", lengths=[24], depths=[0.5], draws=2),
         "doctor": attnscope.doctor(attn="eager"),
         "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
     }
@@ -166,6 +167,7 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
         "ablate": attnscope.ablate(TEXT, cut="L0H0"),
         "effects": attnscope.ablate(TEXT, each="layer"),
         "check": attnscope.check(TEXT),
+        "needle": attnscope.heads(needle="The key is under the old bridge.", lengths=[24], depths=[0.5], draws=2),
         "doctor": attnscope.doctor(attn="eager"),
         "generated": attnscope.InspectResult,
     }

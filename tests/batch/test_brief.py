@@ -68,8 +68,14 @@ class Windows:
 
         self.written, self.windows = JournalState(), []
 
-    def write(self, records, new, by_group):
-        self.windows.append([record.index for record in records])
+    def encode(self, records, new, by_group):
+        return records
+
+    def first(self, encoded, count):
+        return encoded[:count]
+
+    def write_encoded(self, encoded, new):
+        self.windows.append([record.index for record in encoded])
 
 
 @pytest.mark.parametrize(("most", "windows"), [(0, [[0, 1, 2, 3, 4]]), (5, [[0, 1], [2], [3, 4]]), (1, None)])
@@ -111,13 +117,13 @@ def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
 
 def test_a_signal_saves_nothing_after_records_that_could_not_be_written():
     class Full(Windows):
-        def write(self, records, new, by_group):
-            super().write(records, new, by_group)
+        def write_encoded(self, encoded, new):
+            super().write_encoded(encoded, new)
             raise AttnscopeError("the disk is full")
 
     sink = Full()
     with BackgroundWriter(sink) as writer:
-        writer.submit([SimpleNamespace(index=0)], 1, [], lambda: None)
+        writer.submit(lambda: sink.write_encoded([SimpleNamespace(index=0)], 1), lambda: None)
         writer.finish([SimpleNamespace(index=1)], 10)
     assert sink.windows == [[0]]
 

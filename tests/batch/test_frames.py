@@ -93,13 +93,13 @@ def test_the_content_is_that_of_the_plain_dump(target, whole, plain):
 def test_header_windows_and_end_are_frames_of_whole_lines(source, target, whole, monkeypatch):
     from attnscope.batch.sinks import JsonlSink
 
-    windows, real = [], JsonlSink.write
+    windows, real = [], JsonlSink.write_encoded
 
-    def write(self, records, new, by_group):
+    def write(self, encoded, new):
         windows.append(new)
-        real(self, records, new, by_group)
+        real(self, encoded, new)
 
-    monkeypatch.setattr(JsonlSink, "write", write)
+    monkeypatch.setattr(JsonlSink, "write_encoded", write)
     dump(source, target.with_name(f"other{ending_of(target)}"))
     lines = [unpacked(target, part).splitlines(keepends=True) for part in frames(target, whole)]
     assert [len(part) for part in lines] == [1, *windows, 1]

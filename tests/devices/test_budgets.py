@@ -105,7 +105,7 @@ def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str,
     tiles = counts.kernels["softmax"]
     assert tiles > 8
     assert counts.waits.total() <= 2  # whether scores may overflow, and whether outputs are finite
-    assert counts.launches <= 86 * tiles
+    assert counts.launches <= 88 * tiles
     assert counts.attention.total() == need_output  # tiles multiply no values that nobody reads
 
 

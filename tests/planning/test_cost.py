@@ -72,7 +72,7 @@ def test_a_row_by_hand():
     query_key_value_out = 12 * 4 * 5 + 12 * 2 * 5 + 12 * 2 * 7 + 4 * 7 * 12
     assert row.projection_flops == 3 * 10 * 2 * query_key_value_out
     assert row.scores_bytes == row.weights_bytes == 4 * pairs
-    assert row.kept_bytes == 3 * 4 * (10 * (3 * 16 + 11 * 4) + 3 * 10 * 10 * 4)
+    assert row.kept_bytes == 3 * 4 * (10 * (3 * 16 + 12 * 4) + 3 * 10 * 10 * 4)
     assert not row.fits
 
 

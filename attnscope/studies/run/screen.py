@@ -71,7 +71,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
 
             yield from present_attribution(text, text.attribution, settings)
         yield GAP
-        yield notes(text.notes if shown_heads(text) else [])
+        yield notes(text.notes)
     yield from more_of_report(report, settings, thumbnails=any(small))
 
 
