@@ -619,8 +619,8 @@ ABLATE = (
     _grouped(
         HEAD,
         CUT,
-        "With {each} head, edge or span, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), or "
-        "L2H3.",
+        "With {each} head, edge or span, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), "
+        "or L2H3.",
         default="all",
         complete=("all",),
     ),
@@ -1000,7 +1000,8 @@ BATCH = (
         "sbatch",
         OUTPUT,
         1,
-        "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each of which writes one part.",
+        "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each of which writes one "
+        "part.",
         arguments.TASKS,
     ),
     Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is."),
