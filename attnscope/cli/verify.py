@@ -12,7 +12,7 @@ attnscope verify dump.jsonl --input texts.txt
 
 
 def verify(given: Given) -> None:
-    """Check that a finished dump is whole, and made of its input.
+    """Check that a finished dump is complete and matches its input.
 
     Every checksum, count and array is checked, and the header and every record are compared with the input.
 

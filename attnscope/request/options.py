@@ -267,9 +267,9 @@ KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects al
 SPANS = Option(
     "spans",
     COMPUTE,
-    f"Divide the text into named spans, whose names {{query}} and {{key}} then take: {', '.join(SPAN_WORDS[:-1])}, "
-    "turns (of a chat), marks that each begin a span ('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, "
-    'start and end of each span (in characters, or with "unit": "tokens").',
+    f"Divide the text into named spans: {', '.join(SPAN_WORDS[:-1])}, turns (of a chat), marks that each begin a span "
+    "('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, start and end of each span (in characters, or "
+    'with "unit": "tokens"). {query} and {key} then take the names of spans.',
     parse_spans,
     "SPANS",
     complete=SPAN_WORDS,
@@ -372,7 +372,7 @@ _LOOKS = (
     Option(
         "open",
         SHOW,
-        "Open what is found as a page in the browser: the {output} file if it is an .html, or a temporary one.",
+        "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
     ),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
@@ -619,16 +619,16 @@ ABLATE = (
     _grouped(
         HEAD,
         CUT,
-        "With {each} head or edge, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), or "
-        "L2H3.",
+        "With {each} head, edge or span, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), "
+        "or L2H3.",
         default="all",
         complete=("all",),
     ),
     _grouped(
         QUERY,
         CUT,
-        "With {each} edge, the queries of the edges to cut: positions (3, 3:8 without 8, -1), words or phrases, "
-        "separated by commas.",
+        "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off from spans instead "
+        "of the answer: positions (3, 3:8 without 8, -1), words or phrases, separated by commas.",
         metavar="TOKENS",
     ),
     _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),
@@ -825,7 +825,7 @@ MERGE = (
         short="-o",
         complete="files",
     ),
-    Option("status", OTHER, "Print how far the parts are instead, as one line."),
+    Option("status", OTHER, "Instead of joining the parts, print in one line how far they are."),
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
@@ -1000,10 +1000,11 @@ BATCH = (
         "sbatch",
         OUTPUT,
         1,
-        "Print a script for SLURM's sbatch instead: a job array of N tasks, each of which writes one part.",
+        "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each of which writes one "
+        "part.",
         arguments.TASKS,
     ),
-    Option("status", OUTPUT, "Print how far {output} is instead, as one line."),
+    Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),
     *THE_MACHINE,

@@ -24,6 +24,7 @@ COMMANDS = (
     "ablate",
     "explore",
     "check",
+    "doctor",
     "batch",
     "merge",
     "verify",

