@@ -30,8 +30,8 @@ def model_fields(given: Given) -> dict[str, Any]:
     Raises:
         UsageError: Two of them were typed, or an adapter beside a config.
     """
-    fields = {option.name: getattr(given, option.name) for option in THE_MODEL}
-    if given.qkv is not None:
+    fields = {option.name: getattr(given, option.name) for option in THE_MODEL if hasattr(given, option.name)}
+    if getattr(given, "qkv", None) is not None:
         if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError(f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them")
         if "what_if" in given.typed and given.what_if == "stack":

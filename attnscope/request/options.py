@@ -754,9 +754,9 @@ DOCTOR = (
     DATA_FORMAT,
     JSON,
     replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
-    *_LOOKS[1:],
+    *(option for option in _LOOKS[1:] if option.name != "open"),
     replace(VERBOSE, help="Show every measurement, and why each check matters."),
-    *THE_MODEL,
+    *(option for option in THE_MODEL if option.name != "qkv"),
     replace(
         _OF_MACHINE["dtype"],
         default=None,

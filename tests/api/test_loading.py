@@ -11,6 +11,7 @@ import attnscope
 from attnscope.api.loading import _result_type
 from attnscope.api.results import Result
 from attnscope.studies.registry import kind_of, kinds
+from tests.chat import span_cuts
 
 TEXT, MASKED = "The bank by the river", "The [MASK] by the bank"
 
@@ -18,7 +19,8 @@ TEXT, MASKED = "The bank by the river", "The [MASK] by the bank"
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Each kind of result with its file."""
-    folder = tmp_path_factory.mktemp("saved")
+    folder, gpt2 = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("gpt2")
+    span_cuts.save(gpt2)
     made = {
         "report": attnscope.inspect([TEXT, "an old river"], layer="all", head=[0, 2], mask="causal"),
         "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
@@ -29,7 +31,9 @@ def saved(tmp_path_factory):
         "ablate": attnscope.ablate(TEXT, cut="L0H0"),
         "effects": attnscope.ablate(TEXT, each="layer"),
         "check": attnscope.check(TEXT),
-        "needle": attnscope.heads(needle="The key is under the old bridge.", lengths=[24], depths=[0.5], draws=2),
+        "needle": attnscope.heads(
+            gpt2, needle="the bank was old", filler="water ran", lengths=[20], depths=[0], draws=2
+        ),
         "doctor": attnscope.doctor(attn="eager"),
         "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
     }
@@ -167,7 +171,6 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
         "ablate": attnscope.ablate(TEXT, cut="L0H0"),
         "effects": attnscope.ablate(TEXT, each="layer"),
         "check": attnscope.check(TEXT),
-        "needle": attnscope.heads(needle="The key is under the old bridge.", lengths=[24], depths=[0.5], draws=2),
         "doctor": attnscope.doctor(attn="eager"),
         "generated": attnscope.InspectResult,
     }
