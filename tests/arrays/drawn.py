@@ -162,14 +162,11 @@ def _laid_out(texts: list[np.ndarray], order: list[str]) -> np.ndarray:
 
 
 def _of_library(array: np.ndarray, library: str, dtype: str) -> Any:
-    if dtype == "bfloat16" and library in ("numpy", "swapped", "fortran"):
-        library = "torch"
-    if library == "torch":
+    jax = _jax() if library == "jax" and dtype != "float64" else None
+    if jax is not None:
+        return jax.numpy.asarray(array, dtype=dtype)
+    if library == "torch" or dtype == "bfloat16":  # NumPy has no bfloat16
         return torch.from_numpy(array.copy()).to(getattr(torch, dtype))
-    if library == "jax":
-        jax = _jax()
-        if jax is not None and dtype != "float64":
-            return jax.numpy.asarray(array, dtype=dtype)
     narrow = array.astype(dtype)
     if library == "swapped":
         return narrow.astype(narrow.dtype.newbyteorder(">"))
