@@ -22,8 +22,8 @@ _BASES = (("transformers", "TrainerCallback"), ("lightning.pytorch", "Callback")
 class AttentionStatistics:
     """A callback that measures every head on a fixed text, every N steps.
 
-    For each layer and head it logs `attention/entropy/L0H0` (bits, of the average row of a word),
-    `attention/first/L0H0` (weight on the first token, likewise) and `attention/max_score/L0H0` (the largest scaled
+    For each layer and head it logs `attention/entropy/L0H0` (in bits, of a word's row on average),
+    `attention/first/L0H0` (its weight on the first token) and `attention/max_score/L0H0` (the largest scaled
     score of these rows, which QK-Clip limits). Nothing of the model, its gradients or the state of random numbers
     changes.
 

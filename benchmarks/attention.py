@@ -7,7 +7,7 @@ Ours: `attend()` of 12 heads of width 64: output, and of every row the five stro
 with all statistics of a dump. Peer: `scaled_dot_product_attention`, the output alone. At most 1.7 times as long as that
 for the former, and 2.0 times where `--busy` other processes spin meanwhile, for both. `--cpus` measures in a container
 that may use so much of the CPUs' time: at most 1.25 times what one thread takes there. Memory for tiles is shared by
-all runs, as by the layers of a model. `--memory` measures instead what `attend()` takes besides its input, in a process
+all runs, as by the layers of a model. `--memory` measures instead what `attend()` takes beyond its input, in a process
 of its own for each size: it grows as the text does. Exits with 1 where a limit is missed.
 """
 
@@ -135,7 +135,7 @@ def _with_threads(contest: Contest, threads: int) -> float:
 
 
 def memory(sizes: list[int], masks: list[str]) -> bool:
-    """What `attend()` takes besides its input."""
+    """What `attend()` takes beyond its input."""
     table = Table("MiB", "")
     for mask in masks:
         taken = [script(Path(__file__), "--one", f"{size},{mask}").peak for size in sizes]

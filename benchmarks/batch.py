@@ -29,8 +29,9 @@ import torch
 from measure import choices
 from safetensors.torch import load_file, save_file
 
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.batch.sinks import SafetensorsSink
 from attnscope.model.recorders import PackedMatrices
 from attnscope.request.run_config import RunConfig
@@ -131,7 +132,7 @@ def keep_nothing(packed: PackedMatrices, stage: str, part: torch.Tensor, units: 
 
 
 def in_memory(shard: Path) -> dict[str, torch.Tensor]:
-    """What lies in a shard; not its pages in the file, which whoever uses them next would have to read."""
+    """What lies in a shard; not its pages in the file, which the next program that uses them would have to read."""
     return {name: tensor.clone() for name, tensor in load_file(shard).items()}
 
 

@@ -18,6 +18,14 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
 It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
 (`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`), which are installed into a folder that is
 removed at the end. `--device cpu` and `--device simulated` try the benchmark itself.
+
+Where a GPU is lent for ten minutes a command, to a copy of this tree with $OUT as the folder that comes back, these
+commands have every part once, the first ones first:
+
+    python benchmarks/gpu.py facts random commands --wheels wheels
+    python benchmarks/gpu.py attend kernels --wheels wheels
+    python benchmarks/gpu.py sdpa profile parity --wheels wheels
+    python benchmarks/gpu.py programs --wheels wheels
 """
 
 import argparse
@@ -43,7 +51,7 @@ PACKAGES = (
 HEADS, GROUPS, WIDTH, TOP = 32, 8, 128, 5
 PARITY = (
     "tests/parity/test_cuda.py", "tests/devices/test_precision.py", "tests/devices/test_budgets.py",
-    "tests/pipeline/test_pipeline.py",
+    "tests/devices/test_doctor.py", "tests/pipeline/test_pipeline.py",
 )  # fmt: skip
 
 

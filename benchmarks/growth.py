@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--runs N]
 
 `attend()` of two heads of width 64 with top-5 and row statistics of every row, float32: at most T^2.05 under a causal
-mask and T^1.1 under a sliding window of 1,024; memory besides the input at most T^1.05. Each size's time is the median
+mask and T^1.1 under a sliding window of 1,024; memory beyond the input at most T^1.05. Each size's time is the median
 of several runs, the sizes taking turns; memory is measured in a process of its own. Exits with 1 where one is missed.
 """
 

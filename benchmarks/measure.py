@@ -70,7 +70,7 @@ def peak() -> float:
 
 def own_peak(work: Callable[[], object]) -> float:
     """MiB that this process has at most while it works, beyond what it had before."""
-    Path("/proc/self/clear_refs").write_text("5")  # from here on, VmHWM counts anew
+    Path("/proc/self/clear_refs").write_text("5")  # from here on, VmHWM counts from 0
     before = peak()
     work()
     return peak() - before

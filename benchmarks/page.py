@@ -4,13 +4,15 @@
 
 writes pages of a random stack of 12 layers × 12 heads: 512 tokens (at most 2 MB, and 2 s on top of the forward passes),
 and 8,192 tokens (at most 6 MB). The peer is the same run that writes nothing but one number (`run --stage none --top 0
--o x.json`), and the float32 matrices of all heads as they are, which is what a page without a summary would hold. Exits
-with 1 where a limit is missed.
+-o x.json`), and the float32 matrices of all heads as they are, which is what a page without a summary would hold. With
+playwright and Chromium, each page is opened from disk, offline: seconds until it is drawn (at most 1 s), processor time
+of the page's thread, and its longest task, over which it does not react. Exits with 1 where a limit is missed.
 """
 
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,13 @@ seed = 1
 """
 WORDS = (ROOT / "README.md").read_text(encoding="utf-8").split()
 LIMITS = {512: (2_000_000, 2.0), 8192: (6_000_000, None)}
+OPENING = 1.0  # seconds until a page can be used
+WATCH = """
+window.longest = 0;
+new PerformanceObserver((list) => {
+  for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration / 1000);
+}).observe({type: "longtask", buffered: true});
+"""
 
 
 def run(folder: Path, tokens: int, *options: str) -> float:
@@ -44,6 +53,35 @@ def run(folder: Path, tokens: int, *options: str) -> float:
     started = time.perf_counter()
     subprocess.run([*command, *options, "--force"], input=text, text=True, env=ENVIRONMENT, check=True)
     return time.perf_counter() - started
+
+
+def opened(path: Path, runs: int) -> list[tuple[float, float, float]] | None:
+    """Seconds until a page is drawn, of its thread's processor time until it is at rest, and of its longest task."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser_path is None:
+        return None
+    times = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for _ in range(runs):
+            page = browser.new_context(offline=True).new_page()
+            page.add_init_script(WATCH)
+            session = page.context.new_cdp_session(page)
+            session.send("Performance.enable", {"timeDomain": "threadTicks"})
+            started = time.perf_counter()
+            page.goto(path.as_uri())
+            page.wait_for_selector("html[data-ready]", timeout=60_000)
+            seconds = time.perf_counter() - started
+            page.wait_for_timeout(1000)
+            metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+            times.append((seconds, metrics["TaskDuration"], page.evaluate("window.longest")))
+            page.context.close()
+        browser.close()
+    return times
 
 
 def main() -> int:
@@ -73,6 +111,15 @@ def main() -> int:
             whole = median(a for a, _ in pairs)
             print(f"  {whole:.2f} s, {more:.2f} s more than the bare run (limit {seconds or '–'})")
             missed += written > size or (seconds is not None and more > seconds)
+            times = opened(page, given.runs)
+            if times is None:
+                print("  not opened: playwright or Chromium is missing")
+                continue
+            drawn, busy, longest = (median(column) for column in zip(*times, strict=True))
+            print(
+                f"  drawn in {drawn:.2f} s (limit {OPENING}), {busy:.2f} s of processor, longest task {longest:.2f} s"
+            )
+            missed += drawn > OPENING
     return int(missed > 0)
 
 

@@ -80,6 +80,13 @@ def test_roles_of_heads_are_those_of_the_plain_script(run_here: RunHere) -> None
     assert code == int("MISSED" in printed)
 
 
+def test_spans_take_turns_with_the_statistics_of_a_dump(run_here: RunHere) -> None:
+    code, printed, _ = run_here("spans.py", "time", "--tokens", "64", "--runs", "1", "--width", "24")
+    names = ("statistics of a dump", "heads --role receiver", "heads --query SPAN --key SPAN", "run --spans")
+    assert [line.split(", 1 ×")[0] for line in printed.splitlines() if "64 tokens" in line] == list(names)
+    assert code == int("MISSED" in printed)
+
+
 def test_a_long_text_goes_through_the_command_line() -> None:
     done = run("long.py", "window", "--tokens", "300")
     assert (done.returncode, done.stderr) == (0, "")

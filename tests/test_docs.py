@@ -38,7 +38,7 @@ PICTURE = ["run", "The bank by the river", "--look", "terminal", "--output", "sc
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
 MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
 PULLED = "google-bert/bert-base-uncased"  # from a server on this machine
-OPTIONAL = {"transformers": "--engine transformers", "pyarrow": ".parquet"}
+OPTIONAL = {"transformers": "--engine transformers", "pyarrow": ".parquet", "typst": ".pdf"}
 
 named = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -107,6 +107,7 @@ def inputs(tmp_path_factory):
     kinds = {**architectures.ONE_PART, **architectures.TWO_PARTS}
     for name, kind in MODELS.items():
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
+    shutil.copytree(folder / "my-llama", folder / "my-llama-tuned")
     save_weights(folder)
     save_chats(folder)
     for name in ("report.json", "before.json", "after.json"):

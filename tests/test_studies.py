@@ -64,7 +64,9 @@ def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatc
     assert main(["lengths", TEXT, "--most", "0"]) == 2
     assert "--most: 0 is out of range; use 1 or more" in capsys.readouterr().err
     assert main(["lengths", TEXT, "-o", str(tmp_path / "a.csv")]) == 2
-    assert "what lengths finds cannot be written as .csv; use .json .txt .svg .png .html" in capsys.readouterr().err
+    assert (
+        "what lengths finds cannot be written as .csv; use .json .txt .svg .png .pdf .html" in capsys.readouterr().err
+    )
 
     result = attnscope.lengths(TEXT, most=2)
     assert result.data == Lengths([3, 4])
@@ -73,8 +75,8 @@ def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatc
     assert (tmp_path / "a.json").read_bytes() == b'{"lengths":[3,4],"schema":"attnscope.lengths/1"}\n'
     with pytest.raises(attnscope.AttnscopeError, match=r"^most: 0 is out of range; use 1 or more$"):
         attnscope.lengths(TEXT, most=0)
-    with pytest.raises(attnscope.AttnscopeError, match=r"lengths\(\) has no argument 'least'"):
-        attnscope.lengths(TEXT, least=0)
+    with pytest.raises(attnscope.AttnscopeError, match=r"lengths\(\) has no argument 'fewest'"):
+        attnscope.lengths(TEXT, fewest=0)
 
 
 def test_every_kind_of_findings_names_a_class_and_formats_that_are_written():

@@ -9,10 +9,11 @@ from typing import Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
-from attnscope.api.comparing import compare_arrays, compare_reports, compare_texts
+from attnscope.api.comparing import are_given_alone, compare_arrays, compare_given, compare_reports, compare_texts
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
-from attnscope.api.heads import HeadValue, MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.head_changes import compare_two, list_among
+from attnscope.api.heads import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     AblateArguments,
@@ -49,6 +50,7 @@ __all__ = [
     "EffectsResult",
     "ExplainResult",
     "GivenResult",
+    "HeadChangesResult",
     "HeadResult",
     "HeadValue",
     "InspectResult",
@@ -108,24 +110,31 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
 
 
 def heads(
-    model: Model | None = None, text: str | Sequence[str] | None = None, **options: Unpack[HeadsArguments]
-) -> SurveyResult | MeasuredResult | NeedleResult:
+    model: Model | Sequence[Model] | None = None,
+    text: str | Sequence[str] | None = None,
+    **options: Unpack[HeadsArguments],
+) -> SurveyResult | MeasuredResult | NeedleResult | HeadChangesResult:
     """Measure what every head of a model does, as `attnscope heads` does.
 
     Args:
         model: A folder, the name of a bundled sample, or a model of transformers in memory; None for the bundled
-            sample, or if `config` is given.
+            sample, or if `config` is given. A list of two models compares their heads, as does a list of two as
+            `adapter`, `config`, `dtype`, `engine`, `tokenizer` or `qkv`.
         text: The text, or several, on which roles are measured; None for the built-in texts.
         options: How the model runs, and what to measure: see OpenArguments and ModelHeadsArguments.
 
     Returns:
-        Every role; with `measure` or `key`, one number for every head; with `needle`, what is read of it.
+        Every role; with `measure` or `key`, one number for every head; with `needle`, what is read of it; of two
+        models, what differs.
 
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
     named, rest = _split("heads", options, HeadsArguments)
-    with OpenModel(model, named) as opened:
+    named["model"] = model
+    if (axis := list_among(named)) is not None:
+        return compare_two(axis, named, text, rest)
+    with OpenModel(named.pop("model"), named) as opened:
         return opened.heads(text, **rest)
 
 
@@ -210,13 +219,16 @@ def compare(
         options: The model and what to compute, as for `inspect`; see ModelCompareArguments. For reports: `layer`,
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
 
-    With `qkv` and a model, the weights of these arrays are compared with the model's, and `data.diagnosis` says which
+    With `qkv`, masks, heads or layers of these arrays are compared, or several arrays if `qkv` is a list. With `qkv`
+    and a model, the weights of these arrays are compared with the model's, and `data.diagnosis` says which
     of the model's settings (scale, soft-cap, window, sinks, mask) they were computed without.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
     check_names("compare", options, CompareArguments)
+    if options.get("qkv") is not None and are_given_alone(options):
+        return compare_given([each for each in (text, *others) if each is not None], options)
     if options.get("qkv") is not None:
         return compare_arrays([each for each in (text, *others) if each is not None], options)
     if text is None and options.get("messages") is None:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import cuts, read_values
+from attnscope.api.options import cuts, one_or_several, read_values
 from attnscope.api.results import Float1, Float2, Result, import_pandas
 from attnscope.base.errors import UsageError
-from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey
+from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
+from attnscope.request.arguments import text
 from attnscope.request.options import ABLATE
 from attnscope.request.run_config import RunConfig
 from attnscope.studies.ablate.plan import AblationOptions
@@ -33,6 +34,16 @@ class AblationResult(Result[Ablation]):
     def kl(self) -> list[float]:
         """KL(before ‖ after) in bits at each position, under the first effect; empty without an output head."""
         return [one.kl for one in self.data.effects[0].predictions]
+
+    @property
+    def targets(self) -> list[LogitTarget]:
+        """The tokens of `target`, with their logits without cuts; empty without any."""
+        return self.data.targets
+
+    @property
+    def target_change(self) -> float | None:
+        """Change of the target's logit, or of the difference of two, under the first effect; None without a target."""
+        return self.data.effects[0].target
 
 
 @dataclass(frozen=True)
@@ -70,13 +81,26 @@ class EffectsResult(Result[EffectSurvey]):
 
     @property
     def ranked_by(self) -> str:
-        """Name of the effect that ranks: `loss` of an answer, else `kl`, or `hidden` without predictions."""
+        """Name of the effect that ranks: `target`, `loss` of an answer, else `kl`, or `hidden` without predictions."""
         return self.data.effects[0].ranked_by
 
     @property
     def correlation(self) -> float | None:
         """Spearman's rank correlation between weight and effect; None if either is constant."""
         return self.data.effects[0].correlation
+
+    @property
+    def targets(self) -> list[LogitTarget]:
+        """The tokens of `target`, with their logits without cuts; empty without any."""
+        return self.data.targets
+
+    @property
+    def restored(self) -> Float1 | None:
+        """Change of the target by each patch, as a share of the way from the text (0) to that of `patch_from` (1).
+
+        None without both, or if the target is the same in both texts.
+        """
+        return self.data.restored(self.data.effects[0])
 
     @property
     def spans(self) -> list[str]:
@@ -90,7 +114,7 @@ class EffectsResult(Result[EffectSurvey]):
 
     @property
     def effect(self) -> Float1:
-        """Effect of each unit; for edges and spans, the renormalised one."""
+        """Effect of each unit, that of `ranked_by`; for edges and spans that are cut, the renormalised one."""
         return self.data.effects[0].effect
 
     @property
@@ -141,8 +165,13 @@ def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") 
         options: See ModelAblateArguments.
         session: Session in which the model is already open.
     """
-    given = read_values(options, ABLATE, "each", "replacement", "at", "reference", "answer", "generate")
-    asked = AblationOptions(cuts(options.get("cut")), **given)
+    names = ("each", "replacement", "at", "reference", "answer", "generate", "patch_from", "draws", "seed")
+    values = read_values(options, ABLATE, *names) | {
+        name: tuple(text(name)(each) for each in one_or_several(options[name]))
+        for name in ("target", "others")
+        if options.get(name) is not None
+    }
+    asked = AblationOptions(cuts(options.get("cut")), **values)
     if asked.each is None:
         return AblationResult(ablate(run, asked, session=session))
     return EffectsResult(survey_effects(run, asked, session=session))

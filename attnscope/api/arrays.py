@@ -86,6 +86,7 @@ def from_qkv(
     k: Arrays,
     v: Arrays | None = None,
     *,
+    output: Arrays | None = None,
     mask: PerLayer = "causal",
     scale: PerLayer | None = None,
     softcap: PerLayer | None = None,
@@ -96,6 +97,7 @@ def from_qkv(
     rope: PerLayer | None = None,
     layout: str | Sequence[str] | None = None,
     cu_seqlens: object | None = None,
+    cu_seqlens_q: object | None = None,
     lengths: Sequence[int] | None = None,
     text: str | Sequence[str] | None = None,
     name: str = "given arrays",
@@ -105,9 +107,12 @@ def from_qkv(
 
     Args:
         q: Queries: an array of NumPy, torch, or anything with DLPack or `__array__`, (heads, tokens, width). Several
-            layers are a list, a dict by layer, or an axis in front.
+            layers are a list, a dict by layer, or an axis in front. Fewer than keys, as in a step of decoding with a
+            cache, are those of the last tokens.
         k: Keys in the same form; the number of query heads is a multiple of theirs.
-        v: Values likewise; None if they are unknown.
+        v: Values in the same form; None if they are unknown.
+        output: The output of attention, with the heads and tokens of q and the width of v, to be compared with the
+            computed one (`data.texts[0].given_output`); None if it is unknown.
         mask: Which keys a query may see: an expression such as `causal` or `causal+window:4`, a boolean matrix
             (queries, keys) or (heads, queries, keys), or a function of text, head, query and key as in FlexAttention.
         scale: Factor on q·k; None for 1/√width.
@@ -123,6 +128,7 @@ def from_qkv(
             several layers `layers` or `l`. None for `heads,tokens,width`, with an axis of layers in front if there are
             four in one array, and of texts if there are four in each of several.
         cu_seqlens: Texts that are packed one after the other: first token of each, and the number of tokens.
+        cu_seqlens_q: The same of the queries, if a text has fewer of them than keys.
         lengths: Tokens of each text of a batch, if they are padded to one length.
         text: The text, or several, if the tokens have places in it.
         name: What the arrays are called in the report.
@@ -145,10 +151,11 @@ def from_qkv(
         "text": text,
         "layout": layout,
         "cu_seqlens": cu_seqlens,
+        "cu_seqlens_q": cu_seqlens_q,
         "lengths": lengths,
     }
     numbers = [layers] if isinstance(layers, int) else layers
-    return _report(from_arrays({"q": q, "k": k, "v": v}, values, numbers, name), options)
+    return _report(from_arrays({"q": q, "k": k, "v": v, "output": output}, values, numbers, name), options)
 
 
 def from_weights(
@@ -167,11 +174,11 @@ def from_weights(
         weights: Weights after the softmax, (heads, queries, keys), in the forms that `from_qkv` takes; the tuple of
             (texts, heads, queries, keys) that `output_attentions=True` gives is one of them.
         tokens: See `from_qkv`.
-        layers: Likewise.
-        lengths: Likewise.
-        text: Likewise.
-        name: Likewise.
-        options: Likewise.
+        layers: See `from_qkv`, as for the arguments that follow.
+        lengths: Tokens of each text of a padded batch.
+        text: The text, or several.
+        name: What the weights are called in the report.
+        options: What to compute and keep.
 
     Raises:
         AttnscopeError: The weights are none, or the tokens are too few or too many.

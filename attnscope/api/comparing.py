@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.api.options import indices, mask_of, positions, run_values, several_chats, texts_of
 from attnscope.api.results import CompareResult, InspectResult
-from attnscope.api.running import new_session, opened, running
+from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.findings.run import Report
 from attnscope.request.arguments import tolerance
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import HeadLabel
 
 if TYPE_CHECKING:
     from attnscope.run.session import InMemory, Session
@@ -31,6 +32,7 @@ _AXES = (
     "tokenizer",
     "dtype",
     "engine",
+    "qkv",
 )  # arguments that may be lists
 
 
@@ -77,7 +79,8 @@ def _label(axis: str, value: Any) -> str:
     if axis == "mask":
         return spell_mask(mask_of(value))
     if axis in ("layer", "head"):
-        return str(indices(axis)(value))
+        read = indices("layer" if axis == "layer" else "head")(value)
+        return read.written if isinstance(read, HeadLabel) else str(read)
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -94,7 +97,7 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
     for side in sides:
         values, models = opened(side.get("model"), side, live)
         live |= models
-        chosen.append((values, side))
+        chosen.append((values, side, None))
     session = new_session(live, texts_of_sides(sides))
     with running(session, live, options.get("progress")):
         return compare_sides(axis, chosen, options, session)
@@ -106,22 +109,27 @@ def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
 
 
 def compare_sides(
-    axis: str, sides: Sequence[tuple[dict[str, Any], dict[str, Any]]], options: Mapping[str, Any], session: "Session"
+    axis: str,
+    sides: Sequence[tuple[dict[str, Any], dict[str, Any], tuple[TextInput, ...] | None]],
+    options: Mapping[str, Any],
+    session: "Session",
 ) -> CompareResult:
     """Run every side, and compare it with the first.
 
     Args:
         axis: What differs between them.
-        sides: Which model runs and how, as fields of a RunConfig; and all arguments of the side.
+        sides: Which model runs and how, as fields of a RunConfig; all arguments of the side; and its texts, None for
+            those in the arguments.
         options: The arguments of the call.
         session: Has the models open already, or opens them.
     """
     from attnscope.studies.compare.runs import compare_runs, side_of
 
     runs = []
-    for values, side in sides:
-        run = RunConfig(**{**run_values(side), **values, "texts": texts_of(side["text"], side)})
-        value = session.source(run).name if axis == "model" else _label(axis, side[axis])
+    for values, side, texts in sides:
+        inputs = texts_of(side["text"], side) if texts is None else texts
+        run = RunConfig(**{**run_values(side), **values, "texts": inputs})
+        value = session.source(run).name if axis in ("model", "qkv") else _label(axis, side[axis])
         runs.append((value, run))
     axis = "text" if axis == "messages" else axis  # chats become texts
     key = runs[0][1].key
@@ -185,6 +193,37 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
     with running(session, live, options.get("progress")):
         more: Any = {"tolerance": _verdict(options), "session": session, "selected": selected}
         return CompareResult(compare_with_arrays(side_of("model", run), given, labels, run.key, **more))
+
+
+def are_given_alone(options: Mapping[str, Any]) -> bool:
+    """Tell whether arrays are compared with each other, or under several masks, and not with a model."""
+    return isinstance(options["qkv"], list) or all(options.get(name) is None for name in ("model", "config"))
+
+
+def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
+    """Compare queries and keys of several programs, or files of them, or several masks of the same.
+
+    Args:
+        texts: Empty: the texts come with the arrays.
+        options: See CompareArguments; one of them is a list with an entry for each side.
+
+    Raises:
+        UsageError: A text or a model is named, too.
+    """
+    for name, value in (("text", texts), ("model", options.get("model")), ("config", options.get("config"))):
+        if value:
+            hint = "leave it out, or name one model and one set of arrays"
+            raise UsageError("cannot be used with arrays that are compared by themselves", where=name, hint=hint)
+    axis, sides = sides_of([""], options)
+    live: dict[str, InMemory] = {}
+    chosen = []
+    for side in sides:
+        values, models = opened(None, side, live)
+        live |= models
+        chosen.append((values, side, given_texts(values, live)))
+    session = new_session(live, [text for *_, inputs in chosen for text in inputs or ()])
+    with running(session, live, options.get("progress")):
+        return compare_sides(axis, chosen, options, session)
 
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":

@@ -35,9 +35,11 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     from attnscope.views.walk.place import Begin
 
     places = [None if each is None else str(each) for each in (run.query, run.key)]
-    plain = replace(run, query=None, key=None, stages=(), top=3)
+    plain = replace(run, query=None, key=None, stages=(), top=3, words=False, cuts=())
+    divided = run.spans is not None or any(text.chat is not None or text.spans for text in run.texts)
+    unit = "words" if run.words else "spans" if divided else "tokens"
     keys = options.get("keys")
     actions = ACTIONS if keys is None else read_keys(Path(keys))
-    begin = Begin(query=places[0], key=places[1])
+    begin = Begin(query=places[0], key=places[1], unit=unit, cuts=tuple(cut.written for cut in run.cuts))
     _, command = walk(LiveSource(plain, opener), actions, begin)
     return command or None

@@ -10,6 +10,7 @@ from attnscope.api.options import one_or_several, read_values
 from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
+from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
 from attnscope.findings.needle import NeedleSurvey
 from attnscope.request.arguments import measure as read_measure
@@ -120,8 +121,18 @@ class MeasuredResult(Result[MeasuredHeads]):
 
     @property
     def values(self) -> Float2:
-        """The number of every head, (layers, heads)."""
+        """The number of every head, (layers, heads); with `against`, the difference."""
         return self.data.values
+
+    @property
+    def of_keys(self) -> Float2:
+        """The number of `key`, (layers, heads); see `values`."""
+        return self.data.values if self.data.contrast is None else self.data.contrast.keys
+
+    @property
+    def of_against(self) -> Float2 | None:
+        """The number of `against`, (layers, heads), which is subtracted; None without it."""
+        return None if self.data.contrast is None else self.data.contrast.against
 
     def strongest(self, k: int = 10) -> list[HeadValue]:
         """Return the heads with the largest numbers, the largest first."""
@@ -136,7 +147,75 @@ class MeasuredResult(Result[MeasuredHeads]):
         return _table(self.data)
 
 
-def _table(data: HeadSurvey | MeasuredHeads) -> "pd.DataFrame":
+class HeadChangesResult(Result[HeadComparison]):
+    """The result of `heads` for two models: what differs between their heads, second minus first."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the two models."""
+        return [side.label for side in self.data.sides]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the roles, or of the measure, in the order of the arrays' first axis."""
+        return [each.name for each in self.data.differences]
+
+    @property
+    def differences(self) -> Float3:
+        """Difference of every role and head, (roles, layers, heads); NaN if not measured in both."""
+        return np.stack([each.difference for each in self.data.differences])
+
+    @property
+    def errors(self) -> Float3:
+        """Standard error of each difference, (roles, layers, heads); NaN if there is none."""
+        return np.stack([each.error for each in self.data.differences])
+
+    @property
+    def changed_most(self) -> Float2:
+        """Difference of each head's role that changed most, (layers, heads)."""
+        return self.data.changed_most
+
+    @property
+    def role(self) -> Names:
+        """Name of that role, (layers, heads)."""
+        return np.array(self.data.role, dtype=object)
+
+    def __getitem__(self, name: str) -> Float2:
+        """Return the difference of one role, or of the measure, (layers, heads).
+
+        Raises:
+            AttnscopeError: It was not measured in both.
+        """
+        if name not in self.names:
+            raise UsageError(f"there is no role '{name}'", hint=did_you_mean(name, self.names))
+        return self.data.differences[self.names.index(name)].difference
+
+    def largest(self, name: str | None = None, k: int = 10) -> list[HeadValue]:
+        """Return the heads that changed most, the largest change first, with the difference as value.
+
+        Args:
+            name: Name of a role, or of the measure; None for each head's role that changed most.
+            k: Number of heads.
+        """
+        changes = self.changed_most if name is None else self[name]
+        by_name = {each.name: each.error for each in self.data.differences}
+        found = []
+        for head in _strongest(np.abs(changes), None, k):
+            role = self.role[head.layer, head.head] if name is None else name
+            place = head.layer, head.head
+            found.append(HeadValue(*place, float(changes[place]), float(by_name[role][place])))
+        return found
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row for every head: both main roles, and each role's two values, difference and standard error.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        return _table(self.data)
+
+
+def _table(data: HeadSurvey | MeasuredHeads | HeadComparison) -> "pd.DataFrame":
     from attnscope.findings.head_tables import columns
 
     return import_pandas().DataFrame(columns(data))
@@ -147,7 +226,8 @@ def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session
     from attnscope.studies.heads.question import ask_heads
 
     named = options.get("measure")
-    return MeasuredResult(ask_heads(run, "weight" if named is None else read_measure(named), session=session))
+    measure, values = "weight" if named is None else read_measure(named), read_values(options, HEADS, "against")
+    return MeasuredResult(ask_heads(run, measure, session=session, **values))
 
 
 def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult:
@@ -223,7 +303,7 @@ def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") 
     """
     from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle
 
-    for name in ("messages", "context", "query", "key", "spans", "role", "measure", "hide"):
+    for name in ("messages", "context", "query", "key", "spans", "role", "measure", "hide", "against"):
         if options.get(name) is not None:
             raise UsageError("cannot be used with needle", where=name, hint="leave it out")
     values: dict[str, Any] = read_values(options, HEADS, "needle", "answer", "draws", "seed")

@@ -17,6 +17,7 @@ from attnscope.api.heads import (
     measure_roles,
 )
 from attnscope.api.options import (
+    IDS,
     CallArguments,
     Model,
     ModelAblateArguments,
@@ -27,6 +28,7 @@ from attnscope.api.options import (
     ModelHeadsArguments,
     ModelInspectArguments,
     check_names,
+    cuts,
     read_values,
     run_values,
     targets_of,
@@ -91,6 +93,7 @@ class OpenModel:
         with self._call(options, text) as (session, texts):
             ranked: dict[str, Any] = {**options, **({"by": "weight"} if options.get("by") == "logit" else {})}
             run = msgspec.structs.replace(self._run(texts, ranked), target=targets_of(options))
+            run = msgspec.structs.replace(run, cuts=cuts(options.get("cut")))
             if options.get("predict") is None:
                 run = msgspec.structs.replace(run, predict=None)
             return InspectResult(reporter(run)(run, session=session))
@@ -123,7 +126,8 @@ class OpenModel:
             with self._session_for(texts, {"progress": progress}) as session:
                 yield session
 
-        run = self._run(texts, {name: value for name, value in options.items() if name != "keys"})
+        run = self._run(texts, {name: value for name, value in options.items() if name not in ("keys", "cut")})
+        run = msgspec.structs.replace(run, cuts=cuts(options.get("cut")))
         return explore_model(run, opener, options)
 
     def study(self, name: str, text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
@@ -192,7 +196,7 @@ class OpenModel:
         check_names("compare", options, ModelCompareArguments)
         axis, sides = sides_of([text, *others], options)
         with self._session_for(texts_of_sides(sides), options) as session:
-            return compare_sides(axis, [(self._values, side) for side in sides], options, session)
+            return compare_sides(axis, [(self._values, side, None) for side in sides], options, session)
 
     def _run(self, texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**{**self._values, **run_values(options), "texts": texts})
@@ -202,7 +206,8 @@ class OpenModel:
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)
-        elsewhere = options.get("messages") is not None or not isinstance(options.get("spans"), str | Mapping | None)
+        named = any(options.get(name) is not None for name in ("messages", *IDS))
+        elsewhere = named or not isinstance(options.get("spans"), str | Mapping | None)
         if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")
         texts = texts_of(text, options) if self._given is None else self._given

@@ -27,15 +27,25 @@ from attnscope.request.arguments import (
     text,
 )
 from attnscope.request.chat import chat_of
+from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import CutExpression, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.selection import (
+    AUTO,
+    CutExpression,
+    HeadLabel,
+    IndexSelection,
+    PositionSelection,
+    join_label,
+    parse_cut,
+    parse_indices_or_label,
+)
 from attnscope.request.spans import SpanRange, SpanRequest, joined_texts, parse_spans, ranges_of
 
 IndexWord = Literal["auto", "all", "mean"]
-Indices = int | slice | range | Sequence[int] | IndexWord
+Indices = int | slice | range | Sequence[int] | IndexWord | str | Sequence[str]
 Tokens = int | str | slice | range | Sequence[int | str | slice]
 FlowWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
 Spans = str | Mapping[str, Any] | Sequence[str | tuple[str, str] | Mapping[str, Any]]
@@ -84,7 +94,9 @@ class TorchTensor(Protocol):
 Model = str | os.PathLike[str] | PretrainedModel
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
-Mask = str | BoolMatrix | TorchTensor | Callable[..., Any]
+FloatMatrix = np.ndarray[Any, np.dtype[np.floating[Any]]]
+_MASKED = -6e4  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
+Mask = str | BoolMatrix | FloatMatrix | TorchTensor | Callable[..., Any]
 
 
 class MachineArguments(TypedDict, total=False):
@@ -173,17 +185,24 @@ class ModelInspectArguments(_Masking, total=False):
         pair: The second segment, for an encoder; for several texts, one for each.
         mask: `own` (the model's), `causal`, `bidirectional`, `window:N`, `prefix:N`, `block:N`, `sink:N`,
             `docs:12,30,41`, `docs:eos`, a file with a boolean matrix, or several of them joined by `+` (and), `|` (or)
-            and parentheses; a boolean array or tensor, (queries, keys) or (heads, queries, keys), True where allowed;
+            and parentheses; a boolean array or tensor, (queries, keys) or (heads, queries, keys), True where allowed,
+            or an additive one of floats, 0 where allowed and −inf elsewhere, also as (1, heads, queries, keys);
             or a function of text, head, query and key, as the `mask_mod` of FlexAttention, evaluated in blocks.
         score_mod: A function of a scaled score and of text, head, query and key, as the `score_mod` of FlexAttention,
             that returns the score to use instead; None for none.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
         hide: Tokens to hide from every query, in addition to the mask: positions, slices, and words of the text; None
             for none.
-        layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last.
-        head: Heads, in the same form; `auto` takes the one with the most weight from `query` on `key`; without `key`,
-            the one whose weights depend most on content, not on distance, special tokens, the first, or a
-            token that all rows attend to.
+        layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last. Or heads by
+            their labels, as for `head`.
+        head: Heads, in the same form, or `"L2H3,L0H1"`; `auto` takes the one with the most weight from `query` on
+            `key`; without `key`, the one whose weights depend most on content, not on distance, special tokens, the
+            first, or a token that all rows attend to.
+        input_ids: Token ids in place of the text, (tokens,) or (texts, tokens): lists, arrays or tensors, as a model of
+            `transformers` is given them.
+        attention_mask: 1 for tokens and 0 for padding, which may be on either side; None for no padding.
+        position_ids: Position of every token; None for what `transformers` would count.
+        token_type_ids: Segment of every token, for encoders; None for 0.
         query: Rows: positions, slices, and words or phrases of the text; None for all.
         key: Columns, in the same form.
         stages: Stages whose matrices to keep.
@@ -197,12 +216,21 @@ class ModelInspectArguments(_Masking, total=False):
         generate: Number of tokens by which to continue each text, each the most probable one.
         target: With `by="logit"`, the token whose logit to break down, such as `" store"` with its leading space, or
             two for the difference; None for the most probable one.
+        words: Also merge the weights into weights between words, summed over a word's keys and averaged over its
+            queries.
+        least: If above 0, also find out which tokens receive little weight from others; over all layers and heads,
+            unless `layer` or `head` selects some.
         show_padding: With several texts, also keep the rows and columns of padding.
         measure: `weights` for the attention of heads; or how much each token contributes to every token over `layer`:
             `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
+        cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it→animal"`, or several.
     """
 
     mask: Mask
+    input_ids: object
+    attention_mask: object
+    position_ids: object
+    token_type_ids: object
     hide: Tokens | None
     layer: Indices
     head: Indices
@@ -216,12 +244,15 @@ class ModelInspectArguments(_Masking, total=False):
     predict: bool | None
     generate: int
     target: str | Sequence[str] | None
+    words: bool
+    least: int
     show_padding: bool
     measure: FlowWord
+    cut: str | Sequence[str] | None
 
 
 class InspectArguments(OpenArguments, ModelInspectArguments, _Named, total=False):
-    """All that `attnscope.inspect` takes besides the text."""
+    """All that `attnscope.inspect` takes in addition to the text."""
 
 
 class ModelExplainArguments(_Masking, total=False):
@@ -245,7 +276,7 @@ class ModelExplainArguments(_Masking, total=False):
 
 
 class ExplainArguments(OpenArguments, ModelExplainArguments, _Named, total=False):
-    """All that `attnscope.explain` takes besides the text."""
+    """All that `attnscope.explain` takes in addition to the text."""
 
 
 class ModelExploreArguments(_Masking, total=False):
@@ -260,6 +291,8 @@ class ModelExploreArguments(_Masking, total=False):
         head: Head to begin at, in the same form.
         query: Row to begin at: a position, or a token.
         key: Column to begin at.
+        words: Begin with the weights between words; with `spans` or `messages`, a walk begins with spans.
+        cut: Heads and edges to begin without: `L5H1`, `"L5H1: it→animal"`, or several.
         keys: TOML file that binds other keys to actions.
     """
 
@@ -269,6 +302,8 @@ class ModelExploreArguments(_Masking, total=False):
     head: Indices
     query: Tokens | None
     key: Tokens | None
+    words: bool
+    cut: str | Sequence[str] | None
     keys: str | os.PathLike[str] | None
 
 
@@ -279,6 +314,8 @@ class ModelHeadsArguments(CallArguments, total=False):
         role: Roles to measure: a name, or several; None for all.
         measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
             of the average row, such as `entropy`.
+        against: Keys whose number is subtracted from that of `key`.
+        words: Take the whole words that `query` and `key` name a piece of.
         draws: Number of random sequences of each kind.
         seed: Seed of the random tokens.
         needle: A sentence to hide in long texts, instead of roles: how much the retrieval heads read of it.
@@ -297,6 +334,8 @@ class ModelHeadsArguments(CallArguments, total=False):
     pair: str | Sequence[str | None] | None
     role: str | Sequence[str] | None
     measure: str | None
+    against: Tokens | None
+    words: bool
     draws: int
     seed: int
     query: Tokens | None
@@ -307,8 +346,17 @@ class ModelHeadsArguments(CallArguments, total=False):
     hide: Tokens | None
 
 
-class HeadsArguments(OpenArguments, ModelHeadsArguments, total=False):
-    """All that `attnscope.heads` takes besides the model and texts."""
+class HeadsArguments(ModelHeadsArguments, MachineArguments, total=False):
+    """All that `attnscope.heads` takes apart from the model and texts; see OpenArguments.
+
+    One of these, or the model, may be a list of two, whose heads are compared; `tokenizer`, too.
+    """
+
+    qkv: object
+    config: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | None] | None
+    dtype: Dtype | TorchDtype | Sequence[Dtype | TorchDtype]
+    engine: EngineWord | Sequence[EngineWord]
 
 
 class ModelAblateArguments(CallArguments, total=False):
@@ -317,22 +365,35 @@ class ModelAblateArguments(CallArguments, total=False):
     Attributes:
         pair: The second segment, for an encoder.
         cut: What to cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
+        words: Cut edges between whole words.
         each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key restrict the choice. With
             `span`, cut the answer (or `query`) off from each span of the text (see `spans` and `messages`).
         answer: With `each="span"`, the answer, which the text is continued by; None for the last turn of a chat, or
             what the model generates.
         generate: Number of tokens of an answer that the model generates; None for 8.
-        replacement: Replacement for the output of a cut head: `zero`, or its `mean` over the text's tokens.
+        replacement: Replacement for the output of a cut head: `zero`, its `mean` over the text's tokens, or `resample`:
+            its output at the same positions of other texts, averaged over draws. Edges are resampled, too.
         reference: Another text over which to compute that mean.
+        patch_from: A text of equally many tokens whose activations replace those of the text: activation patching.
+        others: Texts from which `resample` draws; None for built-in ones.
+        draws: Number of draws; None for 4.
+        seed: Seed of the draws; None for 0.
+        target: A token whose logit to compare, such as `" Mary"`, or two for the difference.
         at: Tokens at which predictions and hidden states are compared; None for the last token, or for every mask
             token.
     """
 
     pair: str | None
     cut: str | Sequence[str] | None
+    words: bool
     each: Each | None
     replacement: Replacement
     reference: str | None
+    patch_from: str | None
+    others: str | Sequence[str] | None
+    draws: int | None
+    seed: int | None
+    target: str | Sequence[str] | None
     answer: str | None
     generate: int | None
     at: Tokens | None
@@ -346,7 +407,7 @@ class ModelAblateArguments(CallArguments, total=False):
 
 
 class AblateArguments(OpenArguments, ModelAblateArguments, _Named, total=False):
-    """All that `attnscope.ablate` takes besides the text."""
+    """All that `attnscope.ablate` takes in addition to the text."""
 
 
 class ModelCheckArguments(CallArguments, total=False):
@@ -360,7 +421,7 @@ class ModelCheckArguments(CallArguments, total=False):
 
 
 class CheckArguments(OpenArguments, ModelCheckArguments, _Named, total=False):
-    """All that `attnscope.check` takes besides the text."""
+    """All that `attnscope.check` takes in addition to the text."""
 
 
 class ModelCompareArguments(_Masking, total=False):
@@ -371,7 +432,7 @@ class ModelCompareArguments(_Masking, total=False):
     Attributes:
         layer: Layers. Without them or `head`, models, configs, adapters, dtypes and engines, and all that a tolerance
             judges, are compared in all layers and heads; masks and texts in one head, chosen as by `inspect`.
-        head: Heads, likewise.
+        head: Heads, in the same form.
         tolerance: Largest allowed difference of a weight; of a cell of another stage, as a share of the largest value
             that the stage has in this layer of the first side. With it, or with `relative`, the result has a verdict.
         relative: Allowed on top, as a share of the first side's value.
@@ -393,10 +454,11 @@ class ModelCompareArguments(_Masking, total=False):
 
 
 class CompareArguments(ModelCompareArguments, MachineArguments, total=False):
-    """All that `attnscope.compare` takes besides texts or reports.
+    """All that `attnscope.compare` takes in addition to texts or reports.
 
     Attributes:
-        qkv: Queries and keys that are compared with a model: a file, or what `from_qkv` returned.
+        qkv: Queries and keys that are compared with a model: a file, or what `from_qkv` returned; or a list of them,
+            which are compared with each other.
     """
 
     qkv: object
@@ -431,6 +493,8 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
     Raises:
         UsageError: They are no texts, or there is not a pair or context for each.
     """
+    if any(options.get(name) is not None for name in IDS):
+        return _texts_of_ids(text, options)
     if (messages := options.get("messages")) is not None:
         for name, value in (("text", text), *((name, options.get(name)) for name in ("pair", "context"))):
             if value is not None:
@@ -459,6 +523,20 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         raise UsageError(f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text")
     inputs = (TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
     return tuple(replace(one, spans=spans[n]) if spans else one for n, one in enumerate(inputs))
+
+
+IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+
+
+def _texts_of_ids(text: Any, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
+    """Return texts that are given as token ids."""
+    named = {"text": text} | {name: options.get(name) for name in ("messages", "pair", "context", "spans")}
+    for name, value in named.items():
+        if value is not None:
+            raise UsageError(f"input_ids and {name} cannot be used together", hint=f"leave {name} out")
+    rows = read_ids({name: options[name] for name in IDS if options.get(name) is not None}, "inspect")
+    names = ["input_ids"] if len(rows) == 1 else [f"input_ids[{n}]" for n in range(len(rows))]
+    return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
 
 
 def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
@@ -556,6 +634,8 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if value is not None and name in _READERS:
             found[name] = _READERS[name](value)
+    if any(isinstance(found.get(name), HeadLabel) for name in ("layer", "head")):
+        found["layer"], found["head"] = join_label(found.get("layer", AUTO), found.get("head", AUTO))
     if "mask" in found and isinstance(found["mask"][0], MatrixFile) and not isinstance(options["mask"], str):
         found["matrices"] = {spell_mask(found["mask"]): _mask_matrix(options["mask"])}
     return found
@@ -618,16 +698,36 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
         hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
     try:
-        matrix = np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+        if hasattr(value, "detach"):
+            tensor = value.detach().cpu()
+            value = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        matrix = np.array(value)
     except (TypeError, ValueError, RuntimeError) as e:  # a tensor of bfloat16, a sparse one, or one without memory
         raise UsageError(f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array") from e
     if matrix.dtype != np.bool_:
-        hint = "pass True where attention is allowed, such as mask == 1"
-        raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
+        matrix = _allowed(matrix)
+    if matrix.ndim == 4 and len(matrix) == 1:  # (1, heads or 1, queries, keys), as transformers has it
+        matrix = matrix[0, 0] if matrix.shape[1] == 1 else matrix[0]
     if matrix.ndim not in (2, 3) or not matrix.size:
         hint = "pass a row per query token and a column per key token, for all heads or for each"
         raise UsageError(f"has shape {list(matrix.shape)}", where="mask", hint=hint)
     return matrix
+
+
+def _allowed(matrix: Any) -> BoolMatrix:
+    """Return where an additive mask allows attention: 0 there, and −inf, or the type's smallest number, elsewhere.
+
+    Raises:
+        UsageError: It has other numbers, so that it is no mask.
+    """
+    hint = "pass True where attention is allowed, such as mask == 1, or numbers that are added to scores: 0 and −inf"
+    if matrix.dtype.kind != "f":
+        raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
+    allowed: BoolMatrix = matrix == 0
+    if not (allowed | (matrix <= _MASKED)).all():
+        other = float(matrix[~allowed & ~(matrix <= _MASKED)].flat[0])
+        raise UsageError(f"has {other:g}, which is neither 0 nor −inf", where="mask", hint=hint)
+    return allowed
 
 
 def one_or_several(value: Any) -> list[Any]:
@@ -664,12 +764,12 @@ def _keys(value: Any) -> tuple[str, ...]:
     return tuple(named)
 
 
-def indices(name: str) -> Callable[[Any], IndexSelection]:
-    """Return a reader of layers or heads: a number, several, a slice, or a word."""
+def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | HeadLabel]:
+    """Return a reader of layers or heads: a number, several, a slice, a word, or labels of heads such as `L2H3`."""
 
-    def read(value: Any) -> IndexSelection:
-        if isinstance(value, str) and value in ("auto", "all", "mean"):
-            return IndexSelection(value)  # type: ignore[arg-type]
+    def read(value: Any) -> IndexSelection | HeadLabel:
+        if isinstance(value, str):
+            return parse_indices_or_label(name)(value)
         try:
             if isinstance(value, slice):
                 start, stop, step = (
@@ -678,9 +778,12 @@ def indices(name: str) -> Callable[[Any], IndexSelection]:
                 if step == 0:
                     raise ValueError
                 return IndexSelection(slice=(start, stop, step))
-            numbers = [_whole(one) for one in one_or_several(value)]
+            several = one_or_several(value)
+            if several and all(isinstance(one, str) for one in several):
+                return parse_indices_or_label(name)(",".join(several))
+            numbers = [_whole(one) for one in several]
         except (TypeError, ValueError) as e:
-            hint = "use a number, several, a slice or range, 'auto', 'all' or 'mean'"
+            hint = "use a number, several, a slice or range, 'L2H3', 'auto', 'all' or 'mean'"
             raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e
         if not numbers:
             hint = f"use 0, a list of {name}s, 'all' or 'auto'"
@@ -742,8 +845,9 @@ _PYTHON = {
     "mask": mask_of,
     "stages": _stages,
     "spans": _spans,
-    **{name: positions(name) for name in ("hide", "query", "key", "at")},
-    **{name: indices(name) for name in ("layer", "head")},
+    **{name: positions(name) for name in ("hide", "query", "key", "at", "against")},
+    "layer": indices("layer"),
+    "head": indices("head"),
 }  # readers of values that are no text, or mean something else in Python
 
 

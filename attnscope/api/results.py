@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -94,17 +95,20 @@ class Result(Generic[Data]):
         precision: int | None = None,
         width: int | None = None,
         look: "Look" = "figure",
+        table: str | None = None,
         force: bool = False,
     ) -> None:
         """Write a file, as `--output` does: whole or not at all.
 
         Args:
             path: Path of the file; its extension selects `.json`, `.txt`, `.svg`, `.png`, `.html` (a page) or, for an
-                InspectResult, `.safetensors` and `.npz`.
+                InspectResult, `.safetensors`, `.npz`, `.csv` and `.parquet`.
             precision: Decimal places in `.txt`, `.svg` and `.png`; None for the command's default. Other formats are
                 exact.
             width: Columns of `.txt`, and of an `.svg` in the terminal's look; None for 120.
             look: Look of an `.svg`: `figure`, or `terminal` for the terminal's tables in colour.
+            table: Table of an InspectResult that a `.csv` or `.parquet` holds: `matrices`, `contributors`, `rows`,
+                `columns` or `spans`; None for the first of these that there is.
             force: Overwrite an existing file.
 
         Raises:
@@ -116,9 +120,21 @@ class Result(Generic[Data]):
         target = file_path(path)
         one_of("look", Look)(look)
         digits, width = self._digits_of(precision), _columns(width)
-        parts = export(self.data, target, precision=digits, width=width, look=look)
+        parts = self._table(target, table) or export(self.data, target, precision=digits, width=width, look=look)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
+
+    def _table(self, target: Path, table: str | None) -> Iterator[bytes] | None:
+        """Return the bytes of a table of a report; None for other files and findings."""
+        from attnscope.studies.study import TABLES
+
+        if not isinstance(self.data, Report) or target.suffix.lower() not in TABLES:
+            if table is not None:
+                raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
+            return None
+        from attnscope.batch.reports import table_parts
+
+        return table_parts(self.data, target.suffix.lower(), table)
 
     def text(self, *, width: int | None = None, precision: int | None = None) -> str:
         """Return the findings as tables.

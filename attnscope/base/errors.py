@@ -204,8 +204,10 @@ class Extra:
 
 PARQUET = Extra("parquet", "pyarrow", "pyarrow")
 FIGURES = Extra("figures", "resvg-py", "resvg_py", "write .svg")
+PDF = Extra("pdf", "typst", "typst", "write .svg")
 TUI = Extra("tui", "textual", "textual")
 RAY = Extra("ray", "ray", "ray")
+REMOTE = Extra("remote", "fsspec", "fsspec", "copy the file to this disk")
 PANDAS = Extra("pandas", "pandas", "pandas")
 SENTENCEPIECE = Extra(
     "sentencepiece", "sentencepiece", "sentencepiece", f"pass {arg('tokenizer')} with a tokenizer.json"

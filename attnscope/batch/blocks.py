@@ -1,9 +1,9 @@
 """Cut an input into blocks: the unit that shards, workers and tasks of a cluster share out.
 
 Texts that go through the model together decide the last bits of its numbers. A window and its groups therefore lie
-within one block, and where a block begins depends on the input and the header alone: whoever computes a block computes
-the same bits, and parts joined in input order are the file of one process. Lengths are counted in characters, which are
-known without a tokenizer: a shard tokenizes only its own texts.
+within one block, and where a block begins depends on the input and the header alone. So every process that computes a
+block computes the same bits, and parts joined in input order are the file of one process. Lengths are counted in
+characters, which are known without a tokenizer: a shard tokenizes only its own texts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,14 +40,14 @@ def cost(item: Item) -> int:
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
-    """Return bounds that cut an input into blocks about as long as a window.
+    """Return bounds that cut an input into blocks about as long as a window; a limit, which may grow, changes nothing.
 
     Args:
         bounds: Bounds of groups and windows.
         settings: What is selected of the input.
         costs: Of every item of the input.
     """
-    share = sum(islice(costs, settings.skip, _end(settings))) // _BLOCKS
+    share = sum(islice(costs, settings.skip, None)) // _BLOCKS
     most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * _FEWEST_TOKENS, share))
     return structs.replace(bounds, block_characters=most, block_texts=TEXTS_OF_A_BLOCK)
 
@@ -100,6 +100,24 @@ def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -
     return sum(blocks.next(characters) % count == number - 1 for _, characters in chosen)
 
 
+def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> range:
+    """Return the numbers of the texts that a limit leaves of a block that goes on behind it.
+
+    Args:
+        costs: Of every item of the input.
+        settings: What is selected.
+        bounds: How large blocks may be.
+    """
+    end = _end(settings)
+    if end is None or end >= len(costs):
+        return range(0)
+    blocks, first, last = BlockCounter(bounds), settings.skip, 0
+    for index, characters in enumerate(islice(costs, settings.skip, end + 1), settings.skip):
+        if (block := blocks.next(characters)) != last:
+            first, last = index, block
+    return range(first, end)
+
+
 class SelectedItems:
     """What a run reads of its input.
 
@@ -119,6 +137,11 @@ class SelectedItems:
     def select(self, bounds: Grouping) -> Iterator[Item]:
         """Yield the selected items, each with its block."""
         return select_items(self._given.items(), self._settings, bounds)
+
+    def characters(self) -> int:
+        """Return how long the selected texts are together; of a shard, about."""
+        every = islice(self.costs, self._settings.skip, _end(self._settings))
+        return sum(every) // self._settings.shard[1]
 
     def count(self, bounds: Grouping) -> int:
         """Return how many items are selected."""

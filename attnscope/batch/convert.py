@@ -13,10 +13,11 @@ from attnscope.base.files.atomic import check_name, check_not_read, check_target
 from attnscope.base.system.file_system import FileSystem, sync_file
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch import copying, tables
-from attnscope.batch.dump import DumpConfig, DumpProgress, check_output, write_dump
+from attnscope.batch.dump import DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
+from attnscope.batch.loading import DumpConfig
 from attnscope.batch.merge import write_merged
 from attnscope.batch.parts import gather_parts_of, require_complete
 from attnscope.batch.records import End
@@ -44,7 +45,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
 
     Args:
         source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
-        target: Likewise; a table, or what `run` wrote, becomes only another table, for it holds less.
+        target: The file that is written; a table, or what `run` wrote, becomes only another table, for it holds less.
         table: Which table; None for the contributors, or the first that there is.
         force: Replace an existing file.
 

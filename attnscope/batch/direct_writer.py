@@ -43,7 +43,7 @@ class DirectWriter:
         """Append bytes: directly if memory and file are aligned to the same blocks, else from a copy.
 
         Args:
-            data: (n,), not changed before the file is finished.
+            data: (n,), not changed before this returns.
 
         Raises:
             OSError: The system does not take them.

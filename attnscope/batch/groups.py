@@ -22,7 +22,7 @@ class TextSize:
         tokens: Number of tokens.
         sources: Tokens of its context, or again its own.
         values: Numbers kept of it.
-        beside: Numbers that are held besides while it is computed, and that a group does not share.
+        beside: Numbers that are held in addition while it is computed, and that a group does not share.
     """
 
     tokens: int

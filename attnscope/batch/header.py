@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from attnscope.findings.record_parts import RECORD_PARTS
+from attnscope.findings.record_parts import PARTS, RECORD_PARTS
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.run import MaskUse, Provenance
 
@@ -72,14 +72,24 @@ class Settings(msgspec.Struct, frozen=True):
         """Statistics of rows that are kept."""
         return STATISTICS if self.statistics is None else self.statistics
 
+    @property
+    def runs_again(self) -> tuple[str, ...]:
+        """Kept parts for which the model runs again."""
+        return tuple(part for part in self.keep if PARTS[part].runs_again)
+
+    @property
+    def of_spans(self) -> tuple[str, ...]:
+        """Kept parts for which texts are divided into spans."""
+        return tuple(part for part in self.keep if PARTS[part].of_spans)
+
 
 class InputFacts(msgspec.Struct, frozen=True):
     """Facts about the input.
 
     Attributes:
         name: The file, as the user named it.
-        format: `txt`, `jsonl`, `csv`, `tsv` or `parquet`.
-        sha256: SHA-256 of its bytes on disk.
+        format: `txt`, `jsonl`, `csv`, `tsv`, `parquet` or `arrow`.
+        sha256: SHA-256 of its bytes on disk; of a folder, that of the SHA-256 of each file, one a line.
         records: Number of records in it, before any are skipped.
     """
 

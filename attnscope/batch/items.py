@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import msgspec
 
-from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg, did_you_mean
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.batch.input_lines import decode_line, read_lines
 from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
@@ -21,7 +21,7 @@ from attnscope.request.text_files import MAX_LINE
 
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
-FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet")
+FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet", "arrow")
 ARRAYS = "qkv"  # the texts of given queries and keys
 _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}  # known beside the text
 
@@ -32,7 +32,7 @@ class Item:
 
     Attributes:
         index: Number of the record, from 0.
-        line: Line in the input, from 1; for a .parquet file, the row.
+        line: Line in the input, from 1; for .parquet and .arrow, the row.
         id: Id in the input; the number of the line if it has none.
         hash: See records.Record.
         text: What to look at; None where it cannot be read.
@@ -185,7 +185,7 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
     texts = (line.decode(errors="surrogateescape") + "\n" for line in lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header = _header(reader, name)
-    _check_header(header, column, name)
+    check_header(header, column, name)
     index = 0
     while True:
         number = reader.line_num + 1
@@ -214,7 +214,13 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
     return header
 
 
-def _check_header(header: list[str], column: str, name: str) -> None:
+def check_header(header: list[str], column: str, name: str) -> None:
+    """Refuse a table that has no column of texts, or several.
+
+    Raises:
+        AttnscopeError: It has no columns at all, or several of a name that we know.
+        UsageError: The column of the texts is missing.
+    """
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
@@ -263,38 +269,3 @@ def _typed(value: Any, key: str) -> Any:
     except ValueError as e:  # msgspec.ValidationError is one
         raise _wrong(e, key) from e
     return None if found == "" else found
-
-
-def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """Yield one row of a .parquet file.
-
-    Raises:
-        AttnscopeError: The extra is missing, the file is damaged, or the column is missing.
-    """
-    PARQUET.require("reading .parquet", where=name)
-    import pyarrow
-    from pyarrow import parquet
-
-    index = 0
-    try:
-        table = parquet.ParquetFile(file)
-        _check_header(table.schema_arrow.names, column, name)
-        for part in table.iter_batches(batch_size=1024):
-            for row in _rows(part, name):
-                yield from_row(index, index + 1, name, row, column)
-                index += 1
-    except pyarrow.ArrowException as e:
-        raise AttnscopeError(f"damaged .parquet file ({str(e).splitlines()[0]})", where=name) from e
-
-
-def _rows(part: Any, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a part of a .parquet file.
-
-    Raises:
-        AttnscopeError: Python has no value for a cell, such as a time in nanoseconds without pandas.
-    """
-    try:
-        return part.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError) as e:
-        hint = "remove the column, or convert it to text"
-        raise AttnscopeError(f"a value cannot be read ({str(e).splitlines()[0]})", where=name, hint=hint) from e

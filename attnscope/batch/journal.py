@@ -74,6 +74,14 @@ class JournalState:
     size: int = 0
     crc: int = 0
 
+    def fitting(self, holds: int) -> set[int]:
+        """Return the numbers of the records that failed for lack of memory, and that now fit.
+
+        Args:
+            holds: Numbers that memory holds of a text.
+        """
+        return {index for index, needs in self.too_large.items() if needs <= holds}
+
 
 def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
@@ -251,22 +259,15 @@ class Journal:
             self._files.lock(descriptor)
         self.written, self._owed, self.saved = JournalState(), owed, 0
 
-    def try_again(self, holds: int) -> "set[int]":
-        """Rewrite the journal if there is now memory for records that failed for lack of it.
+    def rewrite(self, header: bytes) -> None:
+        """Begin a new file beside this one; with `skip` and `copy`, the writer goes through the old records.
 
         Args:
-            holds: Numbers that memory holds of a text.
-
-        Returns:
-            The numbers of these records; with `skip` and `copy`, the writer goes through the old ones.
+            header: The header of the new file.
         """
-        old = self.written
-        again = {index for index, needs in old.too_large.items() if needs <= holds}
-        if again and old.header is not None:
-            self._begin_anew(len(old.indices))
-            self._old_lines = _old_lines(self.path)
-            self.start(old.header)
-        return again
+        self._begin_anew(len(self.written.indices))
+        self._old_lines = _old_lines(self.path)
+        self.start(header)
 
     def copy(self, count: int) -> "Counter[str]":
         """Append the next records of the old journal, and count them by status."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnscope.base.errors import UsageError, did_you_mean
-from attnscope.batch.dump import open_worker
 from attnscope.batch.header import Settings
 from attnscope.batch.items import text_item
+from attnscope.batch.loading import open_worker
 from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import WindowComputer
 from attnscope.request.run_config import RunConfig
@@ -17,8 +17,8 @@ from attnscope.run.session import Session
 class RecordMapper:
     """A function of a batch of rows that adds the records of a dump; the model is loaded at the first batch.
 
-    Pass it to `ray.data.Dataset.map_batches` with a `concurrency` (each actor loads the model once), or an instance to
-    `datasets.Dataset.map(…, batched=True)`.
+    Pass it to `ray.data.Dataset.map_batches` with an `ActorPoolStrategy` (each actor loads the model once), or an
+    instance to `datasets.Dataset.map(…, batched=True)`.
 
     Args:
         model: A checkpoint folder, or the name of a bundled sample; None for the default sample.
@@ -71,5 +71,5 @@ class RecordMapper:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the model out: whoever unpickles this loads its own."""
+        """Leave the model out: each process loads its own."""
         return {**self.__dict__, "_computer": None}

@@ -1,36 +1,35 @@
 """Join the parts of a dump: byte for byte the file that one process writes, in flat memory.
 
 The records of a part are runs of neighbours (a block of the input), so lines are taken in large chunks. A line keeps
-its bytes except for its check, which covers the file so far: each check is compared with its part and replaced by that
-of the new file, in place.
+its bytes except for its check, which covers the file so far and is replaced, in place, by that of the new file. One
+thread reads and checks, another writes.
 """
 
-import re
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
+from attnscope.base.system.file_system import FileSystem
+from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import Packing, damaged_frame, packing_of
-from attnscope.batch.header import END, MAGIC
+from attnscope.batch.frames import packing_of
 from attnscope.batch.journal import CHECK_BYTES, CHECK_TAIL, seal
-from attnscope.batch.parts import PartSet, ShardPart
+from attnscope.batch.part_lines import END_LINE, RESTORE, ChunkMemory, Lines, OutOfOrder, PartLines
+from attnscope.batch.parts import PartSet
 from attnscope.batch.records import End, encode
 from attnscope.batch.sinks import INDEX
 from attnscope.findings.codec import decode_json
 
-_CHUNK = 1 << 20  # bytes that are read at a time
-_PACKED = 1 << 16  # the same of a compressed file
-_HEAD = 64  # bytes of a line in which its number is
-_INDEX = re.compile(rb'\{"index":(\d{1,19}),')
-_RESTORE = "restore it from a backup, or run batch for this part again"
-_HEADER_LINE, _END_LINE, _NOTHING = -1, 1 << 64, (1 << 64) + 1  # in the order of lines, among numbers of records
+_PIECE = 1 << 20  # bytes of a shard that are copied at a time
 Progress = Callable[[int], None]
 
 
@@ -41,171 +40,77 @@ class _Shard(msgspec.Struct, frozen=True):
     shard_check: str | None = None
 
 
-class _PartLines:
-    """The lines of a part, from where the last run of them ended.
-
-    Nothing stays open or buffered between two runs: there may be a thousand parts.
-
-    Args:
-        part: The part, which is finished.
-
-    Attributes:
-        next_index: Number of the next record; _END_LINE before the end line, _NOTHING after it.
-        records: Records so far.
-    """
-
-    def __init__(self, part: ShardPart) -> None:
-        self.path = part.lines
-        self._packing = packing_of(self.path)
-        self._place = self._inside = self._crc = self._number = self.records = 0
-        self.next_index = _HEADER_LINE
-        for _ in self.runs(0):
-            pass
-
-    def runs(self, limit: int) -> Iterator[tuple[bytearray, list[int]]]:
-        """Yield the lines up to a record: chunks of whole lines, and the end of each line in its chunk.
-
-        Their checks are compared with the part. A frame is a chunk of its own.
-
-        Args:
-            limit: Number of the first record that is not wanted.
-
-        Raises:
-            AttnscopeError: A line is damaged.
-        """
-        with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
-            while self.next_index < limit:
-                chunk, packed = self._chunk(file)
-                ends = self._check(chunk, limit)
-                used = ends[-1]
-                more = self._packing is not None and used < len(chunk)
-                self._inside = self._inside + used if more else 0
-                self._place += 0 if more else used if self._packing is None else packed
-                if used == len(chunk) or self._packing is None:
-                    self._peek(file)
-                yield chunk, ends
-
-    def _chunk(self, file: BinaryIO) -> tuple[bytearray, int]:
-        """Read a chunk of lines, and return it with its compressed size.
-
-        Raises:
-            AttnscopeError: The last line is cut off.
-        """
-        file.seek(self._place)
-        if self._packing is not None:
-            content, packed = self._frame(file, self._packing)
-            return content[self._inside :], packed
-        size = _CHUNK
-        while True:
-            chunk = bytearray(size)
-            file.seek(self._place)
-            del chunk[file.readinto(chunk) :]  # type: ignore[attr-defined]
-            if b"\n" in chunk:
-                return chunk, 0
-            if len(chunk) < size:
-                raise self._damaged("the line is cut off")
-            size *= 2
-
-    def _frame(self, file: BinaryIO, packing: Packing) -> tuple[bytearray, int]:
-        """Read one frame, and return its content and its size; nothing at the end of the file."""
-        reader, content, size = packing.new_reader(), bytearray(), 0
-        try:
-            while not reader.eof:
-                if not (packed := file.read(_PACKED)):
-                    if not size:
-                        return content, 0
-                    raise EOFError("it is cut off")
-                content += reader.decompress(packed)
-                size += len(packed)
-        except (packing.damage, EOFError) as e:
-            raise damaged_frame(self.path, self._place, e) from e
-        return content, size - len(reader.unused_data)
-
-    def _check(self, chunk: bytearray, limit: int) -> list[int]:
-        """Check the lines of a chunk that come before a record, and return the end of each."""
-        start, crc, ends = 0, self._crc, list[int]()
-        with memoryview(chunk) as view:
-            while (stop := chunk.find(b"\n", start) + 1) > 0:
-                self.next_index = self._index(bytes(view[start : start + _HEAD]))
-                if self.next_index >= limit:
-                    break
-                tail = max(start, stop - CHECK_BYTES)
-                check = crc32(view[start:tail], crc)
-                if view[tail:stop] != CHECK_TAIL % check:
-                    raise self._damaged("the line is damaged")
-                crc = crc32(view[tail:stop], check)
-                ends.append(stop)
-                self._number += 1
-                self.records += _HEADER_LINE < self.next_index < _END_LINE
-                start = stop
-        if not ends:
-            raise self._damaged("the line is damaged")
-        self._crc = crc
-        return ends
-
-    def _peek(self, file: BinaryIO) -> None:
-        """Find out which line is next."""
-        file.seek(self._place)
-        head = file.read(_HEAD) if self._packing is None else bytes(self._frame(file, self._packing)[0][:_HEAD])
-        self.next_index = self._index(head)
-
-    def _index(self, head: bytes) -> int:
-        """Return the number of the record that a line begins."""
-        if found := _INDEX.match(head):
-            return int(found[1])
-        if not self._number and head.startswith(MAGIC):
-            return _HEADER_LINE
-        if head.startswith(END):
-            return _END_LINE
-        if not head:
-            return _NOTHING
-        raise self._damaged("the line is not a record of a dump")
-
-    def _damaged(self, message: str) -> AttnscopeError:
-        return AttnscopeError(message, where=f"{self.path}:{self._number + 1}", hint=_RESTORE)
-
-
 class _Target:
-    """The lines of the new dump.
+    """The lines of the new dump, written past the system's cache: that would copy each byte and wait for the disk, too.
 
     Args:
         path: The file.
+        memory: Holds the lines that are put.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._packing = packing_of(path)
-        self._crc = 0
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+    def __init__(self, path: Path, memory: ChunkMemory) -> None:
+        self._packing, self._memory, self._crc = packing_of(path), memory, 0
+        files = FileSystem()
+        self._descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._blocks = DirectWriter(files)
+        self._blocks.start(self._descriptor)
+        self._pool, self._pending = ThreadPoolExecutor(1, "attnscope-merge"), Future[None]()
+        self._pending.set_result(None)
 
-    def put(self, chunk: bytearray, ends: list[int]) -> None:
-        """Write whole lines, each with the check of this file; compressed, they are one frame."""
-        view, start, crc = memoryview(chunk), 0, self._crc
-        for stop in ends:
+    def put(self, lines: Lines) -> None:
+        """Write lines, each with the check of this file; compressed, they are one frame.
+
+        Args:
+            lines: Their memory is left alone until other lines are put, or this is closed.
+        """
+        view, start, crc = memoryview(lines.memory), lines.start, self._crc
+        for stop in lines.ends:
             tail = stop - CHECK_BYTES
             check = crc32(view[start:tail], crc)
-            view[tail:stop] = CHECK_TAIL % check
-            crc = crc32(view[tail:stop], check)
-            start = stop
+            sealed = CHECK_TAIL % check
+            view[tail:stop] = sealed
+            crc, start = crc32(sealed, check), stop
         self._crc = crc
-        self._write(view[:start])
+        self._submit(view[lines.start : start])
 
     def append(self, body: bytes) -> None:
         """Write one JSON object as a line."""
         line, self._crc = seal(body, self._crc)
-        self._write(memoryview(line))
+        self._submit(memoryview(line))
+
+    def wait(self) -> None:
+        """Wait until everything that was put is handed to the system.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        self._pending.result()
+
+    def _submit(self, lines: memoryview) -> None:
+        self.wait()
+        self._memory.written += len(lines)
+        self._pending = self._pool.submit(self._write, lines)
 
     def _write(self, lines: memoryview) -> None:
         data: bytes | memoryview = lines
         if self._packing is not None:
             packer = self._packing.new_frame()
             data = packer.compress(lines) + packer.flush()
-        rest = memoryview(data)
-        while len(rest):
-            rest = rest[self._file.write(rest) :]
+        self._blocks.put(np.frombuffer(data, dtype=np.uint8))
+
+    def finish(self) -> None:
+        """Wait until everything is safe on disk.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        self.wait()
+        self._blocks.finish()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._pool.shutdown()
+        os.close(self._descriptor)
 
 
 def write_merged(found: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
@@ -222,39 +127,55 @@ def write_merged(found: PartSet, target: Path, on_progress: Progress = lambda re
     Raises:
         AttnscopeError: A part is damaged, or the target cannot be written.
     """
-    folders = found.parts[0].path.is_dir()
+    folders, done = found.parts[0].path.is_dir(), 0
     if folders:
         target.mkdir()
-    with naming_errors(target), closing(_Target(target / INDEX if folders else target)) as lines:
+    memory = ChunkMemory()
+    with naming_errors(target), closing(_Target(target / INDEX if folders else target, memory)) as lines:
         lines.append(encode(found.header))
-        parts = [_PartLines(part) for part in found.parts]
-        for number, chunk, ends in _in_input_order(parts):
-            if folders:
-                _copy_shards(found.parts[number].path, target, chunk, ends)
-            lines.put(chunk, ends)
-            on_progress(sum(part.records for part in parts))
+        parts = [PartLines(part.lines, memory) for part in found.parts]
+        try:
+            for number, chunk in _in_input_order(parts, found):
+                if folders:
+                    _copy_shards(found.parts[number].path, target, chunk)
+                lines.put(chunk)
+                done += len(chunk.ends)
+                on_progress(done)
+        except OutOfOrder:
+            for part in parts:  # a damaged line of another one may be the cause
+                part.compare_rest()
+            raise
+        finally:
+            lines.wait()
         end = _joined_end(found, parts)
         lines.append(encode(end))
+        lines.finish()
     return end
 
 
-def _in_input_order(parts: list[_PartLines]) -> Iterator[tuple[int, bytearray, list[int]]]:
-    """Yield chunks of lines, and the number of the part of each."""
+def _in_input_order(parts: list[PartLines], found: PartSet) -> Iterator[tuple[int, Lines]]:
+    """Yield chunks of lines, and the number of the part of each.
+
+    Raises:
+        OutOfOrder: A record is missing or there twice.
+    """
     order = [(part.next_index, number) for number, part in enumerate(parts)]
     heapify(order)
-    last = -1
-    while order[0][0] < _END_LINE:
+    due = found.header.settings.skip
+    end = due + found.total
+    while order[0][0] < END_LINE:
         index, number = heappop(order)
-        limit = min(order[0][0], _END_LINE) if order else _END_LINE
-        if index <= last:
-            raise AttnscopeError(f"record {index} is there twice", where=parts[number].path, hint=_RESTORE)
-        last = index
-        for chunk, ends in parts[number].runs(max(limit, index + 1)):
-            yield number, chunk, ends
+        following = min(order[0][0], end) if order else end
+        if index != due or following <= index:
+            what = f"record {due} is missing" if index > due else f"record {index} is there twice"
+            raise OutOfOrder(what, where=parts[number].path, hint=RESTORE)
+        for chunk in parts[number].runs(following - index):
+            yield number, chunk
         heappush(order, (parts[number].next_index, number))
+        due = following
 
 
-def _joined_end(found: PartSet, parts: list[_PartLines]) -> End:
+def _joined_end(found: PartSet, parts: list[PartLines]) -> End:
     """Check the end of every part, and return that of all.
 
     Raises:
@@ -262,33 +183,32 @@ def _joined_end(found: PartSet, parts: list[_PartLines]) -> End:
     """
     counts = dict.fromkeys(("records", "ok", "skipped", "failed"), 0)
     for part, lines in zip(found.parts, parts, strict=True):
-        for _ in lines.runs(_NOTHING):
-            pass
+        lines.finish()
         assert part.end is not None
         if part.end.records != lines.records:
             message = f"has {lines.records:,} records, but its end says {part.end.records:,}"
-            raise AttnscopeError(message, where=part.path, hint=_RESTORE)
+            raise AttnscopeError(message, where=part.path, hint=RESTORE)
         counts = {name: count + getattr(part.end, name) for name, count in counts.items()}
     if counts["records"] != found.total:
         message = f"the parts have {counts['records']:,} records, but the input has {found.total:,} texts"
-        raise AttnscopeError(message, where=found.parts[0].path, hint=_RESTORE)
+        raise AttnscopeError(message, where=found.parts[0].path, hint=RESTORE)
     return End(True, **counts)
 
 
-def _copy_shards(source: Path, target: Path, chunk: bytearray, ends: list[int]) -> None:
+def _copy_shards(source: Path, target: Path, chunk: Lines) -> None:
     """Copy the shards that lines name, and check them.
 
     Raises:
         AttnscopeError: A shard is missing or damaged.
     """
-    lines = (chunk[start:stop] for start, stop in zip([0, *ends], ends, strict=False))
-    for shard in dict.fromkeys(decode_json(bytes(line), _Shard) for line in lines):
+    lines = (chunk.memory[start:stop] for start, stop in zip([chunk.start, *chunk.ends], chunk.ends, strict=False))
+    for shard in dict.fromkeys(decode_json(line, _Shard) for line in lines):
         if shard.shard is None or (target / shard.shard).exists():
             continue
         path, crc = source / shard.shard, 0
         with naming_errors(path, reading=True), open(path, "rb") as file, open(target / shard.shard, "wb") as copy:
-            while piece := file.read(_CHUNK):
+            while piece := file.read(_PIECE):
                 crc = crc32(piece, crc)
                 copy.write(piece)
         if f"{crc:08x}" != shard.shard_check:
-            raise AttnscopeError("the shard is damaged", where=path, hint=_RESTORE)
+            raise AttnscopeError("the shard is damaged", where=path, hint=RESTORE)

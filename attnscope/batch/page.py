@@ -1,5 +1,6 @@
 """A page of a finished dump, or of a report that `run` saved: a walk through its texts and heads."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,21 +39,22 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
     if report is not None:
         return export(report, Path("page.html")), counted(len(report.texts), "text")
     walk, chosen, rows = dump_source(source), 0, 0
-    for text in range(len(walk.texts)):
+    for text in itertools.takewhile(walk.store.reach, itertools.count()):
         scene = walk.scene(Variant(text, walk.masks[0]))
         rows += 0 if scene is None else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)
         if chosen and rows > _ROWS:
             break
         chosen += 1
     exact = rows <= _EXACT
+    walk.store.reach(None)
     saved = {
-        place: SavedText(text.scene, partial(_heads, text, exact=exact))
-        for place, text in walk.saved.items()
-        if place[0] < chosen
+        (number, 0): SavedText(text.scene, partial(_heads, text, exact=exact))
+        for number in range(chosen)
+        for text in (walk.saved[number, 0],)
     }
     shown = SavedSource(walk.texts[:chosen], walk.masks, saved)
     header = Dump(source).header
-    parts = _parts(header, shown, len(walk.texts))
+    parts = _parts(header, shown, walk.total)
     return as_html(parts, f"{header.input.name} · attnscope batch"), counted(chosen, "text")
 
 

@@ -1,8 +1,9 @@
 """Write the tables of a dump as folders of .parquet part files, with a manifest beside them that can be resumed.
 
-`dump.parquet/` has nothing but part files, so that every reader opens it as one table, and an empty `_SUCCESS` once it
-is complete. `dump.parquet.manifest.jsonl` is a journal whose records name their part files and checksums. A part is
-whole and safe on disk before the first line that names it, under a name of its own until the manifest has its name.
+`dump.parquet/` has nothing but part files, so that every reader opens it as one table, and `_SUCCESS.parquet`, a table
+without rows, once it is complete. `dump.parquet.manifest.jsonl` is a journal whose records name their part files and
+checksums. A part is whole and safe on disk before the first line that names it, under a name of its own until the
+manifest has its name.
 """
 
 import io
@@ -24,7 +25,7 @@ from attnscope.batch.journal import Journal, JournalState
 from attnscope.batch.records import Record, encode
 from attnscope.findings.record_parts import TABLES
 
-MANIFEST, COMPLETE = ".manifest.jsonl", "_SUCCESS"
+MANIFEST, COMPLETE = ".manifest.jsonl", "_SUCCESS.parquet"
 _ROWS = 1 << 17  # of a row group
 _PIECE = 1 << 20
 
@@ -126,9 +127,11 @@ class ParquetSink:
         self._settle(beside)
 
     def finish(self) -> None:
-        """Mark the tables as complete."""
+        """Mark the tables as complete: with a table without rows, since readers take every file for a part."""
+        new = self._new(self._folder, COMPLETE)
+        self._write(new, self._table(self._kinds[0], []))
         with naming_errors(self._folder):
-            self._files.close(self._files.open(self._folder / COMPLETE, os.O_WRONLY | os.O_CREAT))
+            self._files.replace(new, self._folder / COMPLETE)
             self._files.sync_folder(self._folder)
 
     def _settle(self, beside: bool) -> None:
@@ -149,14 +152,11 @@ class ParquetSink:
                 parts.append(pa.table(cells, schema=schema))
         content = io.BytesIO()
         words = [name for name in names if name in tables.WORDS]
-        parquet.write_table(
-            pa.concat_tables(parts).combine_chunks(),
-            content,
-            row_group_size=_ROWS,
-            compression="zstd",
-            use_dictionary=words,
-            write_statistics=True,
-        )
+        table = pa.concat_tables(parts).combine_chunks()
+        options = {"compression": "zstd", "use_dictionary": words, "write_statistics": True}
+        with parquet.ParquetWriter(content, schema, **options) as file:
+            if table.num_rows:  # else there is no group of rows, which datasets could not read
+                file.write_table(table, row_group_size=_ROWS)
         return content.getvalue()
 
     def _new(self, folder: Path, name: str) -> Path:

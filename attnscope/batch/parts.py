@@ -16,6 +16,7 @@ from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, Header
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End
+from attnscope.batch.remote import shown, url_of
 from attnscope.batch.sinks import INDEX
 from attnscope.findings.codec import decode_json
 
@@ -120,6 +121,8 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
     Raises:
         AttnscopeError: It cannot be read, or is no part of a dump.
     """
+    if url_of(path) is not None:
+        raise AttnscopeError("is not on this machine", where=shown(path), hint="copy it here first")
     layout = format_of(path)
     if layout is None or not layout.resumes:
         raise UsageError(f"'{path}' is no part of a dump", where="PART", hint="pass what batch with --shard wrote")

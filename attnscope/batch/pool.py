@@ -6,8 +6,8 @@ milliseconds. A worker gets a whole block and forms its windows and groups itsel
 a single process. This process only reads texts and writes records.
 
 A worker may be killed at any time. Another one goes on with its block, after the groups that have arrived. It
-names the texts of each group before it computes them: texts that were being computed at three deaths run alone, and one
-that ends its process three times more is given up.
+names the texts of each group before it computes them: texts that were being computed at two deaths run alone, and one
+that ends its process for the third time is given up.
 """
 
 import os
@@ -16,9 +16,9 @@ import signal
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
@@ -36,7 +36,8 @@ from attnscope.batch.summary import SlowText, Summary, SummaryCallback
 from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
 
 T = TypeVar("T")
-_DEATHS = 3  # of a process that computes a text, after which the text is to blame
+_DEATHS = 3  # of processes that compute a text, after which the text is to blame
+_TOGETHER = 2  # of these at most while it is computed with others; chance alone may have caused them
 _IDLE_DEATHS = 10  # of processes in the same block that had not begun to compute
 _BUFFERED = 1 << 28  # bytes of records that wait for those of an earlier block
 _TICK = 0.5  # seconds after which the time limit is looked at
@@ -87,7 +88,7 @@ class _Block:
         copied: Take it over from an older file instead.
         windows: Windows that have arrived but are not written, and the size of each.
         ended: All of it has arrived.
-        deaths: How often a worker died while it computed these texts.
+        deaths: How often a worker died while it computed a text, by the number of the text.
         idle_deaths: How often one died before it computed anything, since the last group.
         suspects: What follows from that.
         groups: Groups of the window that is being computed; see _Task.
@@ -99,7 +100,7 @@ class _Block:
     copied: bool = False
     windows: "deque[tuple[_WindowResult, int]]" = field(default_factory=deque)
     ended: bool = False
-    deaths: "Counter[tuple[int, ...]]" = field(default_factory=Counter)
+    deaths: "Counter[int]" = field(default_factory=Counter)
     idle_deaths: int = 0
     suspects: Suspects = field(default_factory=Suspects)
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
@@ -110,12 +111,14 @@ class _Process:
     """A worker.
 
     Attributes:
-        pid: Its number.
+        number: Its number among the workers, from 0; one that replaces it has the same.
+        pid: Its number in the system.
         pipe: Our end of its pipe.
         block: What it computes; None if it waits.
         group: The texts that it computes now.
     """
 
+    number: int
     pid: int
     pipe: Connection
     block: _Block | None = None
@@ -126,7 +129,7 @@ class PoolRunner(Generic[T]):
     """One run over an input with several processes; see runner.Runner for what the arguments mean.
 
     Args:
-        work: Looks into texts; its model is loaded.
+        work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
         sink: Takes records.
         bounds: How large groups, windows and blocks may be.
         workers: Number of processes.
@@ -134,14 +137,14 @@ class PoolRunner(Generic[T]):
         on_progress: Called at the start, and whenever records arrive or are written.
         holds: Number of values of one text that fit into memory.
         before: State of the records written before.
-        again: Numbers of records among these that are tried again.
+        again: Numbers of records among these that are computed again; None where nothing is rewritten.
         until: When the run stops, on the monotonic clock, once something new is written.
         in_child: Called first in each worker, to let go of what is this process's alone.
     """
 
     def __init__(
         self,
-        work: TextWorker[T],
+        work: Callable[[int], TextWorker[T]],
         sink: RecordSink,
         bounds: Grouping,
         *,
@@ -150,11 +153,11 @@ class PoolRunner(Generic[T]):
         on_progress: SummaryCallback,
         holds: int,
         before: JournalState,
-        again: Collection[int] = (),
+        again: Collection[int] | None = None,
         until: float | None = None,
         in_child: Callable[[], None] = lambda: None,
     ) -> None:
-        self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
+        self._work, self._bounds, self._holds = work, bounds, holds
         self._sink, self._strict, self._on_progress, self._until = sink, strict, on_progress, until
         self._written, self._again, self._in_child = before, again, in_child
         self._done = len(before.indices)
@@ -163,7 +166,7 @@ class PoolRunner(Generic[T]):
         self._waiting = deque[_Block]()  # without a worker, in input order
         self._buffered = self._seen = 0
         self._submitted = False
-        self.summary = Summary() if again else Summary(Counter(before.counts), resumed=self._done)
+        self.summary = Summary() if again is not None else Summary(Counter(before.counts), resumed=self._done)
         self.summary.workers = workers
 
     def run(self, items: Iterable[Item]) -> Summary:
@@ -194,20 +197,17 @@ class PoolRunner(Generic[T]):
         return self.summary
 
     def _unwritten(self, items: Iterable[Item]) -> Iterator[_Block]:
-        """Yield the blocks that are not written yet; with records to try again, all of them."""
+        """Yield the blocks that are not written yet; all of them if the file is rewritten."""
         for _, texts in groupby(items, lambda item: item.block):
             block = list(texts)
             check_same(block, self._seen, self._written)
             done = min(max(0, self._done - self._seen), len(block))
             self._seen += len(block)
-            if self._again and done:
-                tried = not self._again_in(block[:done])
-                yield _Block(block, done if tried else 0, done if tried else 0, tried)
+            if self._again is not None and done:
+                kept = 0 if any(item.index in self._again for item in block[:done]) else done
+                yield _Block(block, kept, kept, bool(kept))
             elif done < len(block):
                 yield _Block(block, done, done)
-
-    def _again_in(self, items: Sequence[Item]) -> bool:
-        return any(item.index in self._again for item in items)
 
     def _feed(self, unread: Iterator[_Block]) -> bool:
         """Give every worker without work a block, and tell whether one has work."""
@@ -303,13 +303,8 @@ class PoolRunner(Generic[T]):
                 hint = f"run the same command without {arg('workers')} to see why; what was written is kept"
                 raise AttnscopeError(f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})", hint=hint)
             return
-        block.deaths[group] += 1
-        if block.deaths[group] == _DEATHS and len(group) > 1:
-            alone = {*block.suspects.alone, *group}
-            block.suspects = Suspects(alone, block.suspects.failed)
-        elif block.deaths[group] == _DEATHS:
-            error = f"ended the process that computed it {_DEATHS} times ({reason})"
-            block.suspects = Suspects(block.suspects.alone, {**block.suspects.failed, group[0]: error})
+        block.deaths.update(group)
+        block.suspects = _suspects(block, group, reason)
 
     def _write(self, writer: BackgroundWriter) -> None:
         """Hand on all that has come and has nothing missing before it."""
@@ -334,7 +329,7 @@ class PoolRunner(Generic[T]):
         statuses = [status for status, _, _ in window.outcomes]
         bad = statuses.index("failed") if self._strict and "failed" in statuses else len(items)
         end = 0 if bad < len(items) and self._sink.whole_windows else bad
-        if self._again:
+        if self._again is not None:
             writer.wait()
             self._sink.skip(sum(item.index <= self._last_old for item in items[:end]))
         block.written += window.new
@@ -366,9 +361,18 @@ class PoolRunner(Generic[T]):
             for process in self._processes:
                 process.pipe.close()
             self._in_child()
-            _serve(pipe, self._computer, self._sink)
+            _serve(pipe, lambda: self._computer(number), self._sink)
 
-        return _Process(*fork(serve))
+        taken = {process.number for process in self._processes}
+        number = next(number for number in range(self._count) if number not in taken)
+        return _Process(number, *fork(serve))
+
+    def _computer(self, number: int) -> WindowComputer[T]:
+        """Return what a worker computes with."""
+        sink = self._sink
+        return WindowComputer(
+            self._work(number), self._bounds, holds=self._holds, needs_all_records=sink.needs_all_records
+        )
 
     def _kill(self) -> None:
         """End every worker."""
@@ -382,13 +386,33 @@ class PoolRunner(Generic[T]):
             process.pipe.close()
 
 
-def _serve(pipe: Connection, computer: WindowComputer[T], sink: RecordSink) -> None:
+def _suspects(block: _Block, group: tuple[int, ...], reason: str) -> Suspects:
+    """Return what follows from the death of a worker for the texts of a block.
+
+    Args:
+        block: The block, whose deaths include this one.
+        group: The texts that were being computed.
+        reason: How the worker ended.
+    """
+    suspects, deaths = block.suspects, max(block.deaths[index] for index in group)
+    if len(group) == 1 and deaths >= _DEATHS:
+        error = f"ended the process that computed it {deaths} times ({reason})"
+        return replace(suspects, failed={**suspects.failed, group[0]: error})
+    if len(group) > 1 and deaths >= _TOGETHER:
+        if {*group}.isdisjoint(suspects.alone):
+            return replace(suspects, alone={*suspects.alone, *group})
+        return replace(suspects, apart={*suspects.apart, *group})
+    return suspects
+
+
+def _serve(pipe: Connection, open_computer: Callable[[], WindowComputer[T]], sink: RecordSink) -> None:
     """Compute blocks until the parent has no more; the whole life of a worker."""
 
     def send(kind: str, content: Any) -> None:
         pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
 
     try:
+        computer = open_computer()
         while True:
             task: _Task = pipe.recv()
             computer.suspects, place, kept = task.suspects, 0, _Groups(task.groups, send)

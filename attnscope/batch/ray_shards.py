@@ -17,11 +17,15 @@ from typing import Any
 
 import msgspec
 
-from attnscope.base.errors import RAY, AttnscopeError
+from attnscope.base.errors import RAY, AttnscopeError, arg
+from attnscope.batch.changes import find_change
 from attnscope.batch.convert import merge
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.formats import ending_of
+from attnscope.batch.header import Header
+from attnscope.batch.loading import DumpConfig
 from attnscope.batch.parts import gather_parts_of, lines_path, read_part
+from attnscope.batch.reader import InputReader
 from attnscope.batch.summary import Summary
 from attnscope.run.session import Session
 
@@ -64,25 +68,21 @@ class ShardWriter:
     def __init__(self, folder: str) -> None:
         os.chdir(folder)
         self._session: Session | None = None
+        self._given: InputReader | None = None
 
     def write(self, order: DumpConfig) -> None:
-        """Write one shard, or go on with it.
+        """Write one shard, or go on with it; all shards are of one input.
 
         Raises:
             AttnscopeError: It cannot be written.
         """
+        given = self._given = self._given or InputReader(order.input, order.format, order.settings.column)
         if self._session is None:
-            from attnscope.batch.reader import InputReader
-
-            def texts() -> Any:
-                with InputReader(order.input, order.format, order.settings.column) as given:
-                    yield from (item.text for item in given.items() if item.text is not None)
-
-            self._session = Session(texts())
+            self._session = Session(item.text for item in given.items() if item.text is not None)
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                write_dump(order, lambda summary, total: None, session=self._session)
+                write_dump(order, lambda summary, total: None, session=self._session, given=given)
                 return
             except AttnscopeError as e:
                 if "another process is writing" not in e.parts.message or time.monotonic() > until:
@@ -132,7 +132,8 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
     folder = parts_folder(order.output)
     if order.output.exists() and not order.force and not folder.exists():
         part = read_part(order.output)
-        if part.end is not None:
+        if part.end is not None and part.header is not None:
+            _check_settings(part.header, order)
             summary = Summary(resumed=part.end.records)
             summary.counts.update(ok=part.end.ok, skipped=part.end.skipped, failed=part.end.failed)
             return summary
@@ -140,9 +141,9 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
         shutil.rmtree(folder)
     started = not ray.is_initialized()
     if started:
-        address = None if config.address == "local" else config.address
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray that is started here reports nothing home
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as e:
             found = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
             raise AttnscopeError(found, hint="start one with ray start --head, or leave the address out") from e
@@ -152,6 +153,20 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
         if started:
             ray.shutdown()
     return summary
+
+
+def _check_settings(old: Header, order: DumpConfig) -> None:
+    """Refuse to take a finished dump of other settings for this one.
+
+    Raises:
+        AttnscopeError: They differ; a limit that has grown is what one process, or its workers, can go on with.
+    """
+    found = find_change(old, msgspec.structs.replace(old, settings=order.settings))
+    if found is not None:
+        hint = f"choose another output, or pass {arg('force', True)} to start over"
+        if old.settings.limit != order.settings.limit:
+            hint = f"run it without {arg('ray')} to go on from there, or pass {arg('force', True)} to start over"
+        raise AttnscopeError(found, where=order.output, hint=hint)
 
 
 def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress) -> Summary:
@@ -167,19 +182,14 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     counter, summary = _LineCounter([lines_path(path) for path in parts]), Summary()
     summary.workers, summary.resumed = actors, counter.records()
     running: dict[Any, tuple[Any, int]] = {}
-    while waiting or running:
+
+    def hand_out() -> None:
         while waiting and free_actors:
             actor, number = free_actors.pop(), waiting.pop(0)
-            settings = msgspec.structs.replace(order.settings, shard=(number, count))
-            shard = replace(
-                order,
-                output=parts[number - 1],
-                settings=settings,
-                force=False,
-                workers=0,
-                run=msgspec.structs.replace(order.run, threads=order.run.threads or 1),
-            )
-            running[actor.write.remote(shard)] = actor, number
+            running[actor.write.remote(_shard(order, parts[number - 1], number, count))] = actor, number
+
+    hand_out()
+    while running:
         done, _ = ray.wait(list(running), timeout=_TICK)
         for task in done:
             actor, number = running.pop(task)
@@ -195,6 +205,7 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
                 if isinstance(e.cause, AttnscopeError):
                     raise e.cause from e
                 raise
+        hand_out()  # before anything is counted: no actor waits for that
         summary.computed = max(0, counter.records() - summary.resumed)
         summary.nodes = sum(node["Alive"] for node in ray.nodes())
         on_progress(summary, _total(parts))
@@ -202,6 +213,13 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     summary.counts = Counter(ok=whole.ok, skipped=whole.skipped, failed=whole.failed)
     shutil.rmtree(folder)
     return summary
+
+
+def _shard(order: DumpConfig, output: Path, number: int, count: int) -> DumpConfig:
+    """Return the request for one shard."""
+    settings = msgspec.structs.replace(order.settings, shard=(number, count))
+    run = msgspec.structs.replace(order.run, threads=order.run.threads or 1)
+    return replace(order, output=output, settings=settings, force=False, workers=0, run=run)
 
 
 def _shard_count(folder: Path, actors: int) -> int:

@@ -1,7 +1,7 @@
 """Read an input file: its items, as often as needed, and facts about it.
 
 The input is read twice: once to hash it, count its records and find duplicate ids, and once to process it. An input
-that can be read only once (a pipe, standard input) is copied to a temporary file first.
+that can be read only once (a pipe, standard input, an object of a store) is copied to a temporary file first.
 """
 
 import os
@@ -10,8 +10,9 @@ import stat
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator
-from hashlib import file_digest
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import file_digest, sha256
 from pathlib import PurePath
 from types import TracebackType
 from typing import IO, Any, BinaryIO
@@ -21,10 +22,12 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_at_once, wait_for_data
+from attnscope.batch.arrow_input import ENDINGS, dataset_files, from_arrow, from_parquet
 from attnscope.batch.blocks import cost
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.input_lines import COMPRESSED, open_decompressed
-from attnscope.batch.items import ARRAYS, FORMATS, Item, from_arrays, from_jsonl, from_parquet, from_table, from_txt
+from attnscope.batch.items import ARRAYS, FORMATS, Item, from_arrays, from_jsonl, from_table, from_txt
+from attnscope.batch.remote import Store, url_of
 
 
 class InputReader:
@@ -47,7 +50,11 @@ class InputReader:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
         self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
-        self.format = format or _format(endings, name)
+        folder = name != "-" and os.path.isdir(name)
+        if folder and format not in (None, "arrow"):
+            raise UsageError("a folder holds Arrow files", where=arg("from", format), hint="remove it")
+        self._packing = "" if folder else self._packing
+        self.format = format or ("arrow" if folder else _format(endings, name))
         if self.format == "txt" and column != Settings().column:
             hint = f"remove it, or set {arg('from')} if the file is a table or .jsonl"
             raise UsageError(
@@ -55,8 +62,15 @@ class InputReader:
             )
         self._column = column
         self.costs = array("I")
-        self._file: Any = _open(name)
-        self._state = os.fstat(self._file.fileno())
+        self._facts: InputFacts | None = None
+        self._files: list[Any] = []
+        try:
+            for each in dataset_files(name) if folder else [name]:
+                self._files.append(_open(each))
+        except BaseException:
+            self._close()
+            raise
+        self._states = self._file_states()
 
     def items(self) -> Iterator[Item]:
         """Yield every record, from the first.
@@ -64,12 +78,19 @@ class InputReader:
         Raises:
             AttnscopeError: It is damaged as a whole, or changes while it is being read.
         """
-        self._file.seek(0)
-        with open_decompressed(self._file, self._packing.lower(), self.name) as file:
-            yield from self._parsed(file)
-        now = os.fstat(self._file.fileno())
-        if (now.st_size, now.st_mtime_ns) != (self._state.st_size, self._state.st_mtime_ns):
+        for file in self._files:
+            file.seek(0)
+        if len(self._files) == 1:
+            with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
+                yield from self._parsed(file)
+        else:
+            yield from from_arrow(self._files, self.name, self._column)
+        if self._file_states() != self._states:
             raise AttnscopeError("changed while it was read", where=self.name, hint="run the command again")
+
+    def _file_states(self) -> list[tuple[int, int]]:
+        found = [os.fstat(file.fileno()) for file in self._files]
+        return [(state.st_size, state.st_mtime_ns) for state in found]
 
     def _parsed(self, file: IO[bytes]) -> Iterator[Item]:
         if self.format == "txt":
@@ -78,19 +99,22 @@ class InputReader:
             return from_jsonl(file, self.name, self._column)
         if self.format == "parquet":
             return from_parquet(file, self.name, self._column)
+        if self.format == "arrow":
+            return from_arrow([file], self.name, self._column)
         if self.format == ARRAYS:
             return from_arrays(self.name)
         return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
 
     def facts(self) -> InputFacts:
-        """Read the whole input once: its digest, and its number of records.
+        """Read the whole input once, however often this is called: its digest, and its number of records.
 
         Raises:
             AttnscopeError: An id occurs twice.
         """
+        if self._facts is not None:
+            return self._facts
         try:
-            self._file.seek(0)
-            digest = file_digest(self._file, "sha256").hexdigest()
+            digest = self._digest()
         except OSError as e:
             raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
         ids, self.costs = array("q"), array("I")
@@ -98,7 +122,16 @@ class InputReader:
             ids.append(hash(item.id))
             self.costs.append(cost(item))
         self._check_ids(np.frombuffer(ids, dtype=np.int64))
-        return InputFacts(as_unicode(self.name), self.format, digest, len(ids))
+        self._facts = InputFacts(as_unicode(self.name), self.format, digest, len(ids))
+        return self._facts
+
+    def _digest(self) -> str:
+        """Return the SHA-256 of the file; of several files, that of their digests, one a line."""
+        digests = []
+        for file in self._files:
+            file.seek(0)
+            digests.append(file_digest(file, "sha256").hexdigest())
+        return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest()
 
     def _check_ids(self, hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         """Refuse an id that occurs twice.
@@ -121,18 +154,21 @@ class InputReader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        for file in self._files:
+            file.close()
 
 
 def _format(endings: list[str], name: str) -> str:
     ending = endings[-1].lower().removeprefix(".") if endings else ""
-    if ending in FORMATS:
-        return ending
+    if ending in FORMATS or ending in ENDINGS:
+        return ENDINGS.get(ending, ending)
     if name == "-":
         return "txt"
-    if os.path.isdir(name):
-        raise AttnscopeError("is a folder", where=name, hint="pass a file of texts")
-    if not os.path.exists(name):
+    remote = url_of(name) is not None
+    if not remote and not os.path.exists(name):
         hint = "pass a file of texts, or use attnscope run for a single text"
         raise AttnscopeError("no such file", where=name, hint=hint)
     hint = f"set {arg('from')} to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
@@ -140,10 +176,12 @@ def _format(endings: list[str], name: str) -> str:
 
 
 def _open(name: str) -> BinaryIO:
+    if url_of(name) is not None:
+        return _spool(lambda copy: Store(name).read(copy), name)
     if name == "-":
         if sys.stdin is None:
             raise AttnscopeError("standard input is closed", hint="pass a file")
-        return _spool(sys.stdin.buffer, "standard input")
+        return _spool(partial(shutil.copyfileobj, sys.stdin.buffer, length=1 << 20), "standard input")
     try:
         descriptor = open_at_once(name)
         file = open(descriptor, "rb")  # noqa: SIM115
@@ -151,20 +189,23 @@ def _open(name: str) -> BinaryIO:
             return file
         wait_for_data(descriptor)
         with file:
-            return _spool(file, name)
+            return _spool(partial(shutil.copyfileobj, file, length=1 << 20), name)
     except FileNotFoundError as e:
         raise AttnscopeError("no such file", where=name) from e
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
 
 
-def _spool(file: IO[bytes], name: str) -> BinaryIO:
+def _spool(copy_to: Callable[[IO[bytes]], None], name: str) -> BinaryIO:
     copy = tempfile.TemporaryFile(prefix="attnscope-")  # noqa: SIM115
     try:
-        shutil.copyfileobj(file, copy, 1 << 20)
+        copy_to(copy)
         copy.flush()
     except OSError as e:
         copy.close()
         hint = "set TMPDIR to a folder with more free space"
         raise AttnscopeError(f"cannot be copied to a temporary file ({e.strerror or e})", where=name, hint=hint) from e
+    except AttnscopeError:
+        copy.close()
+        raise
     return copy

@@ -69,6 +69,27 @@ class SpanArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     sink: Annotated[Matrix, along("unit", "span")] | None = None
 
 
+class SpanEffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What cutting the answer off from each span changes, as `attnscope ablate --each span` measures it.
+
+    Each array has one number for every span; NaN for those that are not cut: the answer's own, and those behind it. The
+    edges are cut in every kept layer and head, with their scores −inf.
+
+    Attributes:
+        hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over `span_positions`, or over
+            all tokens if there are none.
+        weight: Weight that `span_rows` give to the span without the cut, averaged over these layers, heads and rows.
+        kl: KL(before ‖ after) of the predictions in bits, averaged over the positions; absent without an output head
+            or position.
+        loss: Bits of log-probability that the answer loses; absent without an answer.
+    """
+
+    hidden: Annotated[Floats, along("key span")]
+    weight: Annotated[Floats, along("key span")]
+    kl: Annotated[Floats, along("key span")] | None = None
+    loss: Annotated[Floats, along("key span")] | None = None
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One text.
 
@@ -96,11 +117,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         top: Strongest sources.
         rows: Row statistics.
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
+        received: What every source receives from other tokens, (unit, source); only of reports, see HeadReport.
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
-        divided: The text divided into spans; with `--keep spans`.
+        divided: The text divided into spans; with `--keep spans` and `--keep span_effects`.
         spans: The weight between them.
         effects: What changes where each head is cut.
+        span_effects: What changes where the answer, or `--query`, is cut off from each span.
+        span_rows: Positions of the tokens whose reading `span_effects` cuts.
+        span_positions: Positions at which they compare predictions and final hidden states.
         stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
         shard: The .safetensors file that holds the arrays instead, under `<index>/<name>`.
         shard_check: CRC-32 of that file.
@@ -127,10 +152,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     top: TopArrays | None = None
     rows: RowArrays | None = None
     columns: Annotated[Matrix, along("unit", "source")] | None = None
+    received: Annotated[Matrix, along("unit", "source")] | None = None
     pooled: Annotated[Matrices, along("unit", "query run", "key run")] | None = None
     divided: TextSpans | None = None
     spans: SpanArrays | None = None
     effects: EffectArrays | None = None
+    span_effects: SpanEffectArrays | None = None
+    span_rows: Annotated[list[int], along("span row", positions="token", ascending=True)] = []
+    span_positions: Annotated[list[int], along("span position", positions="token", ascending=True)] = []
     stages: Annotated[
         dict[str, Matrices], along("unit", "query", "key", members=(("output", ("unit", "query", "width")),))
     ] = {}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.batch import tables
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, SpanArrays, gather_parts
 from attnscope.findings.axes import stacked
@@ -50,6 +51,25 @@ def settings_of(report: Report) -> Settings:
     return Settings(by=by, keep=tuple(keep))
 
 
+def table_parts(report: Report, ending: str, table: str | None) -> Iterator[bytes]:
+    """Yield a file with a table of a report, as `attnscope convert` makes it.
+
+    Args:
+        report: The report.
+        ending: `.csv` or `.parquet`.
+        table: Name of the table; None for the matrices, or the first that the report has.
+
+    Raises:
+        AttnscopeError: The report does not have the table, or the extra is missing.
+    """
+    settings = settings_of(report)
+    there = tables.kinds_of(settings)
+    kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)
+    parts = (part for record in records_of(report) for part in tables.tables(kind, record))
+    rows = tables.TableRows(tables.columns(kind, settings), parts)
+    yield from tables.csv_bytes(rows) if ending == ".csv" else tables.parquet_bytes(rows)
+
+
 def records_of(report: Report) -> Iterator[Record]:
     """Yield every text as a record that holds what a table shows; weights between spans, of all heads, apart."""
     for text in report.texts:
@@ -79,7 +99,7 @@ def _span_record(text: TextReport, found: SpanReport) -> Record:
 
 def _record(text: TextReport) -> Record:
     arrays = stacked(text.heads).items()
-    parts = gather_parts({path: array for path, array in arrays if not path.startswith("pooled.")})
+    parts = gather_parts({path: array for path, array in arrays if not path.startswith(("pooled.", "words."))})
     return Record(
         text.index,
         text.index,

@@ -40,7 +40,8 @@ class Runner(Generic[T]):
         on_progress: Called at the start, whenever records are computed, and when they are written.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         before: State of the records written before; None for the sink's own.
-        again: Numbers of records among these that are tried again; the sink goes through what was written before.
+        again: Numbers of records among these that are computed again, while the sink goes through what was written
+            before; None where nothing is rewritten.
         until: When the run stops, on the monotonic clock, once something new is written; None for no limit.
     """
 
@@ -54,7 +55,7 @@ class Runner(Generic[T]):
         on_progress: SummaryCallback,
         holds: int,
         before: JournalState | None = None,
-        again: Collection[int] = (),
+        again: Collection[int] | None = None,
         until: float | None = None,
     ) -> None:
         self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
@@ -65,7 +66,7 @@ class Runner(Generic[T]):
         self._place = 0  # of the next window's first record among those of this run
         self._submitted = False  # whether this run has a window
         self._handing_on = Lock()  # a signal keeps it: nothing is handed on any more
-        self.summary = Summary() if again else Summary(Counter(self._written.counts), resumed=self._done)
+        self.summary = Summary() if again is not None else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
         """Process every item that is not written yet.
@@ -81,7 +82,7 @@ class Runner(Generic[T]):
                 place = self._place
                 done = min(max(0, self._done - place), len(window.items))
                 check_same(window.items[:done], place, self._written)
-                if self._again:
+                if self._again is not None:
                     done = self._taken_over([item.index for item in window.items[:done]], writer)
                 try:
                     finished = self._compute(window, done) if done < len(window.items) else None
@@ -103,7 +104,7 @@ class Runner(Generic[T]):
 
     def _unwritten(self, items: Iterable[Item]) -> Iterator[Item]:
         """Leave out the blocks that are written as a whole: their texts need not be tokenized."""
-        if not self._bounds.block_characters or self._again:
+        if not self._bounds.block_characters or self._again is not None:
             yield from items
             return
         place = 0
@@ -117,12 +118,12 @@ class Runner(Generic[T]):
             place += len(block)
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
-        """Copy a window's records from what was written before, and return their number; 0 where one is tried again.
+        """Copy a window's records from what was written before, and return their number; 0 where one is computed again.
 
-        All of them are done again then, for a shard holds a whole window.
+        All of them are computed again then, for a shard holds a whole window.
         """
         writer.wait()
-        if not set(indices).isdisjoint(self._again):
+        if not set(indices).isdisjoint(self._again or ()):
             self._sink.skip(len(indices))
             return 0
         self.summary.counts += self._sink.copy(len(indices))

@@ -1,18 +1,20 @@
 """Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
-There are six tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+There are seven tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, `effects` one
-per text, layer and head, and `spans` one per text, layer, head and pair of spans. Row statistics have a separate table,
+per text, layer and head, `spans` one per text, layer, head and pair of spans, and `span_effects` one per text and span,
+whose layer and head are empty: all that are kept are cut together. Row statistics have a separate table,
 because in a table with several rows per query, averages would count queries with more contributors more often.
 """
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -100,8 +102,8 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
                 yield missing | table | {"stage": [stage] * len(value), "value": value}
         return
-    if part == "spans":
-        yield from _span_tables(record)
+    if part in _OF_SPANS:
+        yield from _OF_SPANS[part](record)
         return
     arrays = {
         path.rpartition(".")[2]: array for path, array in arrays_of(record).items() if path.partition(".")[0] == part
@@ -128,9 +130,27 @@ def _span_tables(record: Record) -> Iterator[Table]:
     yield from _flattened(record, axes_of("spans.weights"), {"weight": weights})
 
 
+def _span_effect_tables(record: Record) -> Iterator[Table]:
+    """Return one row for every span that is cut off."""
+    found = record.span_effects
+    if found is None:
+        return
+    arrays = {name: getattr(found, name) for name in ("loss", "kl", "hidden", "weight")}
+    none = np.full(len(found.hidden), np.nan, dtype=np.float32)
+    arrays = {name: none if array is None else array for name, array in arrays.items()}
+    cut = np.flatnonzero(~np.isnan(list(arrays.values())).all(0))
+    heads = {"index": np.full(len(cut), record.index), "id": [str(record.id)] * len(cut)}
+    heads |= {name: [None] * len(cut) for name in ("layer", "head")}
+    yield heads | {"key_span": _span_names(record)[cut]} | {name: array[cut] for name, array in arrays.items()}
+
+
+_OF_SPANS = {"spans": _span_tables, "span_effects": _span_effect_tables}
+
+
 def _axes(part: str) -> tuple[str, ...]:
     """Return the axes of a part's arrays, after that of layers and heads."""
-    return axes_of(next(path for path in declared_paths(Record) if path.partition(".")[0] == part))[1:]
+    axes = axes_of(next(path for path in declared_paths(Record) if path.partition(".")[0] == part))
+    return tuple(axis for axis in axes if axis != "unit")
 
 
 def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array]") -> Iterator[Table]:
@@ -203,13 +223,13 @@ def _texts(tokens: Sequence[Token]) -> _Array:
 
 
 def write_csv(rows: TableRows, path: Path) -> int:
-    """Write a CSV file, and return how many rows it has; see _csv_bytes."""
+    """Write a CSV file, and return how many rows it has; see csv_bytes."""
     with naming_errors(path), open(path, "wb") as file:
-        file.writelines(_csv_bytes(rows))
+        file.writelines(csv_bytes(rows))
     return rows.count
 
 
-def _csv_bytes(rows: TableRows) -> Iterator[bytes]:
+def csv_bytes(rows: TableRows) -> Iterator[bytes]:
     """Yield a CSV file, part by part; numbers in shortest exact digits, an empty cell for none."""
     buffer = CsvLines()
     writer = csv.writer(buffer)
@@ -247,22 +267,30 @@ def _cells(values: Any) -> Any:
 def write_parquet(rows: TableRows, path: Path) -> int:
     """Write a Parquet file, and return how many rows it has; null for none.
 
-    Short texts share a row group, since thousands of tiny row groups are slow to read.
-
     Raises:
         AttnscopeError: The extra is missing.
     """
+    with naming_errors(path), open(path, "wb") as file:
+        _write_parquet(rows, file)
+    return rows.count
+
+
+def parquet_bytes(rows: TableRows) -> Iterator[bytes]:
+    """Yield a Parquet file; see write_parquet."""
+    file = BytesIO()
+    _write_parquet(rows, file)
+    yield file.getvalue()
+
+
+def _write_parquet(rows: TableRows, file: BinaryIO) -> None:
+    """Write a Parquet file; short texts share a row group, since thousands of tiny row groups are slow to read."""
     PARQUET.require(".parquet")
     import pyarrow as pa
     from pyarrow import parquet
 
     names = rows.columns
     schema = pa.schema([(name, arrow_type(pa, name)) for name in names])
-    with (
-        naming_errors(path),
-        open(path, "wb") as file,
-        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
-    ):
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
         for one in rows:
             cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
@@ -272,7 +300,6 @@ def write_parquet(rows: TableRows, path: Path) -> int:
                 waiting = []
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
-    return rows.count
 
 
 def arrow_type(pa: Any, name: str) -> Any:

@@ -1,9 +1,10 @@
 """Whether worker processes are faster than this process, measured on the first texts of an input."""
 
-import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,38 +13,44 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.forking import fork
 from attnscope.base.system.threads import count_cpus
-from attnscope.batch.blocks import SelectedItems
-from attnscope.batch.header import Grouping, Header
+from attnscope.batch.blocks import SelectedItems, cost
+from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Header
 from attnscope.batch.items import Item
-from attnscope.batch.windows import TextWorker, WindowComputer
+from attnscope.batch.records import Record, encode
+from attnscope.batch.windows import OutOfTime, TextWorker, WindowComputer
 from attnscope.engines.torch_setup import limit_threads
 
-_SECONDS = 0.6  # of a trial, of which there are two
-_WORTH = 15.0  # seconds of one process below which nothing is tried
+_SHARE = 0.01  # of the time that the run may take, for each of two trials
+_LEAST, _MOST = 0.15, 1.0  # seconds of a trial
+_WORTH = 10.0  # seconds of one process below which nothing is tried
 _GAIN = 1.05  # how much faster workers have to be
-_FEW, _TEXTS = 64, 1024  # texts of a first look, and of a trial at most
+_TEXTS = 1024  # of a trial at most
+_TOKEN = 1e-4  # seconds that a token takes beside its multiplications: a guess
+_RATE = 5e10  # multiplications in a second: a guess
 
 
 def check_workers(device: str, old: Header | None) -> None:
     """Refuse workers that could not share a model or an input.
 
     Raises:
-        AttnscopeError: The model is on a GPU, or an older version began the dump.
+        AttnscopeError: The model is on a GPU that only one process can use, or an older version began the dump.
     """
-    if device != "cpu":
-        hint = f"run one process for each GPU: {arg('shard')} 1/2 with {arg('device', 'cuda:0')}, and so on; then merge"
-        raise AttnscopeError("processes cannot share a model on a GPU", where=arg("workers"), hint=hint)
+    if device not in ("cpu", "cuda"):
+        hint = f"remove it, or use {arg('device', 'cpu')}"
+        raise AttnscopeError(f"processes cannot share a model on {device}", where=arg("workers"), hint=hint)
     if old is not None and not old.grouping.block_characters:
         message = "the dump was begun by an older version, which has no blocks to share out"
         raise AttnscopeError(message, where=arg("workers"), hint="remove it to resume with one process")
 
 
 def choose_workers(
-    work: TextWorker[Any], bounds: Grouping, threads: int | None, items: SelectedItems, holds: int
+    work: TextWorker[Any], bounds: Grouping, threads: int | None, items: SelectedItems, holds: int, a_token: float
 ) -> tuple[int, Grouping]:
     """Return the number of workers, 0 for this process alone, and the bounds with the number of threads.
 
-    A dump that is resumed keeps its number of threads: with one, workers go on; with several, this process.
+    A dump that is resumed keeps its number of threads: with one, workers go on; with several, this process. What is
+    tried takes two hundredths of the time of the run, since its records cannot be kept: the number of threads decides
+    their last bits, and is chosen only then.
 
     Args:
         work: Looks into texts; its model is loaded.
@@ -51,42 +58,88 @@ def choose_workers(
         threads: Number of threads that the user asked for.
         items: The input.
         holds: See runner.Runner.
+        a_token: Multiplications of a token.
     """
     cpus = count_cpus()
     if bounds.threads:
         return (cpus if bounds.threads == 1 and cpus > 1 else 0), bounds
     alone, shared = replace(bounds, threads=limit_threads(0)), replace(bounds, threads=threads or 1)
+    characters = items.characters()
+    guess = characters / CHARACTERS_OF_A_TOKEN * (_TOKEN + a_token / _RATE)
+    if cpus < 2 or guess < _WORTH:
+        return 0, alone
     sample = list(islice(items.select(bounds), _TEXTS))
     workers = min(cpus, sample[-1].block + 1) if sample else 0
     if workers < 2:
         return 0, alone
+    seconds = min(_MOST, max(_LEAST, _SHARE * guess))
 
-    def compute(texts: list[Item], threads: int) -> None:
-        limit_threads(threads)
-        computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
-        for window in computer.windows(texts):
-            computer.compute(window, 0, lambda new: None)
+    def speed(threads: int, processes: int) -> float:
+        trial = partial(_trial, work, bounds, holds, sample, threads, seconds, processes > 1)
+        return _speed(trial, processes)
 
-    few = sample[:_FEW]
-    probe = len(few) / _seconds(lambda: compute(few, shared.threads), 1)
-    if items.count(bounds) / probe < _WORTH:
+    single = speed(alone.threads, 1)
+    if characters < _WORTH * single:
         return 0, alone
-    texts = sample[: max(_FEW, int(probe * _SECONDS))]
-    single = 1 / _seconds(lambda: compute(texts, alone.threads), 1)
-    several = workers / _seconds(lambda: compute(texts, shared.threads), workers)
-    return (workers, shared) if several > _GAIN * single else (0, alone)
+    return (workers, shared) if speed(shared.threads, workers) > _GAIN * single else (0, alone)
 
 
-def _seconds(compute: Callable[[], None], processes: int) -> float:
-    """Return how long forked processes take for the same, at the same time; infinity if one fails."""
-    begun = time.perf_counter()
-    started = [fork(lambda pipe: (compute(), pipe.send(True))) for _ in range(processes)]  # type: ignore[func-returns-value]
-    whole = True
+class _Clock:
+    """Counts the characters of the groups that are computed, until the time is over; see windows.GroupStore.
+
+    Args:
+        texts: The texts.
+        seconds: How long the trial may take.
+        encodes: Make lines of the records, as a worker does; a process alone leaves that to a thread.
+    """
+
+    def __init__(self, texts: list[Item], seconds: float, *, encodes: bool) -> None:
+        self._costs = {item.index: cost(item) for item in texts}
+        self._begun, self._seconds, self._encodes, self._done = time.perf_counter(), seconds, encodes, 0
+
+    @property
+    def speed(self) -> float:
+        """Characters a second."""
+        return self._done / (time.perf_counter() - self._begun)
+
+    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
+        """Return None: nothing is known."""
+        return None
+
+    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
+        """Count a group.
+
+        Raises:
+            OutOfTime: The time is over.
+        """
+        if self._encodes:
+            for record in records:
+                encode(record)
+        self._done += sum(self._costs[index] for index in indices)
+        if time.perf_counter() - self._begun > self._seconds:
+            raise OutOfTime
+
+
+def _trial(
+    work: TextWorker[Any], bounds: Grouping, holds: int, texts: list[Item], threads: int, seconds: float, encodes: bool
+) -> float:
+    """Return how many characters a second this process computes."""
+    limit_threads(threads)
+    computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
+    clock = _Clock(texts, seconds, encodes=encodes)
+    with suppress(OutOfTime):
+        for window in computer.windows(texts):
+            computer.compute(window, 0, lambda new: None, kept=clock)
+    return clock.speed
+
+
+def _speed(trial: Callable[[], float], processes: int) -> float:
+    """Return the speed of forked processes together, which try at the same time; 0 if one fails."""
+    started = [fork(lambda pipe: pipe.send(trial())) for _ in range(processes)]
+    speeds = list[float]()
     for pid, pipe in started:
-        try:
-            whole = pipe.recv() and whole
-        except EOFError:
-            whole = False
+        with suppress(EOFError):
+            speeds.append(pipe.recv())
         pipe.close()
         os.waitpid(pid, 0)
-    return time.perf_counter() - begun if whole else math.inf
+    return sum(speeds) if len(speeds) == processes else 0.0

@@ -49,7 +49,7 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
     records = dump.records() if folder is None else _with_tables(dump, folder)
     facts = dump.header.input
     name = source or facts.name
-    if source is None and not Path(name).is_file():
+    if source is None and not Path(name).exists():
         counts = Counter[str]()
         for record in records:
             counts[record.status] += 1

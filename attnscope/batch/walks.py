@@ -1,6 +1,9 @@
 """Walks through dumps: each record with findings is a text, read when it is looked at."""
 
-from dataclasses import replace
+import shlex
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,42 +14,115 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Header
+from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
+from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
-from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of
-from attnscope.views.walk.scene import RankedSources, Scene, WalkHead, WalkMap
+from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of, units_known
+from attnscope.studies.explore.units import UNNAMED, TextUnits
+from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead, WalkMap
 
-_MOST_TEXTS, _MOST_BYTES = 1000, 256 << 20  # records that a walk has, and their JSON
-
-
-class _Brief(msgspec.Struct):
-    """What says whether a record has findings."""
-
-    index: int
-    status: str
-    id: int | str
+_VISITED = 8  # records that stay in memory after one has left them
 
 
-def dump_source(path: Path) -> SavedSource:
+class _Names(Sequence[str]):
+    """What the records that have been read are called."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._known: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[n] for n in range(len(self))[number]]
+        if number not in self._known:
+            self._known[number] = f"record {self._store.brief(number).id}"
+        return self._known[number]
+
+
+class _Texts(Mapping[tuple[int, int], SavedText]):
+    """Records that have been read; of those that one has left, the latest are kept."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._made: OrderedDict[tuple[int, int], SavedText] = OrderedDict()
+
+    def __getitem__(self, place: tuple[int, int]) -> SavedText:
+        if place[1] or not 0 <= place[0] < len(self._store):
+            raise KeyError(place)
+        if place not in self._made:
+            self._made[place] = _saved(self._store.dump, self._store.body(place[0]))
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((number, 0) for number in range(len(self._store)))
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+
+@dataclass
+class DumpSource(SavedSource):
+    """A walk through a dump, of which records are read as far as one walks."""
+
+    store: RecordStore = field(kw_only=True)
+    _visited: list[int] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """How many records have findings; while that is not known, one more than have been read."""
+        return len(self.store) + 1 if self.store.total is None else self.store.total
+
+    @property
+    def total_text(self) -> str:
+        """How many records have findings; of a compressed dump that is not known before all have been read."""
+        return f"{len(self.store):,}+" if self.store.total is None else f"{self.store.total:,}"
+
+    def token_scene(self, variant: Variant) -> Scene | None:
+        """Return a scene; None if the record has not been read."""
+        if variant.text not in self._visited:
+            self._visited.append(variant.text)
+            for old in self._visited[:-_VISITED]:
+                self._forget(old)
+            self._visited = self._visited[-_VISITED:]
+        return super().token_scene(variant)
+
+    def _forget(self, text: int) -> None:
+        self.saved._made.pop((text, 0), None)  # type: ignore[attr-defined]
+        self._scenes.pop((text, 0), None)
+        self._makers.pop((text, 0), None)
+        for key in [key for key in self._heads if key[0] == text]:
+            del self._heads[key]
+
+    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+        """Tell whether the record has to be read."""
+        return len(self.store) <= variant.text < self.total
+
+    def compute(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+    ) -> None:
+        """Read up to a record."""
+        self.store.reach(variant.text, lambda done, total: progress("reading records", done, total))
+
+    def pick(self, needle: str, start: int, progress: Progress) -> int | None:
+        """Return the number of the record with an id, or with some words."""
+        return self.store.find(needle, start, lambda done, total: progress("searching", done, total))
+
+
+def dump_source(path: Path) -> DumpSource:
     """Return a walk through a dump.
 
     Raises:
         AttnscopeError: It is damaged or not finished, or no record has findings.
     """
-    dump = Dump(path)
-    bodies, size = list[tuple[_Brief, bytes]](), 0
-    for body in dump.record_bodies():
-        brief = msgspec.json.decode(body, type=_Brief)
-        if brief.status == "ok":
-            bodies.append((brief, body))
-            size += len(body)
-        if len(bodies) >= _MOST_TEXTS or size > _MOST_BYTES:
-            break
-    if not bodies:
+    store = RecordStore(path)
+    if not store.reach(0):
         raise AttnscopeError("has no records with findings", where=path, hint="see the errors of its records")
-    saved = {(n, 0): _saved(dump, body) for n, (_, body) in enumerate(bodies)}
-    return SavedSource([f"record {brief.id}" for brief, _ in bodies], [dump.header.mask.used], saved)
+    return DumpSource(_Names(store), [store.dump.header.mask.used], _Texts(store), store=store)
 
 
 def _saved(dump: Dump, body: bytes) -> SavedText:
@@ -59,7 +135,22 @@ def _saved(dump: Dump, body: bytes) -> SavedText:
         places = ((layers.index(layer), numbers.index(head)) for layer, head in record().units)
         return {place: partial(_head, dump.header, record(), unit) for unit, place in enumerate(places)}
 
-    return SavedText(lambda: _scene(dump.header, record()), heads)
+    return SavedText(lambda: _scene(dump.header, record()), heads, lambda scene: _units(dump.header, record(), scene))
+
+
+def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
+    """Return what the tokens of a record belong to."""
+    if record.divided is None or record.spans is None:
+        return TextUnits(record.tokens, record.key_tokens)
+    places = {(scene.layers.index(layer), scene.heads.index(head)): n for n, (layer, head) in enumerate(record.units)}
+    arrays = record.spans
+
+    def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
+        unit = places.get((layer, head))
+        return None if unit is None else (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
+
+    division = "" if header.settings.spans in (None, *UNNAMED) else f"--spans {shlex.quote(header.settings.spans)}"
+    return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)
 
 
 def _sizes(record: Record) -> tuple[list[int | str], list[int | str]]:
@@ -85,7 +176,10 @@ def _scene(header: Header, record: Record) -> Scene:
     scene = scene_of(report, text, (layers, heads), rows, record.stages)
     effects = {} if record.effects is None else msgspec.structs.asdict(record.effects)
     numbers = [*scene.numbers, *effect_numbers(effects, places, (len(layers), len(heads)))]
-    return replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])
+    units = units_known(words="weights" in record.stages, spans=record.spans is not None)
+    width = record.stages["output"].shape[2] if "output" in record.stages else 0
+    made = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])
+    return replace(made, units=units, width=width)
 
 
 def _rows(record: Record, unit: int) -> dict[str, Any]:

@@ -68,11 +68,14 @@ class Suspects:
     """Texts that were being computed when a process died.
 
     Attributes:
-        alone: Numbers of the texts that run alone, since one of their group may have been the cause.
+        alone: Numbers of the texts that run alone first, since one of their group may have been the cause; if all of a
+            group survive that, it runs together after all, for the last bits of its numbers.
+        apart: Numbers of the texts whose group ended a process even so, and is not run together again.
         failed: Numbers of the texts that are given up, to the reason.
     """
 
     alone: Collection[int] = ()
+    apart: Collection[int] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -234,11 +237,26 @@ class WindowComputer(Generic[T]):
         on_group: Callable[[list[int]], None],
         kept: "GroupStore | None",
     ) -> list[Record]:
-        """Compute a group's records; texts that may have ended a process run alone, or are given up."""
-        indices = [window.items[place].index for place in chosen]
-        suspected = any(index in self.suspects.alone or index in self.suspects.failed for index in indices)
+        """Compute a group's records; texts that may have ended a process run alone first, or are given up."""
+        indices, suspects = {window.items[place].index for place in chosen}, self.suspects
+        divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
+        if len(chosen) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
+            records = self._part_records(window, [[place] for place in chosen], seconds, on_group, kept)
+            if divided:
+                return records
+        return self._part_records(window, [chosen], seconds, on_group, kept)
+
+    def _part_records(
+        self,
+        window: TextWindow[T],
+        parts: list[list[int]],
+        seconds: dict[int, float],
+        on_group: Callable[[list[int]], None],
+        kept: "GroupStore | None",
+    ) -> list[Record]:
+        """Compute the records of parts of a group, one after the other."""
         found = list[Record]()
-        for part in [[place] for place in chosen] if suspected else [chosen]:
+        for part in parts:
             item = window.items[part[0]]
             if item.index in self.suspects.failed:
                 found.append(record_of(item, "failed", error=self.suspects.failed[item.index]))

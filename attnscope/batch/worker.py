@@ -32,19 +32,28 @@ from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.record_plan import make_record_spec
 from attnscope.run.session import Session, attend, new_window, prepare
 from attnscope.run.text_plan import TextPlan, plan_text
-from attnscope.studies.ablate.per_text import head_effects
-from attnscope.studies.ablate.plan import bytes_per_token
+from attnscope.studies.ablate.per_text import head_effects, span_effects
+from attnscope.studies.ablate.plan import AblationOptions, bytes_per_token
+from attnscope.studies.ablate.spans import AnsweredText, read_answer
 
 NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
 
 
 @dataclass(frozen=True)
 class PreparedText:
-    """A text that is ready to be looked into."""
+    """A text that is ready to be looked into.
+
+    Attributes:
+        item: The text.
+        text_plan: Its tokens, and what is shown of them.
+        size: How large it is.
+        answered: What reads its spans, where these are cut; None elsewhere.
+    """
 
     item: Item
     text_plan: TextPlan
     size: TextSize
+    answered: AnsweredText | None = None
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
@@ -57,7 +66,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     Raises:
         UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
     """
-    effects = "effects" in settings.keep
+    effects = settings.runs_again
     layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
@@ -67,11 +76,12 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
                 hint="use all, mean or numbers",
             )
         if word == "mean" and effects:
-            hint = f"use all or numbers, or remove effects from {arg('keep')}"
+            hint = f"use all or numbers, or remove {' and '.join(effects)} from {arg('keep')}"
             raise UsageError("a mean cannot be cut", where=option, hint=hint)
     if effects and given.what_if == "same-scores" and given.mask != (Own(),):
-        hint = f"remove {arg('what_if', 'same-scores')}, or effects from {arg('keep')}"
-        raise UsageError("cutting heads runs the whole model under the mask", where=arg("what_if"), hint=hint)
+        hint = f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
+        what = "heads" if "effects" in effects else "spans"
+        raise UsageError(f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint)
     return msgspec.structs.replace(
         given,
         texts=(),
@@ -109,7 +119,7 @@ class ModelWorker:
         session: Has the model open.
         group: Tokens of a group, which decide how many threads are worth it.
         stream_reason: See run_plan.RunPlan.
-        memory: Likewise.
+        memory: Bytes that the run may take; see run_plan.RunPlan.
 
     Attributes:
         device: The model's device.
@@ -126,7 +136,7 @@ class ModelWorker:
     ) -> None:
         self._memory, self._session, self._group = memory, session, group
         self._run, self._settings, self._source = run, settings, session.source(run)
-        self._cuts = "effects" in settings.keep
+        self._cuts = bool(settings.runs_again)
         plan = plan_for_texts(self._run, self._source, [])
         n_layers = self._source.config.n_layers if self._cuts else plan.n_layers_run
         work = n_layers * layer_parameters(self._source.config) * group
@@ -151,7 +161,7 @@ class ModelWorker:
             why = "the text is blank" if item.text.text else "the text is empty"
             return record_of(item, "skipped", error=why)
         text = item.text
-        if "spans" in self._settings.keep and self._run.spans is None and not text.turns:
+        if self._settings.of_spans and self._run.spans is None and not text.turns:
             text = msgspec.structs.replace(text, spans=own_spans(item))
         text_plan = plan_text(self._run, self._source, text, several=True)
         # A special token that covers a part of the text was typed, and is a word as any other.
@@ -166,7 +176,12 @@ class ModelWorker:
         beside += (
             PARTS["spans"].beside(_span_sizes(self._units, tokens, spans)) if "spans" in self._settings.keep else 0
         )
-        return PreparedText(item, text_plan, TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside))
+        size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
+        if "span_effects" not in self._settings.keep:
+            return PreparedText(item, text_plan, size)
+        answered = read_answer(self._run, AblationOptions(each="span"), self._source, text_plan)
+        answered.cuts(self._source)  # refuses a text of one span
+        return PreparedText(item, text_plan, size, answered)
 
     def size(self, ready: PreparedText) -> TextSize:
         """Return how large a text is."""
@@ -183,7 +198,7 @@ class ModelWorker:
 
     def _process(self, ready: Sequence[PreparedText]) -> list[Record]:
         effects = [self._effects(one) if self._cuts else {} for one in ready]
-        if self._settings.keep == ("effects",):
+        if set(self._settings.keep) <= {"effects", "span_effects"}:
             units: list[Any] = list(self._places())
             return [_record(one, mine, units, self._settings) for one, mine in zip(ready, effects, strict=True)]
         from attnscope.run.analysis import unit_arrays, unit_names
@@ -211,12 +226,18 @@ class ModelWorker:
         return [(layer, head) for layer in layers for head in heads]
 
     def _effects(self, one: PreparedText) -> dict[str, Any]:
-        """Return the effect of every head on one text, which runs alone: its variants are a batch by themselves."""
+        """Return the effect of every cut on one text, which runs alone: its variants are a batch by themselves."""
         plan, loaded = self._plan([one.text_plan]), (self._model, self.device)
-        found = head_effects(plan, self._session, loaded, self._places(), self._group)
-        arrays = {"kl": found.kl, "hidden": found.hidden, "weight": found.weight}
-        named = {f"effects.{name}": array for name, array in arrays.items() if array is not None}
-        return {"positions": found.positions, **named}
+        found: dict[str, Any] = {}
+        if "effects" in self._settings.keep:
+            effects = head_effects(plan, self._session, loaded, self._places(), self._group)
+            found["positions"] = effects.positions
+            found |= {f"effects.{name}": getattr(effects, name) for name in ("kl", "hidden", "weight")}
+        if one.answered is not None:
+            of_spans = span_effects(plan, self._session, loaded, one.answered, self._group)
+            found |= {"span_rows": one.answered.rows, "span_positions": one.answered.positions}
+            found |= {f"span_effects.{name}": array for name, array in vars(of_spans).items()}
+        return {name: array for name, array in found.items() if array is not None}
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
         return replace(
@@ -313,6 +334,6 @@ def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], setting
         queries=text_plan.queries,
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
-        **({"divided": text_plan.spans} if "spans" in settings.keep else {}),
+        **({"divided": text_plan.spans} if settings.of_spans else {}),
         **parts,
     )

@@ -110,7 +110,8 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     kind = "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
     more = f", and replaces {len(adapter.others)}" if adapter.others else ""
     rank = "–".join(map(str, (ranks[0], ranks[-1])[: 1 + (len(ranks) > 1)]))
-    note = f"adapter: {kind} of rank {rank}, added to {len(adapter.modules)} tensors{more}"
+    count = len(adapter.modules)
+    note = f"adapter: {kind} of rank {rank}, added to {count} tensor{'s' * (count != 1)}{more}"
     digest = hashlib.sha256(folder.fingerprint.encode() + hashlib.sha256(raw).digest() + header.digest)
     return replace(
         folder,

@@ -101,7 +101,7 @@ class _Architecture:
     """How llama.cpp writes the models of one `general.architecture`.
 
     Attributes:
-        config: Fields of config.json besides those of `_shared_config`.
+        config: Fields of config.json other than those of `_shared_config`.
         names: Module within a block to that of transformers, where others are meant than `_INSIDE`.
         paired: Queries and keys are stored in rotary pairs.
         norm_offset: Offset of the weights of norms: Gemma's are stored with the 1 that transformers adds.

@@ -155,7 +155,7 @@ def _refuse_other_layouts(path: Path) -> None:
     try:
         names = sorted(os.listdir(path))
     except OSError:
-        return  # whoever opens it says why
+        return  # opening it says why
     if _ADAPTER in names:
         raise _adapter(path)
     if _PARAMS in names:

@@ -1,7 +1,7 @@
 """Fetch a repository into the Hugging Face cache: config, tokenizer and safetensors, and nothing else.
 
-This is the only module that uses the network. It relies on `huggingface_hub`, so that locks, resumed downloads and the
-layout of the cache are those of other tools.
+Beside batch/remote.py, this is the only module that uses the network. It relies on `huggingface_hub`, so that locks,
+resumed downloads and the layout of the cache are those of other tools.
 """
 
 import os

@@ -48,15 +48,19 @@ class ModelSource:
         stages: Stages that can be shown; None for all of them.
         runs: There are layers to run; False if their queries and keys were given.
         layers: Numbers of the layers that are there; None for all of the config's.
+        first_queries: Origin of a text to the first position whose query is known, if queries of a text's last tokens
+            alone were given.
+        compare_outputs: Compares given outputs of attention with computed ones, for an engine and a batch; None if
+            none were given.
         dtype: Type in which it is computed, whatever the run says; None for the run's.
-        libraries: Libraries that tokenize its texts and run it, besides torch.
+        libraries: Libraries that tokenize its texts and run it, other than torch.
         layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
         mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
         dense_masks: Running it makes masks of the size (texts, tokens, tokens).
         dense_biases: How many biases of the size (heads, tokens, tokens) it holds at once while it runs.
         tokenizer_name: Tokenizer that the user named instead of the model's own; None if none.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
-        ignored_keys: Keys of its config.json that were ignored, because nobody reads them or the user wanted it.
+        ignored_keys: Keys of its config.json that were ignored, because no code reads them or the user wanted it.
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
         generation: How the checkpoint wants texts continued.
         begin: Id of the token that its config names as the begin of a text; None if it names none.
@@ -82,6 +86,8 @@ class ModelSource:
     stages: tuple[str, ...] | None = None
     runs: bool = True
     layers: tuple[int, ...] | None = None
+    compare_outputs: Callable[..., Any] | None = None
+    first_queries: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
     libraries: tuple[str, ...] = ()
     layerwise: bool = True
@@ -173,21 +179,31 @@ def tokenize(
         # as in training: the start, then the text, without the special token that ends it
         tokens = [source.decoder_start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
         notes.append(f"decoder input: starts with '{source.decoder_start.piece}', has no end-of-sentence token")
-    _check_types(tokens, c.n_segments, where)
-    worst = max(tokens, key=lambda t: t.id)
-    if worst.id >= c.vocab_size:
-        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
-        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
+    check_tokens(source, tokens, where, truncate=truncate)
     if c.max_positions is not None and len(tokens) > c.max_positions:
-        if not truncate:
-            found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
-            raise AttnscopeError(found, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
         notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
         closing = min(count_closing(tokens), c.max_positions)  # special tokens that still end the text
         tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
     if all(t.special for t in tokens):
         notes.append("the text has only special tokens")
     return tokens, notes
+
+
+def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:
+    """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions.
+
+    Raises:
+        AttnscopeError: An id or a segment is beyond its table, or there are too many tokens.
+    """
+    c = source.config
+    _check_types(tokens, c.n_segments, where)
+    worst = max(tokens, key=lambda t: t.id)
+    if worst.id >= c.vocab_size:
+        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
+        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
+    if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:
+        found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
+        raise AttnscopeError(found, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
 
 
 def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:

@@ -16,7 +16,7 @@ _CAP = 1 << 20
 
 
 class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TOML file says besides the model itself.
+    """What a TOML file says apart from the model itself.
 
     Attributes:
         description: One line for the reader.
@@ -43,7 +43,7 @@ class StackDescription(msgspec.Struct, frozen=True):
     Attributes:
         path: The file.
         data: Bytes of the file, for the fingerprint.
-        file: Content of the file besides the model.
+        file: Content of the file apart from the model.
         model: Fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them.
     """
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnscope.base.errors import Exit, UsageError, arg
+from attnscope.base.errors import AttnscopeError, Exit, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_progress import progress
 from attnscope.cli.parameters import Given
-from attnscope.cli.process import is_piped, print_notice
-from attnscope.findings.record_parts import EXACT_PARTS
+from attnscope.cli.process import allow_network, is_piped, print_notice
+from attnscope.findings.record_parts import EXACT_PARTS, PARTS
 from attnscope.request.options import ALL, ALL_PARTS, BATCH, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
 from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
-    from attnscope.batch.dump import DumpConfig
+    from attnscope.batch.loading import DumpConfig
     from attnscope.batch.summary import Summary
 
 _LONG_RUN, _SLOW_TEXT = 60, 1  # seconds from which the slowest texts are named: of the run, or of one text
@@ -58,17 +58,15 @@ def batch(given: Given) -> None:
         raise UsageError("applies only to a .parquet folder", where=arg("table"), hint=hint)
     resumes = folder or _check_ending(given.output)
     if given.status:
-        from attnscope.batch.parquet_sink import manifest_path
-
-        _print_status(manifest_path(given.output) if folder else given.output)
+        _print_status(given.output, folder=folder)
         return
     if given.sbatch is not None:
         _print_script(name, given, resumes=resumes)
         return
     order = _order(name, given)
     from attnscope.batch.convert import write_document
-    from attnscope.batch.dump import write_dump
 
+    write = _writer(name, given)
     if given.ray is not None:
         _write_with_ray(order, given, name, resumes=resumes and not folder)
         return
@@ -76,7 +74,7 @@ def batch(given: Given) -> None:
     # registered first, so that the progress bar is gone when it is called
     with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
         if resumes:
-            summary = write_dump(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
+            summary = write(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
         else:
             summary = write_document(order, on_progress)
     if not given.quiet:
@@ -90,6 +88,26 @@ def batch(given: Given) -> None:
         raise typer.Exit(Exit.FAILED)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
+
+
+def _writer(name: str, given: Given) -> "Callable[..., Summary]":
+    """Return what writes a dump to this disk or to a store, and allow the network that the named stores need.
+
+    Raises:
+        UsageError: The output is one that no store takes.
+    """
+    from attnscope.batch.dump import write_dump
+    from attnscope.batch.remote import url_of
+    from attnscope.batch.staging import write_remote_dump
+
+    urls = [url_of(path) for path in (name, given.output)]
+    if any(url is not None and url.startswith("hf:") for url in urls):
+        allow_network()  # that of Hugging Face, which is forbidden by its own settings
+    if urls[1] is None:
+        return write_dump
+    if given.output.suffix == ".json":
+        raise UsageError(f"'{urls[1]}' cannot be a document", where=arg("output"), hint="use .jsonl")
+    return write_remote_dump
 
 
 def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
@@ -125,11 +143,13 @@ def _check_ending(output: Path) -> bool:
 
 
 def _order(name: str, given: Given) -> "DumpConfig":
-    from attnscope.batch.dump import DumpConfig
     from attnscope.batch.header import Settings
     from attnscope.batch.items import ARRAYS
+    from attnscope.batch.loading import DumpConfig
     from attnscope.cli.run_config import run_config
 
+    if given.words:
+        _keep_words(given)
     layer, head = join_label(given.layer, given.head)
     if head.pairs:
         head.numbers(0, "head")  # refuses them: a record has the same heads of every layer
@@ -192,6 +212,21 @@ def _kept(given: Given) -> dict[str, Any]:
     }
 
 
+def _keep_words(given: Given) -> None:
+    """Write `--words` as what it is short for.
+
+    Raises:
+        UsageError: The texts are divided otherwise.
+    """
+    from attnscope.request.spans import WHOLE_WORDS, parse_spans
+
+    if given.spans is not None:
+        raise UsageError(f"{arg('words')} and {arg('spans')} cannot be used together", hint="remove one of them")
+    given.words, given.spans = False, parse_spans(WHOLE_WORDS)
+    kept = given.keep if "keep" in given.typed else ()
+    given.keep = tuple(dict.fromkeys((*kept, "spans")))
+
+
 def _is_table_folder(given: Given) -> bool:
     """Tell whether the output is a folder of tables: `dump.parquet/`, or such a folder that is there."""
     if given.output.suffix != ".parquet":
@@ -199,10 +234,19 @@ def _is_table_folder(given: Given) -> bool:
     return given.output.is_dir() or any(word.endswith(".parquet/") for word in given.command_line)
 
 
-def _print_status(output: Path) -> None:
+def _print_status(output: Path, *, folder: bool) -> None:
     """Print how far a dump is."""
+    from attnscope.batch.parquet_sink import manifest_path
     from attnscope.batch.parts import describe_status, gather_parts_of
+    from attnscope.batch.remote import url_of
+    from attnscope.batch.staging import staging_path
 
+    url = url_of(output)
+    output = output if url is None else staging_path(url)
+    output = manifest_path(output) if folder else output
+    if url is not None and not output.exists():
+        hint = "look for it in the store: it is there once it is complete"
+        raise AttnscopeError("no dump on this machine goes there", where=url, hint=hint)
     print(escape_control(describe_status(gather_parts_of([output], count=True), alone=True)))
 
 
@@ -211,7 +255,12 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
     if given.spans.division == "ranges":
         hint = f"give each text a member 'spans', and leave {arg('spans')} out"
         raise UsageError("a file divides one text", where=arg("spans"), hint=hint)
-    if "spans" not in parts and given.query is None and given.key is None and given.hide is None:
+    if (
+        not any(PARTS[part].of_spans for part in parts)
+        and given.query is None
+        and given.key is None
+        and given.hide is None
+    ):
         hint = f"add spans to {arg('keep')}"
         raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
 
@@ -224,10 +273,7 @@ def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bo
     """
     from attnscope.batch.ray_shards import RayConfig, write_with_ray
 
-    if name == "-" or not resumes or str(given.output) == "-":
-        what = "standard input" if name == "-" else f"'{given.output}'"
-        hint = "pass FILE on a disk that all nodes share" if name == "-" else "use .jsonl, .jsonl.gz or .jsonl.zst"
-        raise UsageError(f"actors cannot share {what}", where=arg("ray"), hint=hint)
+    _check_shared(name, given, "actors", "ray", resumes=resumes)
     cluster = RayConfig(given.ray, given.actors, given.actor_cpus, given.actor_gpus, given.actor_resources)
     with progress(quiet=given.quiet) as on_progress:
         summary = write_with_ray(order, cluster, on_progress)
@@ -237,18 +283,26 @@ def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bo
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
 
+def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bool) -> None:
+    """Refuse an input or output that several machines cannot share.
+
+    Raises:
+        UsageError: It is one.
+    """
+    from attnscope.batch.remote import shown, url_of
+
+    if name == "-" or not resumes or str(given.output) == "-" or url_of(given.output) is not None:
+        what = "standard input" if name == "-" else f"'{shown(given.output)}'"
+        hint = "pass FILE on a disk that all nodes share"
+        hint = hint if name == "-" else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
+        raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
+
+
 def _print_script(name: str, given: Given, *, resumes: bool) -> None:
     """Print a job array that writes the parts of a dump."""
     from attnscope.cli.slurm_script import slurm_script
 
-    if name == "-" or not resumes or str(given.output) == "-":
-        what = "standard input" if name == "-" else f"'{given.output}'"
-        hint = (
-            "pass FILE on a disk that all nodes share"
-            if name == "-"
-            else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder"
-        )
-        raise UsageError(f"the tasks of an array cannot share {what}", where=arg("sbatch"), hint=hint)
+    _check_shared(name, given, "the tasks of an array", "sbatch", resumes=resumes)
     cpus = (given.threads or 1) * (given.workers if isinstance(given.workers, int) else 1)
     gpu = given.device.startswith("cuda")
     print(slurm_script(given.command_line, given.output, given.sbatch, cpus, gpu=gpu), end="")
@@ -256,6 +310,8 @@ def _print_script(name: str, given: Given, *, resumes: bool) -> None:
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
     """Print the failures and the summary of a dump."""
+    from attnscope.batch.remote import shown
+
     name = "standard input" if name == "-" else name
     for failure in summary.failures:
         print_notice("failed", escape_control(f"{name}:{failure}"))
@@ -267,5 +323,5 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
         print_notice("slowest", escape_control(", ".join(texts)))
     counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were already done" if summary.resumed else ""
-    there = "standard output" if str(output) == "-" else escape_control(str(output))
+    there = "standard output" if str(output) == "-" else escape_control(shown(output))
     print_notice("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")

@@ -1,16 +1,17 @@
 """The command `attnscope compare`: show what changes between masks, layers, heads, texts or models."""
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import JSON_FILE, UsageError, arg
 from attnscope.cli.parameters import Given
+from attnscope.cli.sides import Several, Sides
 from attnscope.request.options import COMPARE, SHOW
 from attnscope.request.selection import ALL, PAGE, PRINTED, WALKED, join_label
 
 if TYPE_CHECKING:
     from attnscope.findings.compare import Comparison
     from attnscope.studies.compare.tolerance import Tolerance
+    from attnscope.studies.run.every_head import RoleRecorders
 
 EXAMPLES = """
 attnscope compare "The bank by the river"
@@ -26,7 +27,6 @@ attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
-_COMPARED = {option.name: option for option in COMPARE if option.several == "compared"}
 _OF_REPORTS = {"text", *(option.name for option in COMPARE if option.group == SHOW)}
 _SHORT = 200  # characters of texts of which a page holds every head
 _WANTED = ("layer", "head", "query", "key", "stages")  # what saved reports are narrowed down to
@@ -37,13 +37,13 @@ def compare(given: Given) -> None:
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
     with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
-    --key and --stage select from what they hold. Tables of texts over 64 tokens show maps; of selected rows, and of two
-    texts, they show the rows and columns where most weight moves.
+    --key and --stage select from what they hold. Tables of texts over 64 tokens show maps; tables of selected rows,
+    and of two texts, show the rows and columns where most weight moves.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
 
     check_output(given, "compare")
-    several = {name: values for name in _COMPARED if (values := getattr(given, name))}
+    sides = Sides(given, COMPARE)
     tolerance = _tolerance(given)
     if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
@@ -52,13 +52,14 @@ def compare(given: Given) -> None:
             where=arg("stages"),
             hint=hint,
         )
-    texts = several.get("text", [])
+    roles: list[RoleRecorders] = []
+    texts = sides.several.get("text", [])
     if len(texts) > 1 and all(text.lower().endswith(".json") for text in texts):
-        comparison = _compare_reports(several, given, tolerance)
+        comparison = _compare_reports(sides.several, given, tolerance)
     else:
-        comparison = _compare_runs(several, given, tolerance)
+        comparison = _compare_runs(sides, given, tolerance, roles)
     if tolerance is None or given.format is not None or given.output is not None:
-        deliver(comparison, given)
+        deliver(comparison, given, every_head=roles)
     if tolerance is not None:
         from attnscope.studies.compare.tolerance import failure
 
@@ -76,7 +77,7 @@ def _tolerance(given: Given) -> "Tolerance | None":
     return Tolerance(given.tolerance or 0.0, given.relative or 0.0)
 
 
-def _compare_reports(several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None") -> "Comparison":
+def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
     from attnscope.studies.compare.runs import Wanted, compare_files
@@ -99,7 +100,9 @@ def _compare_reports(several: dict[str, list[Any]], given: Given, tolerance: "To
     return compare_files([Path(path) for path in several["text"]], Wanted(**values), tolerance)
 
 
-def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None") -> "Comparison":
+def _compare_runs(
+    sides: Sides, given: Given, tolerance: "Tolerance | None", roles: "list[RoleRecorders]"
+) -> "Comparison":
     from msgspec.structs import replace
 
     from attnscope.cli.deliver import is_page, is_table
@@ -108,18 +111,16 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
     from attnscope.studies.compare.runs import compare_runs, side_of
 
     window = PAGE if is_page(given) else PRINTED if is_table(given) else None
+    several = sides.several
     if "qkv" in several and {"model", "config"} & given.typed:
-        return _compare_arrays(several, given, tolerance, window)
-    axis, values = _axis(several)
+        return _compare_arrays(sides, given, tolerance, window)
+    axis, values = sides.axis() or _masks(several)
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
     selected = [name for name in ("layer", "head") if name in several]
     for value in values:
-        side: Any = SimpleNamespace(**vars(given), **{})
-        for name, option in _COMPARED.items():
-            default = option.read(option.default) if option.read and option.default is not None else option.default
-            setattr(side, name, value if name == axis else several.get(name, [default])[0])
+        side = sides.side(axis, value)
         named = side.text, side.chat, side.qkv
         if named not in read:
             read[named] = read_texts(side)
@@ -131,6 +132,11 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
         runs.append((_spelled(axis, value), side_of(compared, run)))
 
     short = all(len(text.text) <= _SHORT for _, run in runs for text in run.texts)
+    every_head = is_page(given) and short and compared not in ("layer", "head")
+    if every_head:
+        from attnscope.studies.run.every_head import RoleRecorders
+
+        roles += [RoleRecorders() for _ in runs]
     with progress(quiet=given.quiet) as on_progress:
         return compare_runs(
             compared,
@@ -139,13 +145,12 @@ def _compare_runs(several: dict[str, list[Any]], given: Given, tolerance: "Toler
             on_progress,
             tolerance,
             selected=selected,
-            every_head=is_page(given) and short and compared not in ("layer", "head"),
+            every_head=every_head,
+            roles=roles,
         )
 
 
-def _compare_arrays(
-    several: dict[str, list[Any]], given: Given, tolerance: "Tolerance | None", window: int | None
-) -> "Comparison":
+def _compare_arrays(sides: Sides, given: Given, tolerance: "Tolerance | None", window: int | None) -> "Comparison":
     """Compare a model with queries and keys that another program computed, on the text that is typed or in the file."""
     from pathlib import Path
 
@@ -155,13 +160,11 @@ def _compare_arrays(
     from attnscope.studies.compare.diagnosis import compare_with_arrays
     from attnscope.studies.compare.runs import side_of
 
+    several = sides.several
     if repeated := [name for name, values in several.items() if len(values) > 1]:
         hint = "compare one model with one file"
         raise UsageError("is given more than once beside queries and keys", where=arg(repeated[0]), hint=hint)
-    side: Any = SimpleNamespace(**vars(given))
-    for name, option in _COMPARED.items():
-        default = option.read(option.default) if option.read and option.default is not None else option.default
-        setattr(side, name, several.get(name, [default])[0])
+    side = sides.side()
     side.qkv = None
     texts = read_texts(side) if side.text is not None or side.file is not None else ()
     run = run_config(texts, side, window=window)
@@ -189,14 +192,8 @@ def _spelled(axis: str, value: Any) -> str:
     return "none" if value is None else str(getattr(value, "written", value))
 
 
-def _axis(several: dict[str, list[Any]]) -> tuple[str, list[Any]]:
-    """Return the option that was given several times, with its values."""
-    repeated = {name: values for name, values in several.items() if len(values) > 1}
-    if len(repeated) > 1:
-        names = " and ".join(_COMPARED[name].spelled for name in repeated)
-        raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
-    if repeated:
-        return next(iter(repeated.items()))
+def _masks(several: Several) -> tuple[str, list[Any]]:
+    """Return the masks that are compared if no option was repeated."""
     if "mask" in several:
         found = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
         raise UsageError(found, hint=f"pass {arg('mask')} twice")

@@ -12,6 +12,7 @@ from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, check_look, format_for
 from attnscope.studies.registry import kinds
+from attnscope.studies.study import TABLES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +43,11 @@ def is_page(given: Given) -> bool:
     return given.output is not None and any(
         one.page and one.ending == given.output.suffix.lower() for one in FILE_FORMATS
     )
+
+
+def is_report_table(given: Given) -> bool:
+    """Tell whether a report is written as a table, in the columns of a dump's tables."""
+    return given.output is not None and hasattr(given, "table") and given.output.suffix.lower() in TABLES
 
 
 def check_output(given: Given, command: str) -> None:
@@ -106,14 +112,14 @@ def deliver(
         findings: What was found.
         given: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
-        every_head: Of a page: the same findings with every head in summary.
+        every_head: See studies.study.Display.
         **detail: How much is shown on a terminal, in addition to what `given` says.
 
     Raises:
         AttnscopeError: It cannot be written.
     """
     if given.output is not None:
-        _to_file(findings, given, listing, every_head)
+        _to_file(findings, given, listing, every_head, **detail)
     elif given.format == "json":
         from attnscope.findings.codec import json_parts
 
@@ -138,7 +144,7 @@ def put(
     if given.verbose:
         detail |= {"verbose": True, "brief": False}
     parts = present(
-        findings, format=format, precision=given.precision, listing=listing, data_only=given.quiet, **detail
+        findings, format=format, precision=given.precision, listing=listing, data_only=_data_only(given), **detail
     )
     screen = console(given.color)
     if not (given.pager and sys.stdout.isatty()):
@@ -151,21 +157,34 @@ def put(
     write_paged(captured.get())
 
 
-def _to_file(findings: Any, given: Given, listing: "Listing | None", every_head: Any) -> None:
+def _data_only(given: Given) -> bool:
+    """Tell whether remarks and headers are left out."""
+    return given.quiet or not getattr(given, "header", True)
+
+
+def _to_file(
+    findings: Any, given: Given, listing: "Listing | None", every_head: Any, **detail: "Unpack[Detail]"
+) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 
     path = Path(str(given.output))
-    parts = export(
-        findings,
-        path,
-        precision=given.precision,
-        width=_named_width(),
-        listing=listing,
-        look=given.look,
-        data_only=given.quiet,
-        every_head=every_head,
-    )
+    if is_report_table(given):
+        from attnscope.batch.reports import table_parts
+
+        parts = table_parts(findings, path.suffix.lower(), given.table)
+    else:
+        parts = export(
+            findings,
+            path,
+            precision=given.precision,
+            width=_named_width(),
+            listing=listing,
+            look=given.look,
+            data_only=_data_only(given),
+            every_head=every_head,
+            **detail,
+        )
     size = write_atomic(path, parts, force=given.force)
     if not given.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -21,6 +21,8 @@ EXAMPLES = """
 attnscope explore "The bank by the river"
 attnscope explore "The bank by the river" --layer 2 --head 0 --query bank
 attnscope explore --file texts.txt --model ./my-llama.gguf
+attnscope explore "The bank was closed. The river rose." --spans sentences
+attnscope explore "The unbelievable bank" --words
 attnscope explore dump.jsonl
 attnscope explore report.json
 """
@@ -44,7 +46,7 @@ def explore(given: Given) -> None:
     _at_terminal()
     from attnscope.views.explore.terminal import walk
 
-    code, said = walk(source, actions, _begin(given), color=given.color)
+    code, said = walk(source, actions, _begin(given), color=given.color, own_process=True)
     if said and not given.quiet:
         sys.stdout.write(said + "\n")
     sys.stdout.flush()
@@ -53,7 +55,7 @@ def explore(given: Given) -> None:
 
 
 def _check_terminal() -> None:
-    """Refuse to draw where nobody would see it.
+    """Refuse to draw where it would not be seen.
 
     Raises:
         AttnscopeError: Standard error is no terminal, or one that cannot be drawn on.
@@ -93,7 +95,8 @@ def saved_source(given: Any) -> "Source | None":
     known = path.suffix in _SAVED or suffixes.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
     if not there or not (known or (path.is_dir() and not (path / "config.json").exists())):
         return None
-    typed = [each for each in ("model", "config", "mask", "hide", "pair", "context") if each in given.typed]
+    computed = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
+    typed = [each for each in computed if each in given.typed]
     if typed:
         raise UsageError(f"{path} was computed already", where=arg(typed[0]), hint="remove the option, or pass a text")
     from attnscope.studies.explore.opening import findings_source
@@ -113,12 +116,13 @@ def _live(given: Given) -> "Source":
     from attnscope.studies.explore.live import LiveSource
 
     texts = read_texts(given)
-    run = replace(run_config(texts, given, stages=(), top=3), query=None, key=None)
-    named = "-" if given.file is None and given.text in (None, "-") else None
-    if given.file is not None:
-        import shlex
+    run = replace(run_config(texts, given, stages=(), top=3, cuts=(), words=False), query=None, key=None)
+    import shlex
 
-        named = f"--file {shlex.quote(str(given.file))}"
+    named = "-" if given.file is None and given.text in (None, "-") else None
+    for option in ("file", "chat"):
+        if getattr(given, option) is not None:
+            named = f"--{option} {shlex.quote(str(getattr(given, option)))}"
     return LiveSource(run, SessionOpener(texts).open, command=named)
 
 
@@ -166,6 +170,7 @@ def _begin(given: Given) -> Any:
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
 
-    numbers = [None if each == AUTO else str(each) for each in join_label(given.layer, given.head)]
-    places = [None if each is None else str(each) for each in (given.query, given.key)]
-    return Begin(*numbers, *places)
+    layer, head = (None if each == AUTO else str(each) for each in join_label(given.layer, given.head))
+    query, key = (None if each is None else str(each) for each in (given.query, given.key))
+    unit = "words" if given.words else "spans" if given.spans or given.chat else "tokens"
+    return Begin(layer, head, query, key, unit, tuple(cut.written for cut in given.cuts))

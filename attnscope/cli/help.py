@@ -125,7 +125,7 @@ def _roles() -> list[tuple[str, str]]:
     return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
 
 
-_GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a command has besides its options
+_GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a command has in addition to its options
 
 
 def _style_headings(ctx: Any, formatter: Any) -> None:

@@ -27,7 +27,7 @@ def write_paged(text: str) -> None:
         environment = {"LESS": _LESS, **os.environ}
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as pager:
             assert pager.stdin is not None
-            # Whoever leaves the pager early has seen enough.
+            # A user who leaves the pager early has seen enough.
             with suppress(BrokenPipeError), pager.stdin as pipe:
                 pipe.write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
     finally:

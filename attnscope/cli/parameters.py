@@ -1,6 +1,7 @@
 """Turn the option table into commands that Typer understands, and what was typed into values."""
 
 import inspect
+import os
 import string
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -51,6 +52,11 @@ def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., No
         sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
         typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
         for option in options:
+            source = sources[option.name]
+            if option.several != "no" and source is not None and source.name == "ENVIRONMENT":
+                # click splits the value of a variable at blanks, which a path may contain
+                text = os.environ[str(option.variable)]
+                values[option.name] = [option.read(text) if option.read else text]
             if option.off is False:
                 values[option.name] = not values[option.name]
             elif option.several == "yes":

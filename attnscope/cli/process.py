@@ -34,14 +34,14 @@ def forbid_network() -> None:
 
 
 def allow_network() -> None:
-    """Allow the network again, unless the user has forbidden it; for the one command that downloads."""
+    """Allow the network again, unless the user has forbidden it; for what was asked to download."""
     for name in _OFFLINE:
         os.environ.pop(name, None)
     os.environ.update(_typed)
 
 
 class PipeClosed(BaseException):
-    """Nobody reads standard output any more, as after `| head`."""
+    """Standard output is no longer read, as after `| head`."""
 
 
 class _Stdout(io.RawIOBase):
@@ -151,7 +151,7 @@ def is_begun(stream: Any) -> bool:
 def begins(stream: Any, seconds: float) -> bool:
     """Wait for input; return whether the stream has something to read, or has ended, within the time limit.
 
-    A pipe that nobody writes to cannot be told from one whose writer is slow, so a command that works without input
+    A pipe without a writer cannot be told from one whose writer is slow, so a command that works without input
     waits only so long.
 
     Args:

@@ -34,7 +34,7 @@ def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
         return
     bar = _Bar()
     try:
-        yield bar.update
+        yield bar
     finally:
         bar.close()
 
@@ -67,7 +67,7 @@ class _Bar:
         self._step: tuple[str, int, int | None] = ("starting", 0, None)
         self._timer = self._wait(_START)
 
-    def update(self, what: str, done: int, total: int) -> None:
+    def __call__(self, what: str, done: int, total: int) -> None:
         """Show a step; see `progress`."""
         with self._lock:
             is_new = _step_name(what) != _step_name(self._step[0])
@@ -78,14 +78,19 @@ class _Bar:
                 self._timer.cancel()
                 self._timer = self._wait(_PATIENCE)
 
-    def close(self) -> None:
-        """Clear the line."""
+    def pause(self) -> None:
+        """Clear the line until the next step, before something is written to the same terminal."""
         with self._lock:
-            self._closed = True
             self._timer.cancel()
             if self._bar is not None:
                 self._bar.stop()
             self._shown.close()
+            self._bar, self._step = None, ("", 0, None)
+
+    def close(self) -> None:
+        """Clear the line."""
+        self.pause()
+        self._closed = True
 
     def _wait(self, seconds: float) -> threading.Timer:
         timer = threading.Timer(seconds, self._show)

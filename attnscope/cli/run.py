@@ -27,12 +27,14 @@ def run(given: Given) -> None:
     tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much
     each token contributes to every token over several layers.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_table
+    from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_report_table, is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
 
     check_output(given, "run")
     _check_printed(given)
+    if given.table is not None and not is_report_table(given):
+        raise UsageError("needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}")
     if given.target and given.by != "logit":
         raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint=f"add {arg('by', 'logit')}")
     if len(given.target) > 2:
@@ -45,29 +47,43 @@ def run(given: Given) -> None:
         picture=is_picture(given),
         target=given.target if given.by == "logit" else None,
         by="weight" if given.by == "logit" else given.by,
-        **({"stages": WALKED} if is_page(given) and given.stages is None else {}),
+        **_stages(given, page=is_page(given), table=is_report_table(given)),
     )
     from attnscope.studies.rollout.run import reporter
 
-    every_head = None
+    every_head, streamed = None, bool(given.generate) and given.output is None and given.format != "json"
     with progress(quiet=given.quiet) as on_progress:
         if is_page(given) and given.measure == "weights":
-            from attnscope.run.session import inspect_every_head
+            from attnscope.studies.run.every_head import inspect_with_every_head
 
-            report, every_head = inspect_every_head(asked, on_progress)
+            report, every_head = inspect_with_every_head(asked, on_progress)
         else:
-            report = reporter(asked)(asked, on_progress)
-    deliver(report, given, None, every_head, brief="stages" not in given.typed, words=given.words, ids=given.ids)
+            session = None
+            if streamed:
+                from attnscope.cli.generated_rows import generated_rows
+                from attnscope.run.session import Session
+
+                session = Session(asked.texts, on_progress)
+                session.on_generated = generated_rows(given, on_progress, len(asked.texts) > 1)
+            report = reporter(asked)(asked, on_progress, session)
+    shown = {"ids": given.ids, "percent": given.percent, "least": given.least, "streamed": streamed}
+    deliver(report, given, None, every_head, brief="stages" not in given.typed, **shown)
+
+
+def _stages(given: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:
+    """Return the stages of a page, which is walked through, and of a table: weights, unless others are named."""
+    if given.stages is not None or given.measure != "weights" or not (page or table):
+        return {}
+    return {"stages": WALKED if page else ("weights",)}
 
 
 def _check_printed(given: Given) -> None:
-    """Refuse --words and --ids where they would have no effect, and what would have none beside them."""
+    """Refuse --ids where it would have no effect, and what would have none beside --words."""
     if given.words:
         _check_words(given)
-    for name in ("words", "ids"):
-        if getattr(given, name) and (given.output is not None or given.format == "json"):
-            hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
-            raise UsageError("applies only to what is printed as tables", where=arg(name), hint=hint)
+    if given.ids and (given.output is not None or given.format == "json"):
+        hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
+        raise UsageError("applies only to what is printed as tables", where=arg("ids"), hint=hint)
 
 
 def _check_words(given: Given) -> None:

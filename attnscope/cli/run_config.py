@@ -85,6 +85,8 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
         UsageError: There is no text, or there are two sources of one.
         AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
+    if getattr(given, "input_ids", None) is not None:
+        return _given_ids(given)
     if getattr(given, "chat", None) is not None:
         return (_chat(given),)
     if getattr(given, "qkv", None) is not None:
@@ -127,6 +129,17 @@ def read_lines(given: Given) -> "tuple[TextInput, ...]":
     return _from_file(given.file, None, quiet=given.quiet)
 
 
+def read_other_texts(given: Given) -> tuple[str, ...]:
+    """Return the texts that `ablate` draws from; none for built-in ones.
+
+    Raises:
+        AttnscopeError: The file cannot be read, or is not UTF-8.
+    """
+    if given.others is None:
+        return ()
+    return tuple(text.text for text in _from_file(given.others, None, quiet=given.quiet))
+
+
 def _chat(given: Any) -> "TextInput":
     """Return the messages that `--chat` names.
 
@@ -147,6 +160,31 @@ def _chat(given: Any) -> "TextInput":
     else:
         where, data = given.chat, read_file(Path(given.chat), cap=_LONGEST)
     return TextInput("", where=where, chat=chat_of(parse_json(data, where), where))
+
+
+def _given_ids(given: Any) -> "tuple[TextInput, ...]":
+    """Return texts that are given as token ids.
+
+    Raises:
+        UsageError: Another option names a text, or the file has something other than ids.
+        AttnscopeError: The file or standard input cannot be read, or is not JSON.
+    """
+    from attnscope.base.files.reading import parse_json, read_file
+    from attnscope.request.given_ids import read_ids
+    from attnscope.request.run_config import TextInput
+
+    for name in ("text", "file", "chat", "pair", "context", "keep_newline", "qkv", "spans"):
+        if getattr(given, name, None):
+            found = f"{arg('input_ids')} and {arg(name)} cannot be used together"
+            raise UsageError(found, hint=f"remove {arg(name)}: the ids are the text")
+    if given.input_ids == "-":
+        where, data = "standard input", _standard_input(keep_newline=True, quiet=given.quiet).encode()
+    else:
+        where, data = given.input_ids, read_file(Path(given.input_ids), cap=_LONGEST)
+    value = parse_json(data, where)
+    rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
+    names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
+    return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
 
 
 def _given_texts(given: Any) -> "tuple[TextInput, ...]":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ class NativeEngine:
             batch.tokens.ids,
             own if asked.same_scores else used,
             pad,
-            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs or final),
+            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs or final, asked.variants),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
             final=final,
@@ -126,7 +127,8 @@ class NativeEngine:
         ) -> Tensor:
             hooks = AttentionHooks({}, None, self.settings.tile_elements, all_outputs=True, variants=variants)
             context = None if batch.context is None else batch.context.ids
-            return self.stack.run_variants(inputs, masks, hooks, context=context, progress=progress, rows=rows)
+            more: dict[str, Any] = {"context": context, "progress": progress, "rows": rows}
+            return self.stack.run_variants(inputs, masks, hooks, positions=batch.tokens.positions, **more)
 
         return UncutRun(hidden, run)
 

@@ -61,7 +61,7 @@ def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: 
 
     Args:
         run: See `open_source`.
-        texts: Likewise.
+        texts: The texts.
         needs_tokenizer: Refuse a tokenizer that cannot be used; otherwise it becomes a MissingTokenizer.
 
     Raises:

@@ -32,6 +32,7 @@ class EngineSettings:
         tile_elements: See `attend`.
         all_outputs: Compute the output of every layer, also of the last one that runs.
         padded_rows: What padding attends to is of interest, too.
+        variants: What is cut from each text of a batch; empty for no cuts.
     """
 
     terms: tuple[MaskTerm, ...]
@@ -41,6 +42,7 @@ class EngineSettings:
     tile_elements: int | None = None
     all_outputs: bool = False
     padded_rows: bool = False
+    variants: Sequence[Variant] = ()
 
 
 @dataclass(frozen=True)

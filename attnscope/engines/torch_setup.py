@@ -61,7 +61,7 @@ def default_settings() -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(small_product_caches())
-        if "torch" not in sys.modules:  # nobody has set anything, except by variables that torch reads on import
+        if "torch" not in sys.modules:  # nothing has been set, except by variables that torch reads on import
             try:
                 yield
             finally:

@@ -9,9 +9,56 @@ import numpy as np
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.run import TextFindings
 from attnscope.findings.spans import TextSpans
+from attnscope.findings.tokens import Token
+from attnscope.findings.words import TextWords
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
+
+
+class LogitTarget(msgspec.Struct, frozen=True):
+    """A token whose logit is compared without and with cuts.
+
+    Attributes:
+        id: Its vocabulary id.
+        piece: The tokenizer's own spelling.
+        text: The text that the token stands for, including a leading space.
+        logit: Its logit without a cut, averaged over the positions that are compared.
+        other: The same in the text that is patched from; null for other replacements.
+    """
+
+    id: int
+    piece: str
+    text: str
+    logit: float
+    other: float | None = None
+
+
+class Replacing(msgspec.Struct, frozen=True):
+    """The texts whose activations replace those of the text: of each as many tokens, position by position.
+
+    Attributes:
+        text: The text that is patched from; null for draws from several texts.
+        tokens: Tokens of that text, or of each draw.
+        seed: Seed of the draws; null for a text that is patched from.
+    """
+
+    text: str | None
+    tokens: list[list[Token]]
+    seed: int | None = None
+
+
+def logit_of(targets: Sequence[LogitTarget], *, other: bool = False) -> float | None:
+    """Return the logit of one target, or of the first minus that of the second; None without targets.
+
+    Args:
+        targets: One or two.
+        other: Return that in the text that is patched from.
+    """
+    logits = [target.other if other else target.logit for target in targets]
+    if not logits or logits[0] is None:
+        return None
+    return logits[0] - (logits[1] or 0.0) if len(logits) > 1 else logits[0]
 
 
 class CutPart(msgspec.Struct, frozen=True):
@@ -74,18 +121,23 @@ class CutEffect(msgspec.Struct, frozen=True):
     """The changes when all cuts are made together.
 
     Attributes:
-        how: `zero` or `mean` (the output of cut heads), `renormalised` (scores of cut edges are −inf) or `unnormalised`
-            (weights of cut edges are 0, and the other weights of the row do not change).
+        how: `zero` or `mean` (the output of cut heads), `renormalised` (scores of cut edges are −inf), `unnormalised`
+            (weights of cut edges are 0, and the other weights of the row do not change), `resample` (outputs of heads,
+            and what edges add to them, are those of other texts; every number is a mean over draws) or `patch` (they
+            are those of another text).
         cosine: For every token, the cosine between its final hidden state without and with the cuts; null where one of
             them is 0.
         change: Norm of the change of that state, ‖after − before‖.
         predictions: Changes of the predictions; empty without an output head or a position.
+        target: Change of the target's logit, or of the difference of two, averaged over the positions; null without a
+            target.
     """
 
     how: str
     cosine: Annotated[Floats, along("token")]
     change: Annotated[Floats, along("token")]
     predictions: list[PredictionChange]
+    target: float | None = None
 
 
 class Ablation(TextFindings, frozen=True):
@@ -96,6 +148,8 @@ class Ablation(TextFindings, frozen=True):
         norms: Norm of every token's final hidden state without the cuts.
         effects: The changes; one entry for heads, two for edges (both ways to cut them).
         notes: Remarks for the reader, such as what was left out, and why.
+        targets: The token whose logit is compared, or two whose difference is; empty for none.
+        replacing: The texts that replacements come from; null for `zero` and `mean`.
         schema: Name and version of this format.
     """
 
@@ -103,6 +157,8 @@ class Ablation(TextFindings, frozen=True):
     norms: Annotated[Floats, along("token")]
     effects: list[CutEffect]
     notes: list[str] = msgspec.field(default_factory=list)
+    targets: list[LogitTarget] = msgspec.field(default_factory=list)
+    replacing: Replacing | None = None
     schema: str = ABLATION_SCHEMA
 
 
@@ -114,9 +170,11 @@ class Effects(msgspec.Struct, frozen=True):
         kl: KL(before ‖ after) in bits, averaged over the positions; null without an output head or position.
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
             tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
-        correlation: Spearman's rank correlation between weight and effect (`loss` if present, else `kl`, else
-            `hidden`); null if either is constant.
+        correlation: Spearman's rank correlation between weight and effect (the size of `target` if present, else
+            `loss`, else `kl`, else `hidden`); null if either is constant.
         loss: Bits of log-probability that the answer loses by the cut, log2(before / after); null without an answer.
+        target: Change of the target's logit, or of the difference of two, averaged over the positions; null without a
+            target.
     """
 
     how: str
@@ -124,17 +182,24 @@ class Effects(msgspec.Struct, frozen=True):
     hidden: Annotated[Floats, along("unit")]
     correlation: float | None
     loss: Annotated[Floats, along("unit")] | None = None
+    target: Annotated[Floats, along("unit")] | None = None
 
     @property
     def ranked_by(self) -> str:
-        """Name of the effect that ranks: `loss`, `kl` or `hidden`."""
-        return "loss" if self.loss is not None else "hidden" if self.kl is None else "kl"
+        """Name of the effect that ranks: `target` (by size), `loss`, `kl` or `hidden`."""
+        known = (name for name in ("target", "loss", "kl") if getattr(self, name) is not None)
+        return next(known, "hidden")
 
     @property
     def effect(self) -> Floats:
         """The effect that ranks."""
         effect: Floats = getattr(self, self.ranked_by)
         return effect
+
+    @property
+    def strength(self) -> Floats:
+        """What ranks: the effect, or the size of a change that may have either sign."""
+        return np.abs(self.effect) if self.ranked_by == "target" else self.effect
 
 
 class EffectSurvey(TextFindings, frozen=True):
@@ -157,6 +222,9 @@ class EffectSurvey(TextFindings, frozen=True):
         rows: Positions of the tokens whose reading of spans is cut; empty for other units.
         answer: Positions of the answer's tokens; empty for other units, and without an answer.
         log_probability: Log-probability of the answer without a cut, in bits; null without an answer.
+        words: The words that edges are between, of which `queries` and `keys` name the first tokens; null for tokens.
+        targets: The token whose logit is compared, or two whose difference is; empty for none.
+        replacing: The texts that replacements come from; null for `zero` and `mean`.
         schema: Name and version of this format.
     """
 
@@ -177,12 +245,34 @@ class EffectSurvey(TextFindings, frozen=True):
         default_factory=list
     )
     log_probability: float | None = None
+    targets: list[LogitTarget] = msgspec.field(default_factory=list)
+    replacing: Replacing | None = None
+    words: TextWords | None = None
     schema: str = EFFECTS_SCHEMA
+
+    def restored(self, effects: Effects) -> Floats | None:
+        """Return the change of the target by each patch as a share of what lies between both texts.
+
+        0 is the text as it is, 1 the text that is patched from. None without a patch or target, or if the target is the
+        same in both texts.
+        """
+        before, there = logit_of(self.targets), logit_of(self.targets, other=True)
+        if effects.target is None or before is None or there is None or before == there:
+            return None
+        return (effects.target / (there - before)).astype(np.float32)
 
     @property
     def span_names(self) -> list[str]:
         """Name of the span of each unit; empty for other units."""
         return [] if self.spans is None else [self.spans.names[number] for number in self.span_numbers]
+
+    def word_names(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Return the words of edges by the position of their first tokens, of queries and of keys; none for tokens."""
+        if self.words is None:
+            return {}, {}
+        sides = (self.words.queries, self.words.query_names), (self.words.keys, self.words.key_names)
+        rows, columns = ({word[0]: name for word, name in zip(*side, strict=True)} for side in sides)
+        return rows, columns
 
     def grid(self, values: Floats) -> Matrix:
         """Return numbers of heads or layers as (layers, heads); NaN for heads that were not cut."""
@@ -193,7 +283,7 @@ class EffectSurvey(TextFindings, frozen=True):
 
     def order(self) -> list[int]:
         """Return places by effect, the largest first."""
-        return [int(n) for n in np.argsort(-self.effects[0].effect, kind="stable")]
+        return [int(n) for n in np.argsort(-self.effects[0].strength, kind="stable")]
 
 
 def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:

@@ -111,7 +111,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
         texts: Texts of the probes.
         seeds: Seeds of random tokens and rounding.
         passes: Number of forward passes.
-        batches: The batches that were examined besides the probes.
+        batches: The batches that were examined in addition to the probes.
         checks: Every check, in order.
         notes: Further information.
         passed: No check is wrong.

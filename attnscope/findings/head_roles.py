@@ -27,7 +27,7 @@ class HeadRole:
     Attributes:
         name: Name in options, JSON, tables and Python.
         letter: Letter in the grid of heads.
-        colour: Likewise, as #rrggbb.
+        colour: Colour in the grid, as #rrggbb.
         title: Title on screens.
         meaning: How its value is measured.
         source: Who described it.

@@ -9,19 +9,22 @@ import numpy as np
 from attnscope.base.errors import PARQUET
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.findings.ablation import EffectSurvey
+from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads
 from attnscope.findings.needle import NeedleSurvey
 
-Tabled = HeadSurvey | MeasuredHeads | EffectSurvey | NeedleSurvey
+Tabled = HeadSurvey | MeasuredHeads | HeadComparison | EffectSurvey | NeedleSurvey
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
 def columns(found: Tabled) -> dict[str, Column]:
     """Return the columns of the table.
 
-    Layer, head, the main role's name, and every role's value and standard error; or what is cut, its weight and its
-    effects; or every length and depth of a needle.
+    Layer, head, the main role's name, and every role's value and standard error; of two models both main roles, values
+    and differences; or what is cut, its weight and its effects; or every length and depth of a needle.
     """
+    if isinstance(found, HeadComparison):
+        return _change_columns(found)
     if isinstance(found, EffectSurvey):
         return _effect_columns(found)
     if isinstance(found, NeedleSurvey):
@@ -33,10 +36,35 @@ def columns(found: Tabled) -> dict[str, Column]:
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
     if isinstance(found, MeasuredHeads):
-        return table | {found.measure: found.values.ravel()}
+        table |= {found.measure: found.values.ravel()}
+        if found.contrast is None:
+            return table
+        return table | {"key": found.contrast.keys.ravel(), "against": found.contrast.against.ravel()}
     table["main"] = [name for row in found.main for name in row]
     for role in found.roles:
         table |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
+    return table
+
+
+def _change_columns(found: HeadComparison) -> dict[str, Column]:
+    """Return both main roles, the role that changed most, and every role's (or the measure's) values and difference."""
+    n_layers, n_heads = found.changed_most.shape
+    layers, heads = np.indices((n_layers, n_heads))
+    table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
+    values: list[dict[str, Any]] = []
+    for which, side in zip(("first", "second"), found.sides, strict=True):
+        if side.roles is not None:
+            table[f"main_{which}"] = [name for row in side.roles.main[:n_layers] for name in row[:n_heads]]
+            values.append({role.name: role.values for role in side.roles.roles})
+        elif side.measured is not None:
+            values.append({side.measured.measure: side.measured.values})
+    if found.sides[0].roles is not None:
+        table["changed_role"] = [name for row in found.role for name in row]
+        table["changed_most"] = found.changed_most.ravel()
+    for each in found.differences:
+        for which, numbers in zip(("first", "second"), values, strict=True):
+            table[f"{each.name}_{which}"] = numbers[each.name][:n_layers, :n_heads].ravel()
+        table |= {f"{each.name}_difference": each.difference.ravel(), f"{each.name}_error": each.error.ravel()}
     return table
 
 
@@ -49,8 +77,10 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
         table["span"] = list(found.span_names)
     if found.unit == "edge":
         sources = found.sources
-        for name, places, tokens in (("query", found.queries, found.tokens), ("key", found.keys, sources)):
-            table |= {name: np.array(places), f"{name}_text": [tokens[place].text for place in places]}
+        sides = ("query", found.queries, found.tokens), ("key", found.keys, sources)
+        for (name, places, tokens), words in zip(sides, found.word_names(), strict=True):
+            spelled: list[str | None] = [words.get(place, tokens[place].text) for place in places]
+            table |= {name: np.array(places), f"{name}_text": spelled}
     table["weight"] = found.weights
     for effects in found.effects:
         end = f"_{effects.how}" if len(found.effects) > 1 else ""
@@ -59,6 +89,10 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
         table[f"hidden{end}"] = effects.hidden
         if effects.loss is not None:
             table[f"loss{end}"] = effects.loss
+        if effects.target is not None:
+            table[f"target{end}"] = effects.target
+        if (restored := found.restored(effects)) is not None:
+            table["restored"] = restored
     return table
 
 

@@ -99,6 +99,7 @@ class MeasuredText(msgspec.Struct, frozen=True):
         tokens: Its tokens.
         queries: Positions of the rows that are averaged.
         keys: Positions of the keys whose weights are summed; None for a statistic of whole rows.
+        against: Positions of the keys whose sum is subtracted; None if nothing is.
         context: Tokens of the key side under cross-attention; otherwise None.
     """
 
@@ -107,6 +108,19 @@ class MeasuredText(msgspec.Struct, frozen=True):
     queries: list[int]
     keys: list[int] | None = None
     context: list[Token] | None = None
+    against: list[int] | None = None
+
+
+class KeyContrast(msgspec.Struct, frozen=True):
+    """What two sets of keys get, whose difference is the number of every head.
+
+    Attributes:
+        keys: Number of the keys, (layers, heads).
+        against: Number of the keys that are subtracted, (layers, heads).
+    """
+
+    keys: Annotated[Matrix, along("layer", "head")]
+    against: Annotated[Matrix, along("layer", "head")]
 
 
 class MeasuredHeads(msgspec.Struct, frozen=True):
@@ -120,6 +134,7 @@ class MeasuredHeads(msgspec.Struct, frozen=True):
         values: (layers, heads).
         texts: The texts, with the rows and keys.
         notes: Remarks for the reader, such as what was left out, and why.
+        contrast: The two numbers whose difference `values` are; null for one set of keys.
         schema: Name and version of this format.
     """
 
@@ -130,4 +145,5 @@ class MeasuredHeads(msgspec.Struct, frozen=True):
     values: Annotated[Matrix, along("layer", "head")]
     texts: list[MeasuredText]
     notes: list[str] = []
+    contrast: KeyContrast | None = None
     schema: str = MEASURED_SCHEMA

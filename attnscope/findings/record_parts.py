@@ -16,8 +16,9 @@ MEASURE = 1  # … a contribution of every source, where means are ranked by it,
 MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
 FEW = 8  # number of contributors that are found one by one
 RANKED = 44  # bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled
-ROW_FACTS = 6  # number of values kept of a row besides its statistics
+ROW_FACTS = 6  # number of values kept of a row in addition to its statistics
 _FLOAT = 4  # bytes of a float32
+_SPAN_KEYS = 1 << 22  # float32s of the largest blocks of keys and spans, in all threads
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Quantities:
         units: Layers and heads, or means over them, of one text.
         sources: Tokens of the longest text.
         rows: Rows whose matrices and contributors are kept, over all texts and units.
-        counted: Rows whose statistics are kept, likewise.
+        counted: Rows whose statistics are kept, in the same form.
         cells: Cells of matrices, over all texts, units and stages.
         top: Contributors a row.
         measures: Measures of a contributor.
@@ -104,7 +105,7 @@ class RecordPart:
         tile: Bytes that its recorders need of the largest tile, while they reduce it.
         table: Table of `attnscope convert`; None for none.
         reported: Reports hold it: always, only of texts with a map, or never.
-        runs_again: The model runs again for it, once for every layer and head: it is not among `--keep all`.
+        runs_again: The model runs again for it, once for every cut: it is not among `--keep all`.
         of_spans: Texts have to be divided into spans for it: it is not among `--keep all`.
     """
 
@@ -162,6 +163,13 @@ RECORD_PARTS = (
         reported="map",
     ),
     RecordPart(
+        "received",
+        "",
+        numbers=lambda kept: kept.texts * kept.units * kept.sources,
+        beside=lambda kept: kept.texts * kept.units * kept.sources,
+        tile=lambda tile: 3 * _FLOAT * tile.scores,  # which keys are allowed, even shares, and what is counted
+    ),
+    RecordPart(
         "pooled",
         "a map of fixed size",
         numbers=lambda kept: kept.texts * kept.units * kept.pool**2,
@@ -174,8 +182,11 @@ RECORD_PARTS = (
         "spans",
         "weight between spans of {spans}, or of a member `spans` of each text",
         numbers=lambda kept: kept.texts * kept.units * kept.spans * (kept.spans + 1),
-        # sums in float64, and which span each token belongs to
-        beside=lambda kept: kept.texts * kept.spans * (2 * kept.units * (kept.spans + 1) + kept.sources),
+        # sums in float64, which span each token belongs to, and a block of keys for every span
+        beside=lambda kept: (
+            kept.texts * (2 * kept.units * kept.spans * (kept.spans + 1) + 4 * kept.sources)
+            + min(kept.texts * kept.spans * kept.sources, _SPAN_KEYS)
+        ),
         table=RecordTable("spans", "one row per pair of spans", ("weight",)),
         of_spans=True,
     ),
@@ -185,6 +196,14 @@ RECORD_PARTS = (
         numbers=lambda kept: 3 * kept.texts * kept.units,
         table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight")),
         runs_again=True,
+    ),
+    RecordPart(
+        "span_effects",
+        "what changes where the answer is cut off from each span, as by ablate --each span: one run for every span",
+        numbers=lambda kept: 4 * kept.texts * kept.spans,
+        table=RecordTable("span_effects", "one row per span that is cut off", ("loss", "kl", "hidden", "weight")),
+        runs_again=True,
+        of_spans=True,
     ),
     RecordPart(
         "stages",
@@ -200,7 +219,7 @@ EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the wo
 
 
 def reported_parts(with_map: object) -> tuple[str, ...]:
-    """Return the names of the parts that a Report has for each text besides its matrices.
+    """Return the names of the parts that a Report has for each text in addition to its matrices.
 
     Args:
         with_map: Whether the text is shown as a map of runs of tokens, which has parts of its own.
@@ -215,8 +234,8 @@ def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int
         names: The parts.
         rows: Rows that are shown; those whose statistics are kept, too.
         sources: See Quantities.
-        cells: Likewise.
-        sizes: Likewise: `top`, `measures`, `statistics`, `pool`, `place`.
+        cells: See Quantities.
+        sizes: Other fields of Quantities: `top`, `measures`, `statistics`, `pool`, `place`.
     """
     kept = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
     return sum(PARTS[name].numbers(kept) for name in names)

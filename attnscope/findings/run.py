@@ -9,11 +9,13 @@ from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.chat import ChatText
 from attnscope.findings.flow import TokenFlow
+from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
+from attnscope.findings.words import TextWords, WordWeights, merge_weights, words_of
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
@@ -38,7 +40,7 @@ class Provenance(msgspec.Struct, frozen=True):
         part: `encoder`, `decoder` or `cross` of an encoder-decoder; otherwise None.
         adapter: The LoRA adapter that was added to the weights, as the user named it; None if there was none.
         values: `exact`, or `pooled` if a map of fixed size replaces the matrices of some text.
-        versions: Versions of the libraries that affect the numbers, besides torch.
+        versions: Versions of the libraries that affect the numbers, other than torch.
         weights_hash: SHA-256 (hex) over every byte of the weights' files; None unless requested.
         tokenizer: The tokenizer that replaces the model's own, as the user named it; None if there is none.
         ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or at the user's
@@ -133,6 +135,10 @@ class HeadReport(msgspec.Struct, frozen=True):
         pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
         columns: Total weight that every source receives from all queries; None without a map.
         means: Averages over every query of the text; None without a map.
+        received: Weight that every source receives from the shown queries other than itself, divided by what it would
+            receive if each of them spread its weight evenly over the keys that it may attend to; null for a source that
+            none of them may attend to. None unless requested (`--least`).
+        words: The weights between words (`--words`); None unless requested.
     """
 
     layer: int | str
@@ -148,6 +154,8 @@ class HeadReport(msgspec.Struct, frozen=True):
     pooled: Pooled | None = None
     columns: Annotated[Floats, along("source")] | None = None
     means: Means | None = None
+    received: Annotated[Floats, along("source")] | None = None
+    words: WordWeights | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield what axes cannot say; see `axes`."""
@@ -190,6 +198,9 @@ class TextReport(msgspec.Struct, frozen=True):
         flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
         spans: Weights between spans of the text (`--spans`), in every layer and head; None unless requested.
         chat: How messages became the text (`--chat`); None for a text.
+        given_output: The given output of attention against the computed one; None unless given with `--qkv`.
+        words: The words that rows and columns are tokens of (`--words`); None unless requested.
+        position_ids: Position ids that the model was given (`--input-ids`); None for those that it counts itself.
     """
 
     index: int
@@ -209,6 +220,9 @@ class TextReport(msgspec.Struct, frozen=True):
     padding: int = 0
     spans: SpanReport | None = None
     chat: ChatText | None = None
+    given_output: GivenOutput | None = None
+    words: TextWords | None = None
+    position_ids: list[int] | None = None
 
     @property
     def sources(self) -> list[Token]:
@@ -219,6 +233,8 @@ class TextReport(msgspec.Struct, frozen=True):
         """Return the lengths of axes that all heads share."""
         lengths = {"token": len(self.tokens), "source": len(self.sources), "word": len(self.tokens) - self.padding}
         lengths |= {"query": len(self.queries), "key": len(self.keys)}
+        if self.words is not None:
+            lengths |= {"query word": len(self.words.queries), "key word": len(self.words.keys)}
         return lengths | ({"rank": self.heads[0].top.keys.shape[1]} if self.heads else {})
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -230,6 +246,21 @@ class TextReport(msgspec.Struct, frozen=True):
         for number, head in enumerate(self.heads):
             if head.stages.keys() != self.heads[0].stages.keys():
                 yield f"heads[{number}].stages", "are not those of heads[0]"
+
+
+def with_words(text: TextReport) -> TextReport:
+    """Return a text with the weights between words, of heads whose weights are kept."""
+    if not text.queries or not text.keys:
+        said = "--words merges rows and columns, not runs of a map: add --query ROWS"
+        return msgspec.structs.replace(text, notes=[*text.notes, said])
+    words, places = words_of(text.tokens, text.sources, text.queries, text.keys), (text.queries, text.keys)
+    heads = [
+        msgspec.structs.replace(
+            head, words=merge_weights(words, head.stages["weights"], places, head.fully_masked, head.rows.sink)
+        )
+        for head in text.heads
+    ]
+    return msgspec.structs.replace(text, words=words, heads=heads)
 
 
 class TextFindings(msgspec.Struct, frozen=True):
@@ -273,10 +304,13 @@ class Report(msgspec.Struct, frozen=True):
         provenance: What produced the numbers.
         mask: Which keys a query could see.
         texts: One entry per text.
+        cuts: What was taken out of attention, as `--cut` takes it: the score of a cut edge is −inf, and the output of a
+            cut head 0.
         schema: Name and version of this format.
     """
 
     provenance: Provenance
     mask: MaskUse
     texts: Annotated[list[TextReport], along(filled=True)]
+    cuts: list[str] = []
     schema: str = SCHEMA

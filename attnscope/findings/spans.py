@@ -7,6 +7,7 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, along
 
+KEPT_ROWS = 1024  # tokens of the span that reads whose own shares are kept: memory does not grow with its length
 ANSWER = "answer"  # name of the span of the tokens that a model generates
 SpanKind = Literal["text", "answer", "first", "special", "template", "pair", "rest"]
 
@@ -31,8 +32,9 @@ class TextSpans(msgspec.Struct, frozen=True):
     Attributes:
         names: Names of the spans: `(first)`, then those of the text in the order of their first tokens, then
             `(special)`, `(template)`, `(pair)` and `(rest)`; of these only such that have tokens.
-        kinds: What each span is: `text`; the `answer`, which the model generated or a chat ends with; the `first`
-            token; `special` tokens; tokens of a chat's `template`; the second text of a `pair`; or the `rest`.
+        kinds: What each span is: `text`; the `answer`, which the model generated, a chat ends with, or a range of that
+            name at the text's end; the `first` token; `special` tokens; tokens of a chat's `template`; the second text
+            of a `pair`; or the `rest`.
         of_token: Number of each token's span.
         characters: Ranges of characters of each span; empty if its tokens cover none.
     """
@@ -77,7 +79,7 @@ class SpanReport(msgspec.Struct, frozen=True):
         sink: Average weight that the tokens of a span give to the head's sink, (layer, head, query span); None if no
             layer has sinks.
         received: Average weight of the tokens of the span `query` on each token, over all layers and heads.
-        rows: Positions of the tokens of the span `query`.
+        rows: Positions of the tokens of the span `query`; of more than 1,024, the last.
         shares: Average weight, over all layers and heads, of each of these tokens on every span, (row, span).
         generated: The same of the token before each generated one, from which it was predicted, (generated, span);
             null if none were generated.

@@ -18,7 +18,7 @@ class TokenTensors:
     """Texts as tensors, padded on the right.
 
     Attributes:
-        ids: Token ids and type ids, (B, T) each, int64.
+        ids: Token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts.
         lengths: Real tokens of every text.
         kinds: Which tokens are of each kind that a row statistic names, (B, T), bool; padding is of none.
         real: Tokens that are not padding, (B, T), bool.
@@ -34,26 +34,45 @@ class TokenTensors:
         """Special tokens, (B, T), bool."""
         return self.kinds["special"]
 
+    @property
+    def positions(self) -> Tensor | None:
+        """Position ids, (B, T), int64; None for those that the model counts."""
+        return self.ids[2] if len(self.ids) > 2 else None
+
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
-        ids, types = (each.expand(count, -1) for each in self.ids)
+        ids, types, positions = (None if each is None else each.expand(count, -1) for each in self.ids)
+        assert ids is not None
+        assert types is not None
         kinds = {name: each.expand(count, -1) for name, each in self.kinds.items()}
-        return TokenTensors((ids, types), self.lengths * count, kinds, self.real.expand(count, -1))
+        return TokenTensors((ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1))
 
 
-def pad_texts(texts: Sequence[Sequence[Token]], device: torch.device) -> TokenTensors:
-    """Return tokens of several texts as tensors."""
+def pad_texts(
+    texts: Sequence[Sequence[Token]], device: torch.device, positions: Sequence[Sequence[int] | None] = ()
+) -> TokenTensors:
+    """Return tokens of several texts as tensors.
+
+    Args:
+        texts: Tokens of every text.
+        device: Where the tensors go.
+        positions: Position ids of every text; None, or empty, for those that the model counts.
+    """
     ids, types, lengths = pad_batch(texts)
     longest = max(lengths)
-    kinds = {
-        name: torch.tensor(
-            [[selects(t) for t in tokens] + [False] * (longest - len(tokens)) for tokens in texts], device=device
-        )
-        for name, selects in KEY_TOKENS.items()
-    }
-    real = torch.arange(longest, device=device)[None] < torch.tensor(lengths, device=device)[:, None]  # (B, T)
-    both = torch.tensor(ids, device=device), torch.tensor(types, device=device)
-    return TokenTensors(both, lengths, kinds, real)
+    of_kinds = [
+        [[selects(token) for token in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
+        for selects in KEY_TOKENS.values()
+    ]
+    real = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]  # (B, T)
+    # each upload waits for the device
+    numbers = torch.stack([torch.tensor(ids), torch.tensor(types)]).to(device)
+    real, *kinds = torch.cat([real[None], torch.tensor(of_kinds)]).to(device)
+    placed = None
+    if any(each is not None for each in positions):
+        every = [list(range(n) if each is None else each) for each, n in zip(positions, lengths, strict=True)]
+        placed = torch.tensor([each + [0] * (longest - len(each)) for each in every]).to(device)
+    return TokenTensors((numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real)
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,10 @@ class Batch:
 
 
 def make_batch(
-    texts: Sequence[Sequence[Token]], contexts: Sequence[Sequence[Token]] | None, device: torch.device
+    texts: Sequence[Sequence[Token]],
+    contexts: Sequence[Sequence[Token]] | None,
+    device: torch.device,
+    positions: Sequence[Sequence[int] | None] = (),
 ) -> Batch:
     """Put texts side by side.
 
@@ -90,8 +112,9 @@ def make_batch(
         texts: Tokens of every text.
         contexts: Tokens of every text's context under cross-attention.
         device: Where the tensors go.
+        positions: See pad_texts.
     """
-    tokens = pad_texts(texts, device)
+    tokens = pad_texts(texts, device, positions)
     context = None if contexts is None else pad_texts(contexts, device)
     keys = context or tokens
     return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None), texts)

@@ -17,8 +17,8 @@ class BlockMask:
     Attributes:
         parts: From which key to which, counted from the block's first, and what is added to the scores there: 0 where
             allowed and −inf elsewhere, broadcastable to (B, h, q, k).
-        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
-            something.
+        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query is known to
+            see something.
     """
 
     parts: list[tuple[slice, Tensor]]
@@ -53,7 +53,9 @@ class BlockMask:
                     continue
                 parts.append((slice(left - k0, right - k0), torch.where(allowed, 0.0, -torch.inf)))
                 alive = alive if a < b else alive | allowed.any(-1)
-        return cls(parts, None if a < b or bool(alive.all()) else ~alive)
+        # asking a GPU would wait for it
+        every_row_sees = a < b or (device.type == "cpu" and bool(alive.all()))
+        return cls(parts, None if every_row_sees else ~alive)
 
     def apply_(self, scaled: Tensor) -> None:
         """Write −inf into scores (B, h, q, k) where a key is not allowed."""

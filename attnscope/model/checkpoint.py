@@ -14,6 +14,7 @@ from attnscope.checkpoints.families.spec import Chunk, Family, Outside, Stacked
 from attnscope.checkpoints.folder import Folder
 from attnscope.model.stack import Stack
 from attnscope.model.tensors import contiguous, read_tensors
+from attnscope.model.uploads import Uploads
 from attnscope.model.weights import BlockIndex, WeightStore
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # other types are quantised, and have no meaning without their scales
@@ -24,11 +25,9 @@ class ParameterSlice:
     """Location of one of our parameters in a tensor of the checkpoint.
 
     Attributes:
-        ours: Our parameter.
-        shape: Its shape.
         transposed: The tensor is stored as (in, out).
         rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
-        step: Stride: every how many of them is one of ours.
+        step: Row stride.
         per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
         expert: Which of how many experts, in a tensor that holds all; None elsewhere.
     """
@@ -88,15 +87,17 @@ def load_stack(
     with torch.device("meta"):
         stack = Stack(config, n_layers)
 
+    uploads = Uploads(device)
+
     def read(piece: BlockIndex) -> Iterator[tuple[str, Tensor]]:
         wanted = pieces[piece]
         transposed = {name for name, parts in wanted.items() if parts[0].transposed}
         for name, tensor in read_tensors(folder, wanted, dtype, transposed):
-            whole = tensor.to(device)
+            whole = uploads.copy(tensor)
             for part in wanted[name]:
                 yield part.name, contiguous(part.extract(whole))
 
-    stack.weights = WeightStore(stack.embed, list(stack.blocks), read, stack.head)
+    stack.weights = WeightStore(stack.embed, list(stack.blocks), read, stack.head, uploads)
     return stack.eval()
 
 
@@ -120,8 +121,8 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
             hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
-            found = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
-            raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
+            message = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
+            raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
     _check_unused(names, folder, plan)
     return plan

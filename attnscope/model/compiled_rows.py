@@ -60,7 +60,7 @@ def softmax(
 
     Returns:
         −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key. The largest score of
-        every row, likewise; −inf there.
+        every row, in the same form; −inf there.
     """
     n, size = masked.shape
     totals = np.empty((n, 3))
@@ -89,11 +89,11 @@ def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], quer
     texts, heads, rows, size = weights.shape
     padded = np.zeros((*kinds.shape[:2], -(-size // CHUNK) * CHUNK), np.float32)
     padded[..., :size] = kinds
-    found = np.empty((1 + len(reaches) + kinds.shape[1], texts, heads, rows), np.float32)
+    sums = np.empty((1 + len(reaches) + kinds.shape[1], texts, heads, rows), np.float32)
     work = np.empty(CHUNK, np.float32)
-    addresses = (array.ctypes.data for array in (weights, padded, reaches, found, work))
+    addresses = (array.ctypes.data for array in (weights, padded, reaches, sums, work))
     _sums(*addresses, weights.size // size, size, rows, heads * rows, query, kinds.shape[1], len(reaches))
-    return found
+    return sums
 
 
 def _function(module: ir.Module, name: str, addresses: int, numbers: int) -> tuple[Any, Any]:
@@ -136,16 +136,16 @@ def _write_softmax(module: ir.Module) -> None:
             b.store(number, _at(b, totals, b.add(b.mul(i, _LONG(3)), _LONG(k)), _DOUBLE))
         with _loop(b, count) as j:
             place = b.load(_at(b, places, b.add(first, j), _LONG), typ=_LONG)
-            found = b.icmp_signed(">=", place, _LONG(0))
-            share = b.load(_at(b, weights, b.add(begin, b.select(found, place, _LONG(0)))), typ=_FLOAT)
-            b.store(b.select(found, share, _FLOAT(0)), _at(b, strongest, b.add(first, j)))
+            exists = b.icmp_signed(">=", place, _LONG(0))
+            share = b.load(_at(b, weights, b.add(begin, b.select(exists, place, _LONG(0)))), typ=_FLOAT)
+            b.store(b.select(exists, share, _FLOAT(0)), _at(b, strongest, b.add(first, j)))
     b.ret_void()
 
 
 def _write_sums(module: ir.Module) -> None:
     """Write the loops behind `sums`."""
     b, arguments = _function(module, "sums", 5, 7)
-    weights, kinds, reaches, found, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = arguments
+    weights, kinds, reaches, sums, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = arguments
     n_vectors = b.mul(_divide_up(b, size, CHUNK), _LONG(2))
     lanes = ir.Constant(_INTS, list(range(LANES)))
     with _loop(b, n) as i:
@@ -164,7 +164,7 @@ def _write_sums(module: ir.Module) -> None:
             return [(row.load(b, number), b.sitofp(apart(number), _FLOATS))]
 
         def put(column: Any, number: Any) -> None:
-            b.store(b.fptrunc(number, _FLOAT), _at(b, found, b.add(b.mul(column, n), i)))
+            b.store(b.fptrunc(number, _FLOAT), _at(b, sums, b.add(b.mul(column, n), i)))
 
         put(_LONG(0), *_add_up(b, n_vectors, by_distance))
         with _loop(b, n_reaches) as k:
@@ -266,9 +266,9 @@ def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = 
         of_block = [_variable(b, _vector(_FLOATS, 0)) for _ in range(n_sums)]
         begin = b.add(start, b.mul(block, _LONG(_BLOCK)))
         with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), end), begin) as number:
-            for so_far, (one, factor) in zip(of_block, terms(b, number), strict=True):
+            for so_far, (term, factor) in zip(of_block, terms(b, number), strict=True):
                 before = b.load(so_far, typ=_FLOATS)
-                b.store(b.fadd(before, one) if factor is None else _multiply_add(b, one, factor, before), so_far)
+                b.store(b.fadd(before, term) if factor is None else _multiply_add(b, term, factor, before), so_far)
         for total, so_far in zip(totals, of_block, strict=True):
             more = b.fpext(b.load(so_far, typ=_FLOATS), _DOUBLES)
             b.store(b.fadd(b.load(total, typ=_DOUBLES), more), total)
@@ -335,9 +335,9 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
 def _variable(b: Any, value: Any) -> Any:
     """Return the address of a variable that holds `value` from here on."""
     with b.goto_entry_block():
-        made = b.alloca(value.type)
-    b.store(value, made)
-    return made
+        place = b.alloca(value.type)
+    b.store(value, place)
+    return place
 
 
 @contextmanager
@@ -363,8 +363,8 @@ def _vector(kind: Any, value: float) -> Any:
 def _everywhere(b: Any, number: Any) -> Any:
     """Return a vector of the same number."""
     kind = ir.VectorType(number.type, LANES)
-    one = b.insert_element(ir.Constant(kind, ir.Undefined), number, _INT(0))
-    return b.shuffle_vector(one, one, _vector(_INTS, 0))
+    first_lane = b.insert_element(ir.Constant(kind, ir.Undefined), number, _INT(0))
+    return b.shuffle_vector(first_lane, first_lane, _vector(_INTS, 0))
 
 
 def _combine(b: Any, operator: Callable[[Any, Any, Any], Any], vector: Any) -> Any:

@@ -2,8 +2,8 @@
 
 A head is cut after attention: its input to the output projection is replaced. An edge (a query's access to a key) is
 cut inside attention: either its score becomes −inf, so that softmax redistributes its weight over the other keys, or
-its weight becomes 0, so that the row sums to less than 1. Each text of a batch has its own cuts, so that many variants
-of one text run as one batch.
+its weight becomes 0, so that the row sums to less than 1. What the head read in another text may then be added: the
+edge is patched. Each text of a batch has its own cuts, so that many variants of one text run as one batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,7 @@ class HeadCut:
     """A head whose output is replaced, for every query.
 
     Attributes:
-        head: The query head.
-        output: Replacement for the head's output, (Ev,); None for 0.
+        output: Replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0.
     """
 
     head: int
@@ -31,16 +30,15 @@ class EdgeCut:
     """Edges from some queries to some keys, in some heads: every pair of them.
 
     Attributes:
-        heads: The query heads.
-        queries: Positions of the queries.
-        keys: Positions of the keys.
         renormalised: The score becomes −inf; otherwise the weight becomes 0 and the others stay as they are.
+        added: What is added to the output of these heads at these queries, (heads, queries, Ev); None for nothing.
     """
 
     heads: Sequence[int]
     queries: Sequence[int]
     keys: Sequence[int]
     renormalised: bool = True
+    added: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ class BatchCuts:
     """
 
     def __init__(self, places: Mapping[int, LayerCut]) -> None:
-        self._heads = [(place, one) for place, cut in places.items() for one in cut.heads]
-        self._edges = [(place, one) for place, cut in places.items() for one in cut.edges]
+        self._heads = [(place, head_cut) for place, cut in places.items() for head_cut in cut.heads]
+        self._edges = [(place, edge_cut) for place, cut in places.items() for edge_cut in cut.edges]
 
     @property
     def edge_heads(self) -> set[int]:
@@ -100,22 +98,26 @@ class BatchCuts:
         edges = [(place, edge) for place, edge in self._edges if edge.renormalised is renormalised]
         at = {head: n for n, head in enumerate(heads.tolist())} if edges else {}
         for place, edge in edges:
-            theirs = [at[head] for head in edge.heads if head in at]
+            places = [at[head] for head in edge.heads if head in at]
             rows = [q - q0 for q in edge.queries if q0 <= q < q0 + tile.shape[2]]
             columns = [k - k0 for k in edge.keys if k0 <= k < k0 + tile.shape[3]]
-            if theirs and rows and columns:
-                h, q, k = (torch.tensor(some, device=tile.device) for some in (theirs, rows, columns))
+            if places and rows and columns:
+                h, q, k = (torch.tensor(numbers, device=tile.device) for numbers in (places, rows, columns))
                 tile[place, h[:, None, None], q[:, None], k] = value
                 written = True
         return written
 
     def replace_(self, output: Tensor) -> None:
-        """Replace the output of heads that are cut, in (B, H, Q, Ev)."""
-        for place, one in self._heads:
-            if one.output is None:
-                output[place, one.head] = 0.0
+        """Add what patched edges give, and replace the output of heads that are cut, in (B, H, Q, Ev)."""
+        for place, edge in self._edges:
+            if edge.added is not None:
+                heads, queries = (torch.tensor(numbers, device=output.device) for numbers in (edge.heads, edge.queries))
+                output[place, heads[:, None], queries] += edge.added.to(output.dtype)
+        for place, head_cut in self._heads:
+            if head_cut.output is None:
+                output[place, head_cut.head] = 0.0
             else:
-                output[place, one.head] = one.output.to(output.dtype)
+                output[place, head_cut.head] = head_cut.output.to(output.dtype)
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:

@@ -25,8 +25,8 @@ class Experts(nn.Module):
         tokens = x.flatten(0, -2)  # (N, D)
         best, chosen = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
         shares = best.float().softmax(-1).to(x.dtype)
-        made = torch.zeros_like(tokens)
+        output = torch.zeros_like(tokens)
         for number in chosen.unique().tolist():
             at, rank = (chosen == number).nonzero(as_tuple=True)  # whose it is, and which of their choices
-            made.index_add_(0, at, self.experts[number](tokens[at]) * shares[at, rank, None])
-        return made.view_as(x)
+            output.index_add_(0, at, self.experts[number](tokens[at]) * shares[at, rank, None])
+        return output.view_as(x)

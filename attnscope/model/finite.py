@@ -41,8 +41,8 @@ class FiniteChecks:
         if bad.any():
             i = int(bad.argmax())
             hint = f"the model overflows in this dtype; use {arg('dtype', 'float32')}"
-            found = f"{int(bad[i])} {name} are not finite"
-            raise NotFinite(found, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
+            message = f"{int(bad[i])} {name} are not finite"
+            raise NotFinite(message, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
 
     def passed(self) -> bool:
         """Tell whether every sum that was left for later is finite."""

@@ -207,7 +207,7 @@ def ranking_kernel(
         key = tl.min(tl.where((ranked == best[:, None]) & there, keys, beyond), 1)  # the first of equals
         chosen = keys == key[:, None]
         weight = tl.exp(tl.max(tl.where(chosen & there, s, float("-inf")), 1) - log_sum)
-        found = best > float("-inf")
-        tl.store(KEYS + at * SLOTS + i, tl.where(found, key, -1), mask=inside)
-        tl.store(WEIGHTS + at * SLOTS + i, tl.where(found, weight, float("nan")), mask=inside)
+        exists = best > float("-inf")
+        tl.store(KEYS + at * SLOTS + i, tl.where(exists, key, -1), mask=inside)
+        tl.store(WEIGHTS + at * SLOTS + i, tl.where(exists, weight, float("nan")), mask=inside)
         ranked = tl.where(chosen, float("-inf"), ranked)

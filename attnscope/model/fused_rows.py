@@ -49,7 +49,7 @@ class FusedRows:
     Attributes:
         output: (B, H, Q, Ev).
         keys: The strongest keys of every row, (B, H, Q, 5), −1 where there are fewer.
-        weights: Their weights, likewise; NaN where there are fewer.
+        weights: Their weights, in the same form; NaN if there are fewer.
         numbers: By name in fused_kernels.STATISTICS, (B, H, Q) each.
     """
 
@@ -125,8 +125,8 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
         return None
     if len({id(row.sources) for row in rows}) > 1:
         return None
-    found = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
-    return found if found.is_finite() else None  # operators say which head it is
+    rows_of_layer = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
+    return rows_of_layer if rows_of_layer.is_finite() else None  # operators say which head it is
 
 
 def _is_there(device: torch.device) -> bool:

@@ -34,7 +34,7 @@ class LayerModules:
         q: The projection to queries; it may give keys and values as well.
         k: The projection to keys.
         q_norm: The norm over queries; None where there is none.
-        k_norm: The norm over keys, likewise.
+        k_norm: The norm over keys, in the same form.
         queries: Returns the queries, (1, T, H·E), in what `q` gives.
         keys: Returns the keys, (1, K, G·E), in what `k` gives.
     """
@@ -46,8 +46,8 @@ class LayerModules:
     k: nn.Module
     q_norm: nn.Module | None
     k_norm: nn.Module | None
-    queries: Callable[[Tensor], Tensor] = lambda made: made
-    keys: Callable[[Tensor], Tensor] = lambda made: made
+    queries: Callable[[Tensor], Tensor] = lambda projected: projected
+    keys: Callable[[Tensor], Tensor] = lambda projected: projected
 
 
 def modules_of(stack: Stack, layer: int) -> LayerModules:
@@ -60,20 +60,12 @@ def modules_of(stack: Stack, layer: int) -> LayerModules:
 class RowCapture:
     """One query of one head, from what attention takes on: a recorder.
 
-    Args:
-        layer: Number of the layer.
-        head: Number of the query head.
-        query: Position of the query.
-        n_keys: How many keys there are.
-
     Attributes:
         found: Name to numbers. `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k`
             (K, E) before a rotation that was not a model's. The row: `scores`, `scaled`, `masked`, `weights`, `bias`
             (K,), `output` (Ev,), `sink` (2,) the head's logit and what it takes, where there are such. `out` (D, Ev):
             this head's part of the output projection.
         group: The key/value head that serves this one; None before there are tiles.
-        spec: How scores become weights.
-        rotation: See AttentionInputs.
     """
 
     def __init__(self, layer: int, head: int, query: int, n_keys: int) -> None:
@@ -178,12 +170,12 @@ class HeadCapture(RowCapture):
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """Take one head of what a projection makes, and what it is made of."""
 
-        def listen(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        def listen(module: nn.Module, given: tuple[Tensor, ...], projected: Tensor) -> None:
             if name == "q":
                 self._store("x", given[0][0, rows])
             else:
                 self.sources = given[0][0]
-            self._store(name, pick(made)[0].reshape(-1, heads, self._config.d_head)[rows, head])
+            self._store(name, pick(projected)[0].reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
 
@@ -192,11 +184,11 @@ class HeadCapture(RowCapture):
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """Take one head of what a norm over queries or keys makes."""
 
-        def listen(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        def listen(module: nn.Module, given: tuple[Tensor, ...], normed: Tensor) -> None:
             # (1, T, H·E) or (1, T, H, E); a model that norms (1, H, T, E) has transposed what was projected
-            if made.ndim == 4 and not given[0].is_contiguous():
-                made = made.transpose(1, 2)
-            self._store(f"{name}_norm", made.reshape(-1, heads, self._config.d_head)[rows, head])
+            if normed.ndim == 4 and not given[0].is_contiguous():
+                normed = normed.transpose(1, 2)
+            self._store(f"{name}_norm", normed.reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
 
@@ -216,7 +208,7 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
         tokens: Ids and segments of one text, (1, T) each.
         query: Position of the token.
     """
-    embed, (ids, segments) = stack.embed, tokens
+    embed, (ids, segments) = stack.embed, tokens[:2]
     with torch.inference_mode():
         parts = {"token": embed.tokens(ids[0, query])}
         if embed.config.embedding_scale is not None:
@@ -257,8 +249,8 @@ def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers |
 
 
 def _to_float64(tensor: Tensor) -> Numbers:
-    found: Numbers = tensor.detach().cpu().double().numpy()
-    return found
+    numbers: Numbers = tensor.detach().cpu().double().numpy()
+    return numbers
 
 
 def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
@@ -270,8 +262,8 @@ def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
     if rope is None:
         return None
     frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))
-    found: Numbers = 2 * np.pi / frequencies.double().numpy()
-    return found
+    lengths: Numbers = 2 * np.pi / frequencies.double().numpy()
+    return lengths
 
 
 def rotary_factor(stack: Stack, layer: int, n: int) -> float:

@@ -20,7 +20,6 @@ class AttentionHooks:
     Attributes:
         recorders: Layer to its recorders.
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
-        tile_elements: See `attend`.
         all_outputs: Every layer's output is computed, also if it is not used.
         variants: Cuts of each text of the batch; empty without cuts.
     """

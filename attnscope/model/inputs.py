@@ -16,7 +16,6 @@ class AttentionSpec:
 
     Attributes:
         scale: Factor on q·k.
-        mask: Which keys a query may see.
         softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
         bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
             scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
@@ -54,11 +53,9 @@ class AttentionInputs:
     """One layer's attention over one batch.
 
     Attributes:
-        layer: Number of the layer.
         q: (B, H, Q, E).
         k: (B, G, K, E); H is a multiple of G.
         v: (B, G, K, Ev).
-        spec: How scores become weights.
         out_weight: The output projection, (D, H·Ev); None where the layer has none.
         rotation: What `q` and `k` were rotated by, if that happened here and not in a model.
     """

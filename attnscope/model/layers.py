@@ -61,14 +61,14 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a block needs besides its input.
+    """What a block needs in addition to its input.
 
     Attributes:
         spec: How scores become weights in this layer.
         rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None where positions are not rotary.
         context: Hidden states from which keys and values are computed in cross-attention, (B, K, D); None in
             self-attention.
-        hooks: Who looks at attention.
+        hooks: Recorders of every layer.
         cache: Keys and values of the tokens before the block's input; None where there are none.
         rows: Positions whose output is needed, ascending; None for all.
     """
@@ -110,13 +110,13 @@ class Attention(nn.Module):
         heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
-        made, out = heads if setting.rows is None else heads[:, :, setting.rows], self.out
+        attended, out = heads if setting.rows is None else heads[:, :, setting.rows], self.out
 
         def project(rows: slice) -> Tensor:
-            joined = made[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
+            joined = attended[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
             return joined if out is None else out(joined)
 
-        return map_rows(project, made.shape[0], made.shape[2])
+        return map_rows(project, attended.shape[0], attended.shape[2])
 
     def _project_qkv(self, x: Tensor, setting: LayerContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
@@ -179,8 +179,8 @@ def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
     if n <= step:
         return work(slice(0, n))
     first = work(slice(0, step))  # (B, step, D)
-    made = first.new_empty(batch, n, first.shape[-1])
-    made[:, :step] = first
+    output = first.new_empty(batch, n, first.shape[-1])
+    output[:, :step] = first
     for start in range(step, n, step):
-        made[:, start : start + step] = work(slice(start, start + step))
-    return made
+        output[:, start : start + step] = work(slice(start, start + step))
+    return output

@@ -25,7 +25,7 @@ PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # a direction behind a nor
 
 
 def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
-    """Return what a norm does to directions if its scale stays what it is at x.
+    """Return the norm with its scale frozen at x, as a function of directions.
 
     Args:
         norm: A norm, or what stands for none.
@@ -73,7 +73,6 @@ class StreamCapture:
         positions: One of each text.
 
     Attributes:
-        layers: Contributions of each layer.
         embedding: Input of the first block, (B, D).
         last: Output of the last block, (B, D).
     """
@@ -104,11 +103,11 @@ class StreamCapture:
     def _enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         self._entering.append(self._rows(given[0]))
 
-    def _attend(self, module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
-        self._attended.append((self._rows(made), frozen_norm(module, self._rows(given[0]))))
+    def _attend(self, module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        self._attended.append((self._rows(output), frozen_norm(module, self._rows(given[0]))))
 
-    def _leave(self, module: Any, given: Any, made: Tensor) -> None:
-        self.last = self._rows(made)
+    def _leave(self, module: Any, given: Any, output: Tensor) -> None:
+        self.last = self._rows(output)
         attended, pull_back = self._attended[-1]
         changed = to_float64(self.last) - to_float64(self._entering[-1]) - to_float64(attended)
         out = module.get_submodule("attention").get_submodule("out") if module.config.out_bias else None
@@ -155,7 +154,6 @@ class LogitParts:
     """What parts add to the logit of one text's target.
 
     Attributes:
-        embedding: Contribution of the embedding.
         constant: Contribution of the biases of the final norm and of the head.
         attention_biases: Contribution of the bias of each layer's output projection (and of the norm after it).
         mlps: Contribution of each layer's MLP.
@@ -208,7 +206,7 @@ def make_recorders(stack: Stack, directions: Directions, positions: Sequence[int
 
 def logit_parts(capture: StreamCapture, directions: Directions, recorders: Sequence[HeadLogits]) -> list[LogitParts]:
     """Return what each part adds, for every text."""
-    found = []
+    texts = []
     with torch.inference_mode():
         for text, stream in enumerate(directions.stream):
             edges = torch.stack([recorder.added[text] for recorder in recorders])  # (L, H, K)
@@ -218,5 +216,5 @@ def logit_parts(capture: StreamCapture, directions: Directions, recorders: Seque
                 bias = 0.0 if layer.bias is None else float(direction[text] @ layer.bias)
                 parts.attention_biases.append(bias + float(share[text]))
                 parts.mlps.append(float(layer.mlp[text] @ stream))
-            found.append(parts)
-    return found
+            texts.append(parts)
+    return texts

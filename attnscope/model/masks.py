@@ -42,7 +42,48 @@ class PaddingMask(Mask):
     @cached_property
     def _ends(self) -> tuple[int, int]:
         """Keys of the shortest and of the longest text."""
-        return int(self.lengths.min()), int(self.lengths.max())
+        shortest, longest = torch.stack(torch.aminmax(self.lengths)).tolist()  # one wait for a GPU
+        return shortest, longest
+
+
+@dataclass(frozen=True)
+class GivenQueriesMask(Mask):
+    """In text b only the queries from position `firsts[b]` on are known; rows before them see nothing.
+
+    Attributes:
+        firsts: Position of the first query of every text.
+        on_device: The same, (B,), int64.
+    """
+
+    firsts: tuple[int, ...]
+    on_device: Tensor
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
+        """Allow every key to the queries that are known."""
+        return (q >= self.on_device[:, None, None])[:, None]  # (B, 1, Q, 1)
+
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return no keys for rows before the first query of any text."""
+        return (0, n_keys) if q1 > min(self.firsts) else (0, 0)
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return all keys from the last of the first queries on."""
+        return (0, n_keys) if q0 >= max(self.firsts) else (0, 0)
+
+
+@dataclass(frozen=True)
+class TopLeftCausal(Mask):
+    """Causal as if the first query were that of the first key: a mistake of programs that decode with a cache.
+
+    Attributes:
+        first: Position of the first query.
+    """
+
+    first: int
+
+    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
+        """Allow keys up to the number of the query."""
+        return k <= q - self.first
 
 
 @dataclass(frozen=True)
@@ -75,7 +116,6 @@ class DocumentsMask(Mask):
 
     Attributes:
         starts: Start of each token's document, (B, T), int64; it never falls from one token to the next.
-        ends: Its end.
     """
 
     starts: Tensor
@@ -134,28 +174,32 @@ def _call(what: str, function: Callable[[], Any]) -> Tensor:
     """Return what a user's function gives; its errors become ours."""
     hint = "it gets scalar tensors under torch.vmap, as in FlexAttention: compute with torch, without `if`"
     try:
-        found = function()
+        result = function()
     except Exception as e:
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(f"the function fails: {type(e).__name__}: {reason}", where=what, hint=hint) from e
-    if not isinstance(found, Tensor):
-        raise AttnscopeError(f"the function returns a {type(found).__name__}, not a tensor", where=what, hint=hint)
-    return found
+    if not isinstance(result, Tensor):
+        raise AttnscopeError(f"the function returns a {type(result).__name__}, not a tensor", where=what, hint=hint)
+    return result
 
 
 @dataclass(frozen=True)
 class FunctionMask(Mask):
     """What a function of text, head, query and key allows, evaluated on the cells of each tile.
 
+    Which keys a run of rows may see in any head is found by evaluation, once for all layers, so that a long text costs
+    no tiles where nothing is allowed.
+
     Attributes:
         function: A `mask_mod` of FlexAttention.
-        n_texts: Texts of the batch.
-        n_heads: Query heads.
+        n_queries: Tokens of the longest text.
     """
 
     function: Callable[..., Any]
     n_texts: int
     n_heads: int
+    n_queries: int
+    device: torch.device
 
     @property
     def per_head(self) -> bool:
@@ -166,11 +210,73 @@ class FunctionMask(Mask):
         """Call the function."""
         heads = torch.arange(self.n_heads, device=q.device) if heads is None else heads
         places = torch.arange(self.n_texts, device=q.device), heads.to(q.device), q[:, 0], k[0]
-        found = _call(arg("mask"), lambda: _over_cells(self.function, *places))
-        if found.dtype != torch.bool:
+        allowed = _call(arg("mask"), lambda: _over_cells(self.function, *places))
+        if allowed.dtype != torch.bool:
             hint = "return True where attention is allowed"
-            raise AttnscopeError(f"the function returns {found.dtype}, not torch.bool", where=arg("mask"), hint=hint)
-        return found
+            raise AttnscopeError(f"the function returns {allowed.dtype}, not torch.bool", where=arg("mask"), hint=hint)
+        return allowed
+
+    def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Cover the keys that any row of the runs around these may see."""
+        numbers = self._runs(q0, q1, n_keys)
+        if numbers is None:
+            return 0, n_keys
+        runs = [run for run in (self._run(n, n_keys).seen for n in numbers) if run[0] < run[1]]
+        return min((run[0] for run in runs), default=0), max((run[1] for run in runs), default=0)
+
+    def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
+        """Return keys that all rows of the runs around these see."""
+        runs = [self._run(n, n_keys).seen_by_all for n in self._runs(q0, q1, n_keys) or ()]
+        return max((run[0] for run in runs), default=0), min((run[1] for run in runs), default=0)
+
+    def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
+        """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
+        known = n_keys >= _SHORT and q1 <= self.n_queries
+        return range(q0 // _RUN, -(-q1 // _RUN)) if known else None
+
+    def _run(self, number: int, n_keys: int) -> "_VisibleKeys":
+        """Evaluate the function on a run of rows, a block of keys at a time, unless that was done before."""
+        if (number, n_keys) not in self._evaluated:
+            rows = torch.arange(number * _RUN, min(self.n_queries, (number + 1) * _RUN), device=self.device)[:, None]
+            step = max(_RUN, _CELLS // (self.n_texts * self.n_heads * max(1, len(rows))))
+            visible, everywhere = [], []
+            for first in range(0, n_keys, step):
+                keys = torch.arange(first, min(n_keys, first + step), device=self.device)[None]
+                cells = self.allowed(rows, keys).expand(self.n_texts, self.n_heads, len(rows), keys.shape[1])
+                cells = cells.flatten(0, 2)
+                visible.append(cells.any(0))
+                everywhere.append(cells.all(0))
+            self._evaluated[number, n_keys] = _VisibleKeys.of(torch.cat(visible), torch.cat(everywhere))
+        return self._evaluated[number, n_keys]
+
+    @cached_property
+    def _evaluated(self) -> "dict[tuple[int, int], _VisibleKeys]":
+        return {}
+
+
+_RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothing is gained; cells evaluated at once
+
+
+@dataclass(frozen=True)
+class _VisibleKeys:
+    """Which keys a run of rows may see.
+
+    Attributes:
+        seen: The first key that any row sees, and the end of these keys.
+        seen_by_all: The longest run of keys that every row sees.
+    """
+
+    seen: tuple[int, int]
+    seen_by_all: tuple[int, int]
+
+    @classmethod
+    def of(cls, visible: Tensor, everywhere: Tensor) -> "_VisibleKeys":
+        places = visible.nonzero()[:, 0]
+        seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+        hidden = (~everywhere).nonzero()[:, 0]
+        ends = torch.cat((hidden.new_tensor([-1]), hidden, hidden.new_tensor([len(everywhere)])))
+        longest = int(ends.diff().argmax())
+        return cls(seen, (int(ends[longest]) + 1, int(ends[longest + 1])))
 
 
 @dataclass(frozen=True)
@@ -196,13 +302,13 @@ class ScoreFunctionMask(Mask):
         places = torch.arange(len(scaled), device=q.device), heads.to(q.device), q[:, 0], k[0]
         if not scaled.numel():
             return scaled
-        found = _call(arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True))
-        if not found.is_floating_point():
-            found = found.to(scaled.dtype)
-        if not bool((found < torch.inf).all()):
+        changed = _call(arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True))
+        if not changed.is_floating_point():
+            changed = changed.to(scaled.dtype)
+        if not bool((changed < torch.inf).all()):
             hint = "return finite scores, or -inf for a key that is not allowed"
             raise AttnscopeError("the function returns NaN or inf", where=arg("score_mod"), hint=hint)
-        return found
+        return changed
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return all keys."""
@@ -229,9 +335,9 @@ class Intersection(Mask):
         """Combine the parts with a logical and."""
         result: Tensor | None = None
         for part in self.parts:
-            one = part.allowed(q, k, heads)
-            if one is not None:
-                result = one if result is None else result & one
+            visible = part.allowed(q, k, heads)
+            if visible is not None:
+                result = visible if result is None else result & visible
         return result
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
@@ -356,15 +462,15 @@ def build_mask(
         own: The mask that the word `own` refers to.
         resolved: The masks of terms that need more than their words: files, documents, and hidden tokens.
     """
-    made: list[Mask] = []
+    masks: list[Mask] = []
     for term in terms:
         if isinstance(term, AnyOf):
-            made.append(unite([build_mask(branch, own, resolved) for branch in term.branches]))
+            masks.append(unite([build_mask(branch, own, resolved) for branch in term.branches]))
         elif resolved is not None and term in resolved:
-            made.append(resolved[term])
+            masks.append(resolved[term])
         else:
-            made.append(own or Bidirectional() if isinstance(term, Own) else term)
-    return intersect(made)
+            masks.append(own or Bidirectional() if isinstance(term, Own) else term)
+    return intersect(masks)
 
 
 def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:

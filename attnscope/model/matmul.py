@@ -87,10 +87,10 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
     multiply = _onednn_linear if uses_onednn(a, b) else F.linear
     if len(left) == 1:
         return multiply(left[0].contiguous(), right[0]).view(*a.shape[:-1], n)
-    made = a.new_empty(len(left), m, n) if out is None else out.view(-1, m, n)
+    product = a.new_empty(len(left), m, n) if out is None else out.view(-1, m, n)
     for i in range(len(left)):
-        made[i] = multiply(left[i], right[i])
-    return made.view(*a.shape[:-1], n)
+        product[i] = multiply(left[i], right[i])
+    return product.view(*a.shape[:-1], n)
 
 
 def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -123,8 +123,8 @@ def sums_of_products(a: Tensor, b: Tensor) -> Tensor:
 
 def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
     vecdot = getattr(np, "vecdot", None)  # of NumPy 2, twice as fast
-    found: NDArray[np.float32] = np.einsum("...i,...i->...", a, b) if vecdot is None else vecdot(a, b)
-    return found
+    products: NDArray[np.float32] = np.einsum("...i,...i->...", a, b) if vecdot is None else vecdot(a, b)
+    return products
 
 
 @cache
@@ -138,10 +138,10 @@ def _onednn() -> bool:
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     try:
-        found = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
+        product = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return bool((found == 2).all())
+    return bool((product == 2).all())
 
 
 @cache

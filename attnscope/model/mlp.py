@@ -19,8 +19,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, D) to (…, D)."""
         hidden = self.up(x, self.activation) if self.gate is None else self._gated(self.gate, x)  # (…, F)
-        made: Tensor = self.down(hidden)
-        return made
+        output: Tensor = self.down(hidden)
+        return output
 
     def _gated(self, gate: Linear, x: Tensor) -> Tensor:
         if self.limit is None and not self.plus_one:

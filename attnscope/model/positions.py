@@ -144,11 +144,22 @@ def rotary_tables(
     return cos, sin
 
 
+def at_positions(table: Tensor, positions: Tensor) -> Tensor:
+    """Return rows of a table of rotary_tables, (n, width) or (B, 1, n, width), at given positions, (B, T).
+
+    Returns:
+        (B, 1, T, width).
+    """
+    if table.ndim == 2:
+        return table[positions][:, None]
+    return torch.stack([rows[0, at] for rows, at in zip(table, positions, strict=True)])[:, None]
+
+
 def same_rotation(config: ModelConfig, n: int, longer: int) -> bool:
     """Tell whether the first tokens of a text of n tokens are rotated as they are in a longer one."""
     ropes = {config.rope_of(layer) for layer in range(config.n_layers)}
     kept = (rope.scaling for rope in ropes if rope is not None)
-    limits = [one.original_max_positions for one in kept if one is not None and one.kind == "longrope"]
+    limits = [rope.original_max_positions for rope in kept if rope is not None and rope.kind == "longrope"]
     return all(limit is None or (n > limit) == (longer > limit) for limit in limits)
 
 
@@ -168,7 +179,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Args:
         x: (B, H, T, E).
         cos: (T or more, R) with R ≤ E, or (B, 1, T or more, R).
-        sin: Likewise.
+        sin: Sines, in the same form.
     """
     width, half = cos.shape[-1], cos.shape[-1] // 2
     cos, sin = cos[..., : x.shape[2], :], sin[..., : x.shape[2], :]

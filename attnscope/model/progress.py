@@ -58,8 +58,8 @@ class ForwardProgress:
         self._works = [_layer_work(load, n_heads, recorders.get(layer, ())) for layer, load in enumerate(loads)]
         self._total = sum(self._works[: self._last + 1]) or 1.0
         self.recorders: dict[int, list[Recorder]] = {
-            layer: [*them, _TileCounter(self, _heads(them), None if layer < self._last else _rows(them))]
-            for layer, them in recorders.items()
+            layer: [*of_layer, _TileCounter(self, _heads(of_layer), None if layer < self._last else _rows(of_layer))]
+            for layer, of_layer in recorders.items()
         }
 
     def layer(self, done: int, total: int) -> None:

@@ -89,10 +89,9 @@ def may_execute() -> bool:
 
 @dataclass(frozen=True)
 class RowSummary:
-    """Findings about every row of a tile that the compiled softmax returns besides the weights.
+    """Findings about every row of a tile that the compiled softmax returns in addition to the weights.
 
     Attributes:
-        loops: The compiled loops.
         entropy: In bits, (B, h, q).
         largest: Largest masked score, (B, h, q); −inf without an allowed key.
         places: Places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed.
@@ -134,8 +133,8 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     shape = masked.shape[:3]
     strongest = masked.new_empty(*shape, count)
     places = torch.empty_like(strongest, dtype=torch.int64)
-    found = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
-    entropy, largest = (torch.from_numpy(values).view(shape) for values in found)
+    statistics = loops.softmax(*map(_rows, (masked, weights, places, strongest)))
+    entropy, largest = (torch.from_numpy(values).view(shape) for values in statistics)
     return RowSummary(loops, entropy, largest, places, strongest)
 
 

@@ -48,15 +48,15 @@ def fused_attention(
         causal = False
     if output is None:
         output = inputs.v.new_empty(*q.shape[:3], inputs.v.shape[-1])
-    for theirs in _group_slices(inputs, heads):
+    for adjacent in _group_slices(inputs, heads):
         for q0 in range(0, q.shape[2], rows):
             q1 = min(q0 + rows, q.shape[2])
             k0, k1 = (0, n_keys) if plain else spec.mask.key_range(q0, q1, n_keys)
-            numbers = torch.arange(theirs.start, theirs.stop, device=q.device)
+            numbers = torch.arange(adjacent.start, adjacent.stop, device=q.device)
             added, fully_masked = (None, None) if plain else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
-            block = _sdpa(inputs, theirs, (q0, q1), (k0, k1), added, causal=causal)
+            block = _sdpa(inputs, adjacent, (q0, q1), (k0, k1), added, causal=causal)
             # torch's kernels differ in the output of a fully masked row
-            output[:, theirs, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
+            output[:, adjacent, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
     return output
 
 

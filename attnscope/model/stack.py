@@ -15,11 +15,12 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.output_head import PredictionHead
-from attnscope.model.positions import bias_for, learned_rows, rotary_tables, sinusoidal
+from attnscope.model.positions import at_positions, bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
 
-Ids = tuple[Tensor, Tensor]  # token ids and segments, (B, T) each, int64, padded on the right
+# token ids, segments, and position ids that take the place of counted ones, (B, T) each, int64, padded on the right
+Ids = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)
 BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, its block, input, output, and mask
 
@@ -36,8 +37,8 @@ class Embed(nn.Module):
         self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
-    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """Map (B, T) ids and segments to (B, T, D)."""
+    def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Map (B, T) ids, segments and positions, None for those that follow from the ids, to (B, T, D)."""
         x = self.tokens(ids)  # (B, T, D)
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
@@ -45,7 +46,7 @@ class Embed(nn.Module):
         if self.segments is not None:
             x = x + self.segments(segments)
         if self.positions is not None:
-            x = x + self.positions(learned_rows(ids, self.config))
+            x = x + self.positions(learned_rows(ids, self.config) if positions is None else positions)
         if self.config.positions == "sinusoidal":
             x = x + sinusoidal(n, self.config.d_model, x.device).to(x.dtype)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -104,7 +105,7 @@ class Stack(nn.Module):
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
             longest = max(n_queries, n_keys)
-            settings = self._settings(masks, padding, longest, source, hooks)
+            settings = self._settings(masks, padding, longest, source, hooks, _positions(tokens))
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
                 entering, x = x, block(x, setting)
                 if observe is not None and entering is not None and x is not None:
@@ -144,8 +145,8 @@ class Stack(nn.Module):
         """
         assert self.head is not None
         with self.weights.holding(None), self.weights.holding("head"):
-            made: Tensor = self.head(hidden, self.embed.tokens.weight, capped=capped)
-        return made
+            logits: Tensor = self.head(hidden, self.embed.tokens.weight, capped=capped)
+        return logits
 
     @torch.inference_mode()
     def final_states(self, hidden: Tensor) -> Tensor:
@@ -153,8 +154,8 @@ class Stack(nn.Module):
         if self.head is None:
             return hidden
         with self.weights.holding("head"):
-            made: Tensor = self.head.norm(hidden)
-        return made
+            normed: Tensor = self.head.norm(hidden)
+        return normed
 
     @torch.inference_mode()
     def run_variants(
@@ -166,6 +167,7 @@ class Stack(nn.Module):
         context: Ids | None = None,
         progress: Callable[[int, int], None] | None = None,
         rows: Sequence[int] | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Return what the last block makes of one text under each of several cuts, (V, rows, D).
 
@@ -179,6 +181,7 @@ class Stack(nn.Module):
             context: The text of the keys and values in cross-attention.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
             rows: Positions whose final states are wanted, ascending; None for all.
+            positions: Position ids of the text, (1, T); None for those that are counted.
         """
         starts = [min(variant) for variant in hooks.variants]
         first, count, done = starts[0], len(self.blocks), 0
@@ -186,7 +189,7 @@ class Stack(nn.Module):
         with self.weights.in_order(count, first) as blocks:
             source = None if context is None else self.embed(*context)  # (1, K, D)
             longest = max(inputs[0].shape[1], 0 if context is None else context[0].shape[1])
-            settings = self._settings(masks, Mask(), longest, source, hooks)
+            settings = self._settings(masks, Mask(), longest, source, hooks, positions)
             x = inputs[first][:0]  # (V, T, D), V grows
             for layer, (block, setting) in enumerate(zip(blocks, islice(settings, first, None), strict=False), first):
                 x = torch.cat((x, inputs[layer].expand(starts.count(layer), -1, -1)))
@@ -199,7 +202,13 @@ class Stack(nn.Module):
         return x
 
     def _settings(
-        self, masks: Sequence[Mask], padding: Mask, longest: int, source: Tensor | None, hooks: AttentionHooks
+        self,
+        masks: Sequence[Mask],
+        padding: Mask,
+        longest: int,
+        source: Tensor | None,
+        hooks: AttentionHooks,
+        positions: Tensor | None = None,
     ) -> Iterator[LayerContext]:
         """Yield the settings of each block; rotary tables are made once for all blocks that share them."""
         c = self.config
@@ -212,9 +221,21 @@ class Stack(nn.Module):
                 like, lengths = self.embed.tokens.weight, [longest]
                 if isinstance(padding, PaddingMask):
                     lengths = padding.lengths.tolist()
-                width = int(c.d_head * rotated.fraction)
-                tables[rotated] = rotary_tables(rotated, width, lengths, longest, like.device, like.dtype)
+                width, n = int(c.d_head * rotated.fraction), longest
+                if positions is not None:
+                    lengths = (positions.amax(1) + 1).tolist()
+                    n = max(lengths)
+                table = rotary_tables(rotated, width, lengths, n, like.device, like.dtype)
+                tables[rotated] = (
+                    table
+                    if positions is None
+                    else (at_positions(table[0], positions), at_positions(table[1], positions))
+                )
             yield LayerContext(spec, tables[rotated], source, hooks)
+
+
+def _positions(tokens: Ids) -> Tensor | None:
+    return tokens[2] if len(tokens) > 2 else None
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:

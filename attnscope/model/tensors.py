@@ -53,12 +53,12 @@ def read_tensors(
             for info in infos:
                 turned = info.name in transposed
                 if info.scales is None:
-                    made = _read(file, info, dtype or _stored_dtype(info), turned)
+                    tensor = _read(file, info, dtype or _stored_dtype(info), turned)
                 else:
-                    made = _read_mxfp4(file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps)
+                    tensor = _read_mxfp4(file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps)
                 if info.low_rank is not None:
-                    _add_low_rank(made.mT if turned != info.low_rank.turned else made, info.low_rank, folder.stamps)
-                yield info.name, made
+                    _add_low_rank(tensor.mT if turned != info.low_rank.turned else tensor, info.low_rank, folder.stamps)
+                yield info.name, tensor
 
 
 @contextmanager
@@ -105,10 +105,10 @@ def _read(
     With `check`, refused unless it is finite.
     """
     transposed = transposed and len(info.shape) > 1
-    made = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
+    tensor = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
     as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
     start = info.start
-    for whole in _in_stored_order(made, info, transposed) if made.numel() else []:
+    for whole in _in_stored_order(tensor, info, transposed) if tensor.numel() else []:
         rows = max(1, _CHUNK // (whole[0].numel() * _stored_dtype(info).itemsize))
         for first in range(0, len(whole), rows):
             part = whole[first : first + rows]
@@ -119,7 +119,7 @@ def _read(
             if raw is not part:
                 raw = raw + info.offset if info.offset else raw
                 part.copy_(raw.mT.contiguous().mT if transposed else raw)  # torch transposes in blocks only there
-    return made
+    return tensor
 
 
 def _read_mxfp4(
@@ -134,10 +134,10 @@ def _read_mxfp4(
     experts, width, out = info.shape
     with _open_unchanged(scales.file, stamps[scales.file]) as other:
         exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
-    made = empty_pages((experts, out, width) if transposed else info.shape, dtype)
+    tensor = empty_pages((experts, out, width) if transposed else info.shape, dtype)
     levels, start = torch.tensor(_FP4), info.start
     rows = max(1, _CHUNK // (4 * width))
-    for expert, whole in enumerate(made if transposed else made.mT):
+    for expert, whole in enumerate(tensor if transposed else tensor.mT):
         for first in range(0, out, rows):
             part, at = whole[first : first + rows], expert * out + first
             stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
@@ -146,10 +146,10 @@ def _read_mxfp4(
             numbers = levels[torch.stack((stored & 15, stored >> 4), dim=-1).flatten(2).to(torch.int32)]
             numbers = torch.ldexp(numbers, exponents[at : at + len(part)])
             if not _finite(numbers):
-                found = f"contains an exponent that means infinity or NaN, in expert {expert}"
-                raise ModelError(found, where=f"{scales.file}: {scales.name}", hint="download it again")
+                message = f"contains an exponent that means infinity or NaN, in expert {expert}"
+                raise ModelError(message, where=f"{scales.file}: {scales.name}", hint="download it again")
             part.copy_(numbers.view(part.shape))
-    return made
+    return tensor
 
 
 def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, FileStamp]) -> None:
@@ -171,13 +171,13 @@ def _stored_dtype(info: TensorInfo) -> torch.dtype:
     return torch.float32 if info.block else _DTYPES[info.dtype]
 
 
-def _in_stored_order(made: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
+def _in_stored_order(tensor: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
     """Return views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
     if info.paired_heads:
-        return list(made.view(info.paired_heads, 2, -1, *made.shape[1:]).transpose(1, 2))
+        return list(tensor.view(info.paired_heads, 2, -1, *tensor.shape[1:]).transpose(1, 2))
     if transposed:
-        return [made.mT] if made.ndim == 2 else list(made.mT)
-    return [made.view(-1, made.shape[-1]) if info.block else made.view(-1)]
+        return [tensor.mT] if tensor.ndim == 2 else list(tensor.mT)
+    return [tensor.view(-1, tensor.shape[-1]) if info.block else tensor.view(-1)]
 
 
 def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> int:
@@ -192,8 +192,8 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
     stored = torch.empty(1, tensor.numel() // numbers * size, dtype=torch.uint8)  # the library takes 16 rows at a time
     _fill(stored, file, info, start)
     with np.errstate(all="ignore"):  # what is not finite is refused where parameters are checked
-        made = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])
-    tensor.copy_(torch.from_numpy(made).view(tensor.shape))
+        decoded = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])
+    tensor.copy_(torch.from_numpy(decoded).view(tensor.shape))
     return start + stored.nbytes
 
 
@@ -222,10 +222,10 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     if not wrong.any():  # any more
         return _changed(info.file)
     first = wrong.nonzero()[0].tolist()
-    found = (
+    message = (
         f"contains {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
     )
-    return ModelError(found, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
+    return ModelError(message, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
 
 
 def _changed(path: Path) -> ModelError:

@@ -88,9 +88,9 @@ class Tile:
             return self.weights * self.norms(name)[:, :, None]
         if name == "allowed":
             return (self.masked > -torch.inf).float()
-        found: Tensor | None = getattr(self, name)
-        assert found is not None, f"{name} was not computed: no recorder declared that it reads it"
-        return found
+        stage: Tensor | None = getattr(self, name)
+        assert stage is not None, f"{name} was not computed: no recorder declared that it reads it"
+        return stage
 
     @cached_property
     def output(self) -> Tensor:

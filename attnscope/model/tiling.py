@@ -46,10 +46,10 @@ class TileShape:
         elements = (limit or (device_tile_scores(str(inputs.q.device)) if inputs.q.is_cuda else _ON_CPU)) // batch
         # on a GPU, fewer launches are worth an eighth of the cells that are computed but not allowed
         taller = min(_MOST_ROWS_ON_GPU, n_queries // 8) if inputs.q.is_cuda else 0
-        some = min(n_queries, max(_MOST_ROWS, taller))
-        width = max(1, *(_width(mask, q0, some, n_keys) for q0 in (n_queries // 2, n_queries - some)))
-        fewest = 1 if limit else min(_FEWEST_ROWS, some)
-        most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else some
+        block_rows = min(n_queries, max(_MOST_ROWS, taller))
+        width = max(1, *(_width(mask, q0, block_rows, n_keys) for q0 in (n_queries // 2, n_queries - block_rows)))
+        fewest = 1 if limit else min(_FEWEST_ROWS, block_rows)
+        most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else block_rows
         rows = elements // width
         if not limit and rows < _ENOUGH_ROWS:
             rows = min(_ENOUGH_ROWS, 2 * elements // width)

@@ -24,8 +24,6 @@ class HeadSelection:
     """One thing that is shown: a layer and head, or a mean over several.
 
     Attributes:
-        layers: Layers that it covers.
-        heads: Heads that it covers.
         mean_layer: The layers are averaged.
         mean_head: The heads are averaged.
         chosen: How it came to be shown, where the user did not name it.
@@ -51,7 +49,6 @@ class UnitRecorders:
         matrices: Stage matrices of the selected rows and columns.
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None where nothing is averaged.
-        rows: Row statistics of each layer.
         sums: What is summed over rows, by the part that it is.
         head: Which of the recorders' heads is this unit's; 0 for a mean.
         mean_rows: Statistics of the mean rows that are kept; None where nothing is averaged, or no row is kept.
@@ -74,7 +71,6 @@ class Trace:
         record_spec: What is recorded of every unit.
         record_tokens: Which tokens take part.
         recorded: Every unit with its recorders.
-        recorders: The recorders of every layer.
         packed: Matrices text by text; None where they are in the recorders.
         hidden: The final hidden states, (B, T, D); None where nothing is predicted from them.
     """
@@ -88,7 +84,8 @@ class Trace:
 
     def to_cpu(self) -> None:
         """Move what was recorded to the CPU; the final hidden states stay where the model is."""
-        for recorder in {id(one): one for some in self.recorders.values() for one in some}.values():
+        every = [recorder for of_layer in self.recorders.values() for recorder in of_layer]
+        for recorder in {id(recorder): recorder for recorder in every}.values():
             recorder.to_cpu()
         self.record_tokens = replace(self.record_tokens, eligible=self.record_tokens.eligible.cpu())
 
@@ -103,15 +100,17 @@ def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_t
         if not unit.mean:
             together.setdefault(unit.layers[0], []).append(unit.heads[0])
     shared: dict[int, UnitRecorders] = {}
+    first = 0
     for layer, heads in together.items():  # in the order of the units, whose places in the sheets follow from it
-        shared[layer] = _single(layer, heads, trace, sum(len(one.matrices.heads) for one in shared.values()))
+        shared[layer] = _single(layer, heads, trace, first)
+        first += len(heads)
     for unit in units:
         if unit.mean:
             trace.recorded.append((unit, _mean(unit, trace)))
         else:
-            one = shared[unit.layers[0]]
-            head = one.matrices.heads.index(unit.heads[0])
-            trace.recorded.append((unit, replace(one, head=head)))
+            of_layer = shared[unit.layers[0]]
+            head = of_layer.matrices.heads.index(unit.heads[0])
+            trace.recorded.append((unit, replace(of_layer, head=head)))
     return trace
 
 
@@ -124,7 +123,7 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecor
     rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
     sums = _sums(heads, trace, mean=False)
     every = [*(exact if w.rows else ()), *rows, *sums.values()]
-    trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
+    trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
     return UnitRecorders(matrices, top, None, rows, sums)
 
 
@@ -147,5 +146,5 @@ def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
     for place, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
         every = [*exact, *rows[place : place + 1], mean_rows, *sums.values()]
-        trace.recorders.setdefault(layer, []).extend(one for one in every if one is not None)
+        trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
     return UnitRecorders(matrices, None, contributions, rows, sums, mean_rows=mean_rows)

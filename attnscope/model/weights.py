@@ -6,14 +6,18 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor, nn
+from torch.cuda import Event as Arrival
 
+from attnscope.model.uploads import Uploads
 from attnscope.model.workers import one_openmp_thread
 
 # a block's number, None for the embedding, or the output head
 BlockIndex: TypeAlias = int | Literal["head"] | None
 ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
-_Pending = Future[dict[str, Tensor]] | None  # what a thread reads; None where it is there already
+# what a thread reads, and when its copies arrive; None where it is there already
+_Pending = Future[tuple[dict[str, Tensor], Arrival | None]] | None
 _BeginReading = Callable[[BlockIndex], _Pending]
 
 
@@ -29,6 +33,7 @@ class WeightStore:
         blocks: The blocks, in order.
         read: Reads the parameters of one of them, all of which are still on "meta"; None where they are all there.
         head: The output head; once it is read, it stays. None where there is none.
+        uploads: How `read` copies parameters to the device; None if it leaves them on the CPU.
     """
 
     def __init__(
@@ -37,7 +42,9 @@ class WeightStore:
         blocks: Sequence[nn.Module],
         read: ReadParameters | None = None,
         head: nn.Module | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
+        self._uploads = uploads or Uploads(torch.device("cpu"))
         self._embed, self._blocks, self._read, self._keep, self._head = embed, blocks, read, True, head
         self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
 
@@ -102,14 +109,15 @@ class WeightStore:
         """Start to read a piece in a thread of its own, which ends with this context."""
         read, stop = self._read, Event()
 
-        def parameters(piece: BlockIndex) -> dict[str, Tensor]:
-            found: dict[str, Tensor] = {}
-            with one_openmp_thread():  # a second team of threads, on the cores of the first, slows both by half
+        def parameters(piece: BlockIndex) -> tuple[dict[str, Tensor], Arrival | None]:
+            by_name: dict[str, Tensor] = {}
+            # a second team of OpenMP threads, on the cores of the first, slows both by half
+            with one_openmp_thread(), self._uploads.beside():
                 for name, tensor in read(piece) if read is not None and not stop.is_set() else ():
                     if stop.is_set():
                         break  # nothing waits for it any more
-                    found[name] = tensor
-            return found
+                    by_name[name] = tensor
+                return by_name, self._uploads.arrival()
 
         with ThreadPoolExecutor(1, "weights") as pool:
             try:
@@ -128,10 +136,13 @@ class WeightStore:
 
     def _fill(self, piece: BlockIndex, ahead: _Pending) -> None:
         if ahead is not None:
-            self._module(piece).load_state_dict(ahead.result(), strict=True, assign=True)
+            parameters, arrival = ahead.result()
+            self._uploads.receive(arrival, parameters.values())
+            self._module(piece).load_state_dict(parameters, strict=True, assign=True)
 
     def _drop(self, layers: Sequence[int]) -> None:
         """Drop blocks that are not kept and can be read again."""
         if not self._keep and self._read is not None:
+            self._uploads.release()
             for layer in layers:
                 self._blocks[layer].load_state_dict(self._nothing[layer], strict=True, assign=True)

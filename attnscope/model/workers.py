@@ -123,8 +123,8 @@ class _Queue(Generic[Part]):
             self._changed.wait_for(lambda: place - self._next <= _AHEAD or self._stopped)
             self._finished[place] = deferred
             while (ready := self._finished.pop(self._next, None)) is not None:
-                for one in ready:
-                    one()
+                for addition in ready:
+                    addition()
                 self._next += 1
             self._changed.notify_all()
 

@@ -20,9 +20,9 @@ class Workspace:
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
-        size, found = prod(shape), self._buffers.get(name)
-        if found is None or found.numel() < size or found.device != device:
-            found = None
+        size, memory = prod(shape), self._buffers.get(name)
+        if memory is None or memory.numel() < size or memory.device != device:
+            memory = None
             self._buffers.pop(name, None)  # before its successor is made, not after
-            found = self._buffers[name] = torch.empty(size, device=device)
-        return found[:size].view(*shape)
+            memory = self._buffers[name] = torch.empty(size, device=device)
+        return memory[:size].view(*shape)

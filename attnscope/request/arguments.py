@@ -15,7 +15,7 @@ WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]
 RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a head, but what parts add to a prediction
 Each = Literal["head", "layer", "edge", "span"]
-Replacement = Literal["zero", "mean"]
+Replacement = Literal["zero", "mean", "resample"]
 LARGEST_POOL = 1024
 GENERATED = 4096  # largest --generate
 CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other scripts, one token again and again
@@ -311,6 +311,8 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
         )
+    if given.get("against") is not None and given.get("key") is None:
+        raise UsageError(f"needs {arg('key')}", where=arg("against"), hint="name the key whose weight it is taken from")
     for name in ("draws", "seed"):
         if asked and given.get(name) is not None:
             found = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"

@@ -9,7 +9,7 @@ from typing import get_args
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
 from attnscope.findings.spans import ANSWER, CharacterRange, SpanKind, TextSpans
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.request.run_config import TextInput
 from attnscope.request.spans import (
     FIRST,
@@ -18,6 +18,7 @@ from attnscope.request.spans import (
     SPAN_WORDS,
     SPECIAL,
     TEMPLATE,
+    WHOLE_WORDS,
     SpanRange,
     SpanRequest,
     not_in_chat,
@@ -63,6 +64,8 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
         NotInText: A mark is not in the text.
         UsageError: Ranges overlap, lie outside the text, or hold no token.
     """
+    if request.division == WHOLE_WORDS:
+        return _whole_words(tokens)
     ranges = text.spans or request.ranges
     of_token = [_kind_of(token, position) for position, token in enumerate(tokens)]
     owners: list[str | None] = [None] * len(tokens)  # name of the span that a token's characters belong to
@@ -84,8 +87,30 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
     if in_template and request.division != "turns":
         _mark_template(text.turns, tokens, of_token)
     _keep_alone(of_token, owners)
-    last = text.turns[-1].name if in_template else ""
-    return _spans(tokens, of_token, owners, answer=last if last.startswith(_ASSISTANT) else "")
+    return _spans(tokens, of_token, owners, _answer(text, request, of_token, owners))
+
+
+def _answer(text: TextInput, request: SpanRequest, of_token: Sequence[SpanKind], owners: Sequence[str | None]) -> str:
+    """Return the span that answers: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
+    if text.turns:
+        last = text.turns[-1].name
+        return last if last.startswith(_ASSISTANT) else ""
+    worded = [owner for owner, kind in zip(owners, of_token, strict=True) if kind in ("text", "rest")]
+    found = worded[-1] if request.division == "ranges" and worded else None
+    return found if found is not None and found.casefold() == ANSWER else ""
+
+
+def _whole_words(tokens: Sequence[Token]) -> TextSpans:
+    """Return every word as a span of its own; also marks, special tokens and the first."""
+    words, names = group_words(tokens, range(len(tokens))), set[str]()
+    kinds: list[SpanKind] = ["special" if tokens[word[0]].special else "text" for word in words]
+    characters = []
+    for word in words:
+        start, end = tokens[word[0]].start, tokens[word[-1]].end
+        known = start is not None and end is not None and end > start
+        characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if known else [])  # type: ignore[arg-type]
+    of_token = [number for number, word in enumerate(words) for _ in word]
+    return TextSpans([_unique(spell_word(tokens, word), names) for word in words], kinds, of_token, characters)
 
 
 def _kind_of(token: Token, position: int) -> SpanKind:
@@ -288,7 +313,7 @@ def _spans(
         tokens: The tokens.
         of_token: What each of them belongs to.
         owners: Name of the span of each that belongs to a text's.
-        answer: The turn that answers, unless tokens were generated; empty for none.
+        answer: The span that answers, unless tokens were generated; empty for none.
     """
     names: dict[str, SpanKind] = {}
     if "first" in of_token:

@@ -16,12 +16,14 @@ from attnscope.request.memory import DTYPE_BYTES, PROGRAM, embedding_parameters,
 
 TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
 VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
-MERGE = 560  # what a merge of a BPE takes besides, or a piece of a Unigram
-ENCODED = 850  # what `tokenizers` holds of a token besides, while it encodes
+MERGE = 560  # what a merge of a BPE takes in addition, or a piece of a Unigram
+ENCODED = 850  # what `tokenizers` holds of a token in addition, while it encodes
 WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 RANKED_SINGLY = 8  # sources of a row that are found one after the other, by loops or by operators; more are sorted
 COMPILED_LOOPS = 76 << 20  # what LLVM and the compiled loops take
-READING = 16 << 20  # what a thread that reads stored weights takes besides them: its buffers, and its share of malloc
+READING = (
+    16 << 20
+)  # what a thread that reads stored weights takes in addition to them: its buffers, and its share of malloc
 TILE = 1 << 20  # scores in a tile, at least …
 TILE_ROWS = 32  # … so many rows of them, …
 ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
@@ -30,7 +32,7 @@ STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of t
 SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
 BIAS = 2  # … and a bias and the distances that it is made of, …
 FUNCTION = 8  # … and positions, int64, and results of a Python function that is called for every cell
-BUFFERS = 24 << 20  # what products of matrices need besides, whatever their size
+BUFFERS = 24 << 20  # what products of matrices need in addition, whatever their size
 OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
 SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
 SHAPES = 32  # … so many of them at most, …

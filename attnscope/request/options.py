@@ -98,7 +98,7 @@ def number(name: str, group: str, low: int, help: str, high: int | None = None, 
     return Option(name, group, help, read, more.pop("metavar", "N"), **more)
 
 
-_NUMBERS = "or numbers such as 3, 0,2,5-7 (with 7) or -1 (the last)."
+_NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
 _AUTO_HEAD = (
     "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
     "on content, not on distance, special tokens, the first, or a token that all rows attend to."
@@ -128,7 +128,7 @@ TEXTS = (
     Option(
         "keep_newline",
         TEXT,
-        "Keep the last newline of standard input, which echo adds but some chat prompts end with.",
+        "Keep the last newline of standard input; otherwise it is left out, since echo adds one.",
     ),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
     Option("context", TEXT, "Text that provides keys and values in cross-attention.", metavar="TEXT"),
@@ -257,8 +257,8 @@ HEAD = replace(
 QUERY = Option(
     "query",
     COMPUTE,
-    "Rows: positions (3, 3:8 without 8, -1), words or phrases, separated by commas. Numbers that are not positions, "
-    "and anything in quotation marks, are words.",
+    "Rows: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by commas. Numbers that are not "
+    "positions, and anything in quotation marks, are words.",
     _positions(arg("query")),
     "ROWS",
     short="-q",
@@ -302,7 +302,7 @@ STAGE = Option(
     "stages",
     COMPUTE,
     f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}, or weights alone "
-    "where these would fill more than a screen.",
+    "if all three fill more than a screen.",
     arguments.stages,
     "STAGES",
     flag="--stage",
@@ -328,6 +328,19 @@ POOLED = number(
     "Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of texts longer than "
     f"{PRINTED} tokens show a {POOL} × {POOL} map unless {{query}} or {{key}} is given.",
     arguments.LARGEST_POOL,
+)
+TARGET = Option(
+    "target",
+    COMPUTE,
+    "Token whose logit {by} logit breaks down, such as ' store' with its leading space; given twice, the difference "
+    "between the two logits. Default: the most probable token.",
+    metavar="TOKEN",
+    several="yes",
+)
+WORDS = Option(
+    "words",
+    COMPUTE,
+    "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
 )
 FORMAT = choice("format", SHOW, _FORMATS, "Output format: table (default), heat (a heat map), or json (exact).")
 DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Output format: table (default) or json (exact).")
@@ -370,6 +383,13 @@ _LOOKS = (
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
     Option(
+        "header",
+        SHOW,
+        "Leave out what is not data, such as the model and the text, as figures in papers do.",
+        flag="--no-header",
+        off=False,
+    ),
+    Option(
         "open",
         SHOW,
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
@@ -403,6 +423,23 @@ def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
     return replace(option, group=group, help=help, **more)
 
 
+CUTS = Option(
+    "cuts",
+    CUT,
+    "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), or edges of any of "
+    'these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are written as for {query}. '
+    "Repeatable; all cuts are made together.",
+    parse_cut,
+    "CUT",
+    flag="--cut",
+    several="yes",
+)
+RAN_WITHOUT = _grouped(
+    CUTS,
+    COMPUTE,
+    "Show the attention of the model without a head (L5H1) or an edge (L5H1: it→animal), written as for ablate, which "
+    "shows what changes. Repeatable.",
+)
 RUN = (
     *TEXTS,
     *THE_MODEL,
@@ -410,6 +447,7 @@ RUN = (
     BY_LOGIT,
     SPECIAL,
     SPANS,
+    RAN_WITHOUT,
     POOLED,
     Option(
         "measure",
@@ -425,8 +463,8 @@ RUN = (
     Option(
         "predict",
         COMPUTE,
-        "Show the five most probable tokens: the next one, or at every [MASK]. Default: where the checkpoint has an "
-        "output head, all layers run anyway and texts are short.",
+        "Show the five most probable tokens: the next one, or at every [MASK]. Default: if the checkpoint has an "
+        "output head, all layers run anyway and the texts are short.",
         off="--no-predict",
     ),
     number(
@@ -437,21 +475,35 @@ RUN = (
         arguments.GENERATED,
         default="0",
     ),
-    Option(
-        "target",
+    TARGET,
+    WORDS,
+    number(
+        "least",
         COMPUTE,
-        "Token whose logit {by} logit breaks down, such as ' store' with its leading space; given twice, the "
-        "difference between the two logits. Default: the most probable token.",
-        metavar="TOKEN",
-        several="yes",
+        0,
+        "List the K tokens that receive the least weight from other tokens; over all layers and heads, unless {layer} "
+        "or {head} selects some.",
+        metavar="K",
+        default="0",
     ),
     Option(
-        "words",
-        SHOW,
-        "Merge the pieces of a word: weights are summed over its keys and averaged over its queries. In a terminal "
-        "only.",
+        "input_ids",
+        TEXT,
+        "Read token ids in place of TEXT, as a model of transformers is given them: a JSON list, or an object with "
+        "input_ids and perhaps attention_mask, position_ids and token_type_ids, (tokens) or (texts, tokens) each, "
+        "padded on either side; - reads standard input.",
+        metavar="FILE|-",
+        complete="files",
     ),
     Option("ids", SHOW, "List the tokens with their ids. In a terminal only."),
+    Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
+    choice(
+        "table",
+        SHOW,
+        Literal["matrices", "contributors", "rows", "columns", "spans"],
+        "Table that a {or_tables} file holds: matrices (one row per cell of a stage; default), contributors (one row "
+        "per query and rank), rows (statistics, one row per query), columns (of a map) or spans (of {spans}).",
+    ),
     *_shown(PRECISION.help, "2", FORMAT),
     *THE_MACHINE,
 )
@@ -518,13 +570,27 @@ HEADS = (
         "seconds), or built-in texts; {key} and {measure} need a text.",
     ),
     *TEXTS[1:],
-    *THE_MODEL,
+    *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
     QUERY,
     KEY,
+    _grouped(
+        WORDS,
+        COMPUTE,
+        "Take the whole words that {query} and {key} name a piece of: weights are summed over a word's keys and "
+        "averaged over its queries.",
+    ),
     SPANS,
     MASK,
     WHAT_IF,
     HIDE,
+    Option(
+        "against",
+        MEASURE,
+        "Keys to hold {key} against, in the same form: the number of every head is what the keys get minus what these "
+        "get, and heads are listed by the size of this difference.",
+        _positions(arg("against")),
+        "COLUMNS",
+    ),
     Option(
         "role",
         MEASURE,
@@ -592,22 +658,12 @@ HEADS = (
     ),
     choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
     *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"),
-    *THE_MACHINE,
+    *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
     *TEXTS,
     *THE_MODEL,
-    Option(
-        "cuts",
-        CUT,
-        "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), or edges of any of "
-        'these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are written as for {query}. '
-        "Repeatable; all cuts are made together.",
-        parse_cut,
-        "CUT",
-        flag="--cut",
-        several="yes",
-    ),
+    CUTS,
     choice(
         "each",
         CUT,
@@ -619,8 +675,7 @@ ABLATE = (
     _grouped(
         HEAD,
         CUT,
-        "With {each} head, edge or span, the heads to cut: all, numbers such as 3, 0,2,5-7 (with 7) or -1 (the last), "
-        "or L2H3.",
+        "With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
         default="all",
         complete=("all",),
     ),
@@ -628,17 +683,49 @@ ABLATE = (
         QUERY,
         CUT,
         "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off from spans instead "
-        "of the answer: positions (3, 3:8 without 8, -1), words or phrases, separated by commas.",
+        "of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by commas.",
         metavar="TOKENS",
     ),
     _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),
+    _grouped(
+        WORDS,
+        CUT,
+        "Cut edges between whole words: with {each} edge, all edges from the pieces of one word to those of another "
+        "together; in {cuts}, {query} and {key}, the whole word that a piece belongs to.",
+    ),
     choice(
         "replacement",
         CUT,
         Replacement,
-        "What replaces the output of a cut head: zero, or its mean over the text's tokens.",
+        "What replaces the output of a cut head: zero, its mean over the text's tokens, or resample: its output at the "
+        "same positions of other texts, averaged over draws of these. With resample, edges are replaced, too.",
         default="zero",
         flag="--with",
+    ),
+    Option(
+        "patch_from",
+        CUT,
+        "Patch instead of cutting: replace outputs of heads, and what edges read, by those of this text at the same "
+        "positions. Usually TEXT is the corrupted text and this the clean one; both have equally many tokens.",
+        metavar="OTHER",
+        flag="--from",
+    ),
+    Option(
+        "others",
+        CUT,
+        "With {replacement} resample, draw from the texts of this file, one per line; default: built-in texts.",
+        Path,
+        "FILE",
+        flag="--from-file",
+        complete="files",
+    ),
+    number("draws", CUT, 1, "With {replacement} resample, number of draws; default: 4.", arguments.DRAWS[1]),
+    number("seed", CUT, 0, "With {replacement} resample, seed of the draws; default: 0."),
+    _grouped(
+        TARGET,
+        CUT,
+        "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the difference between "
+        "the two logits. {each} then ranks by the size of its change.",
     ),
     Option(
         "reference",
@@ -689,8 +776,7 @@ EXPLORE = (
         metavar="TEXT|FILE",
         complete="files",
     ),
-    *TEXTS[1:2],
-    *TEXTS[3:],
+    *TEXTS[1:],
     *THE_MODEL,
     replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",)),
     replace(
@@ -704,6 +790,9 @@ EXPLORE = (
     MASK,
     WHAT_IF,
     HIDE,
+    replace(SPANS, help=f"Begin with the weights between spans of the text; {SPANS.help[0].lower()}{SPANS.help[1:]}"),
+    Option("words", SHOW, "Begin with the weights between words, as in run; the key u changes back to tokens."),
+    replace(RAN_WITHOUT, help="Begin without a head or an edge, as the key x does; see ablate. Repeatable."),
     Option(
         "keys",
         SHOW,
@@ -749,7 +838,7 @@ DOCTOR = (
         "longest_probe",
         OTHER,
         16,
-        "Most tokens of a text that examines windows: a longer window cannot be told; default: 512.",
+        "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512.",
     ),
     DATA_FORMAT,
     JSON,
@@ -886,8 +975,9 @@ BATCH = (
     Option(
         "file",
         INPUT,
-        "Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally compressed as .gz or .zst; without it, "
-        "or with -, standard input is read.",
+        "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of datasets.save_to_disk; files "
+        "may be compressed as .gz or .zst, and be at s3://, gs:// or hf://. Without it, or with -, standard input is "
+        "read.",
         metavar="FILE",
         argument=True,
     ),
@@ -902,7 +992,7 @@ BATCH = (
     choice(
         "format",
         INPUT,
-        Literal["txt", "jsonl", "csv", "tsv", "parquet"],
+        Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
         "Format of the input, if the file's extension does not show it.",
         flag="--from",
     ),
@@ -948,12 +1038,13 @@ BATCH = (
         complete=KEPT,
     ),
     SPANS,
+    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words with spans in {keep}."),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
     Option(
         "output",
         OUTPUT,
         "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all resumable); {whole} "
-        "(one document); - writes .jsonl to standard output.",
+        "(one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is written as whole objects.",
         Path,
         "OUT",
         short="-o",

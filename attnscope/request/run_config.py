@@ -6,8 +6,9 @@ import msgspec
 
 from attnscope.base.errors import arg
 from attnscope.request.chat import Chat, RenderedChat
+from attnscope.request.given_ids import GivenIds
 from attnscope.request.masks.terms import MaskTerm, Own, ScoreFunction
-from attnscope.request.selection import AUTO, IndexSelection, PositionSelection
+from attnscope.request.selection import AUTO, MEAN, CutExpression, IndexSelection, PositionSelection
 from attnscope.request.spans import SpanRange, SpanRequest
 
 
@@ -22,6 +23,7 @@ class TextInput(msgspec.Struct, frozen=True):
         spans: Named ranges of this text; none where RunConfig.spans says how it is divided.
         chat: Messages that the text is rendered from, once the model is known; None for a text.
         rendered: How they were rendered; None before that.
+        given: Token ids in place of the text, which they spell once the model is known; None for a text.
     """
 
     text: str
@@ -31,6 +33,7 @@ class TextInput(msgspec.Struct, frozen=True):
     spans: tuple[SpanRange, ...] = ()
     chat: Chat | None = None
     rendered: RenderedChat | None = None
+    given: GivenIds | None = None
 
     @property
     def turns(self) -> tuple[SpanRange, ...]:
@@ -84,6 +87,8 @@ class RunConfig(msgspec.Struct, frozen=True):
         target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
             for no breakdown.
         generate: Number of tokens by which the model continues each text.
+        words: Also merge the weights into weights between words.
+        least: Number of least attended tokens to show; unless layers or heads are named, over all of them.
         auto_key: Columns by which `auto` ranks heads, if all columns are kept; None for those of
             `key`.
         show_padding: Also keep the rows and columns of padding of texts that are shorter than the longest.
@@ -92,6 +97,7 @@ class RunConfig(msgspec.Struct, frozen=True):
         ignore_key: Keys of config.json to ignore.
         trust_config: Accept a config.json that refers to its own model code, which is not run.
         spans: How texts are divided into spans; None for none, unless a text names its own.
+        cuts: Heads and edges that are taken out of attention, in every text.
     """
 
     texts: tuple[TextInput, ...]
@@ -130,14 +136,20 @@ class RunConfig(msgspec.Struct, frozen=True):
     auto_key: PositionSelection | None = None
     predict: bool | None = False
     generate: int = 0
+    words: bool = False
+    least: int = 0
     target: tuple[str, ...] | None = None
     matrices: dict[str, Any] = {}
     spans: SpanRequest | None = None
+    cuts: tuple[CutExpression, ...] = ()
 
     def __post_init__(self) -> None:
-        """Apply masks to given queries and keys themselves: nothing can run again under another mask."""
+        """Apply masks to given queries and keys themselves, and look for ignored tokens in all heads."""
         if self.qkv is not None:
             msgspec.structs.force_setattr(self, "what_if", "same-scores")
+        if self.least and (self.layer, self.head) == (AUTO, AUTO):
+            msgspec.structs.force_setattr(self, "layer", MEAN)
+            msgspec.structs.force_setattr(self, "head", MEAN)
 
     @property
     def own_mask(self) -> bool:

@@ -310,6 +310,10 @@ class PositionSelection:
         spelled = (f'"{item.text}"' if item.position is None else item.text for item in items)
         return cls(items, ",".join(spelled))
 
+    def names_span(self, spans: "TextSpans | None") -> bool:
+        """Tell whether this is the name of one span."""
+        return len(self.items) == 1 and bool(self.items[0].of_span(spans))
+
     def find(
         self,
         tokens: "Sequence[Token]",

@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.request.selection import listed_words
 
-SpanWord = Literal["sentences", "lines", "paragraphs", "words", "turns"]
-Division = Literal["sentences", "lines", "paragraphs", "words", "turns", "marks", "ranges"]
+SpanWord = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "turns"]
+Division = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "turns", "marks", "ranges"]
+WHOLE_WORDS: Division = "whole-words"
 SPAN_WORDS: tuple[str, ...] = get_args(SpanWord)
 FIRST, SPECIAL, TEMPLATE, REST, PAIR = "(first)", "(special)", "(template)", "(rest)", "(pair)"
 RESERVED = (FIRST, SPECIAL, TEMPLATE, REST, PAIR)
@@ -42,8 +43,8 @@ class SpanRequest:
     """How texts are divided into spans.
 
     Attributes:
-        division: `sentences`, `lines`, `paragraphs`, `words` or `turns` of a chat; `marks`, each of which begins a
-            span; or `ranges` that are named.
+        division: `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their
+            pieces) or `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named.
         marks: The marks.
         ranges: Ranges of every text that has none of its own.
         written: The request as it was typed.
@@ -59,7 +60,7 @@ class SpanRequest:
 
 
 def parse_spans(text: str) -> SpanRequest:
-    """Read `sentences`, `lines`, `paragraphs`, `words`, `turns`, a .json or .jsonl file, or marks joined by commas.
+    """Read a word of SPAN_WORDS, a .json or .jsonl file, or marks joined by commas.
 
     Raises:
         UsageError: There is no mark.

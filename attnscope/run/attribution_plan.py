@@ -46,7 +46,7 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         )
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
-    target_ids(run, source)
+    target_ids(run.target, source)
 
 
 def attribution_bytes(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
@@ -60,25 +60,25 @@ def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
     return max(map(len, texts)) * len(texts) * source.config.n_heads * source.config.n_layers
 
 
-def target_ids(run: RunConfig, source: ModelSource) -> tuple[int | None, int | None]:
+def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int | None, int | None]:
     """Return the ids of the target and of the token whose logit is subtracted; None where none was named.
 
     Raises:
         UsageError: A target is not one token of the vocabulary, or one that the model has no logit for.
     """
-    found = [_token_id(target, source) for target in run.target or ()]
+    found = [_token_id(target, source) for target in targets or ()]
     rows = source.config.vocab_size
-    for target, number in zip(run.target or (), found, strict=True):
+    for target, number in zip(targets or (), found, strict=True):
         if number >= rows:  # the tokenizer was given more tokens than the model
             said = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
             raise UsageError(said, where=arg("target"), hint=f"use a token with an id below {rows}")
     return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 
-def target_notes(run: RunConfig, source: ModelSource) -> list[str]:
+def target_notes(targets: Sequence[str] | None, source: ModelSource) -> list[str]:
     """Name the token that a target is after a space, if that is another one."""
     notes = []
-    for target, number in zip(run.target or (), target_ids(run, source), strict=False):
+    for target, number in zip(targets or (), target_ids(targets, source), strict=False):
         after = _after_space(target, source)
         if after is not None and after != number:
             notes.append(f"--target '{target}' is the token without a space before it; as a word, it is ' {target}'")

@@ -10,14 +10,17 @@ from attnscope.findings.chat import ChatText
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.spans import SpanRequest
+from attnscope.run.spelling_ids import spell_ids
 
 
 def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
-    """Return a run whose messages have become texts, which are divided into turns unless the run divides them.
+    """Return a run whose messages, or token ids, have become texts; messages are divided into turns by default.
 
     Raises:
         AttnscopeError: The model has no chat template, or it fails on the messages.
     """
+    if any(text.given is not None for text in run.texts):
+        return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
     if all(text.chat is None for text in run.texts):
         return run
     texts = tuple(render_text(text, source) for text in run.texts)

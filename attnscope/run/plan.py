@@ -13,6 +13,7 @@ from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
 from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.run import STAGES
+from attnscope.findings.spans import KEPT_ROWS
 from attnscope.findings.tokens import Token
 from attnscope.request.estimate import MemoryDemand, estimate_memory
 from attnscope.request.masks.expression import mask_files, used_mask
@@ -29,7 +30,7 @@ from attnscope.request.memory import (
 )
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, IndexSelection, extremes
+from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, extremes
 from attnscope.run.attribution_plan import attribution_bytes, target_notes
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
 from attnscope.run.summary_plan import summary_bytes
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 DEFAULT_STAGES = RunConfig(()).stages
 _COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
 _SPAN_SUM, _SPAN_TOTAL = 24, 16  # bytes of a pair of spans of a head: in float64, averaged and as findings; of a span
-_SPAN_TOKEN, _SPAN_ROW = 12, 64  # bytes of a token for every span, and of a token
+_SPAN_SHARE, _SPAN_TOKEN = 16, 64  # bytes of a row's share of a span, and of a token
+_SPAN_KEYS = 4, 16 << 20  # bytes of a key for every span, and of the largest block of keys in all threads
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
@@ -120,6 +122,8 @@ def make_plan(
         UsageError: A layer, head, position or word is not there.
         AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
+    if run.words and "weights" not in run.stages:
+        raise UsageError("needs weights", where=arg("words"), hint=f"add weights to {arg('stages')}")
     plan = plan_for_texts(run, source, plan_texts(run, source, continued))
     hint = MEMORY_HINT
     if (
@@ -151,7 +155,9 @@ def span_bytes(plan: RunPlan) -> int:
     count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
     longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
     sums = c.n_layers * c.n_heads * texts * (_SPAN_SUM * count**2 + _SPAN_TOTAL * count)
-    return sums + texts * longest * (_SPAN_TOKEN * count + _SPAN_ROW)
+    of_token, most = _SPAN_KEYS
+    keys = min(of_token * texts * longest * count, most)
+    return sums + keys + texts * (longest * _SPAN_TOKEN + min(longest, KEPT_ROWS) * count * _SPAN_SHARE)
 
 
 def _side_bytes(plan: RunPlan) -> int:
@@ -302,7 +308,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     tokens = [text_plan.tokens for text_plan in text_plans]
     predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
     if run.target is not None:
-        text_plans[0].notes.extend(target_notes(run, source))
+        text_plans[0].notes.extend(target_notes(run.target, source))
     if run.target is not None and run.query is not None:  # the logit that the named row gives
         for number, text_plan in enumerate(text_plans):
             if len(text_plan.queries) == 1:
@@ -324,7 +330,7 @@ def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
     """
     known = source.stages or STAGES
     missing = [stage for stage in run.stages if stage not in known]
-    if missing and run.stages != DEFAULT_STAGES:
+    if missing and run.stages not in (DEFAULT_STAGES, WALKED):  # which no user typed
         hint = f"use {arg('stages', ','.join(known))}, or give queries and keys"
         raise UsageError(f"given weights come without {missing[0]}", where=arg("stages"), hint=hint)
     return tuple(stage for stage in STAGES if stage in run.stages and stage in known)

@@ -85,6 +85,9 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
         UsageError: The model does not predict the next token under this mask, or takes no text that long.
     """
     where = arg("generate")
+    if any(text.given is not None for text in run.texts):
+        hint = f"remove one of them, or pass {arg('text')}"
+        raise UsageError(f"{arg('input_ids')} and {arg('generate')} cannot be used together", hint=hint)
     if source.predicts is None:
         raise _no_head(source, where)
     if run.what_if == "same-scores" and not run.own_mask:

@@ -18,6 +18,6 @@ def make_record_spec(plan: RunPlan) -> RecordSpec:
         columns=sorted({key for text_plan in text_plans for key in text_plan.keys}),
         top=plan.run.top,
         by=plan.run.by,
-        parts=reported_parts(pool),
+        parts=(*reported_parts(pool), *(["received"] if plan.run.least else [])),
         pool=pool,
     )

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +20,8 @@ from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.narrowing import narrow_to_weight
-from attnscope.findings.run import MaskUse, Provenance, Report, TextReport
+from attnscope.findings.predictions import Prediction
+from attnscope.findings.run import MaskUse, Provenance, Report, TextReport, with_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import PADDING
 from attnscope.request.masks.expression import spell_mask, used_mask
@@ -42,6 +44,7 @@ from attnscope.request.selection import AUTO, FEW
 from attnscope.run.attribution_plan import target_ids
 from attnscope.run.chats import chat_text, render_chats
 from attnscope.run.cost import allowed_pairs
+from attnscope.run.cut_plan import cut_variants
 from attnscope.run.every_head import summarised, summary_trace
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
 from attnscope.run.prediction_plan import plan_generation
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
     from attnscope.run.analysis import Continued, SpanRecorders
+
+    Recorders = Mapping[int, Sequence[Recorder]]  # by layer
+    MakeRecorders = Callable[[Batch, tuple[int, int]], Recorders]  # of a batch, and the numbers of layers and heads
 
 
 ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
@@ -77,7 +83,7 @@ class Session:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
         progress: Function that receives the current step, how much of it is done, and its total.
         live: Models and arrays that are in memory already, by the name that runs have for them as `model` or `qkv`.
-        own_process: The process is ours, and nobody else's objects are frozen with torch's (see import_torch).
+        own_process: The process is ours, and no other program's objects are frozen with torch's (see import_torch).
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class Session:
     ) -> None:
         self.texts, self.live, self.own_process = texts, live or {}, own_process
         self.report_to(progress)
+        self.on_generated: Callable[[int, Prediction], None] | None = None  # text's number, prediction of a new token
         self.sources: dict[tuple[object, ...], ModelSource] = {}
         self.models: dict[tuple[object, ...], LoadedModel] = {}
 
@@ -152,7 +159,12 @@ def _model_key(run: RunConfig) -> tuple[object, ...]:
 
 
 def inspect(
-    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None, *, sides: int = 1
+    run: RunConfig,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+    *,
+    sides: int = 1,
+    beside: "MakeRecorders | None" = None,
 ) -> Report:
     """Do what `attnscope run` does, without printing.
 
@@ -161,16 +173,22 @@ def inspect(
         progress: Function that receives the current step, how much of it is done, and its total.
         session: Models that are open already.
         sides: Reports that are kept at the same time; see make_plan.
+        beside: Makes more recorders that see the pass over all layers; None for none.
 
     Raises:
         AttnscopeError: The model, the texts or the memory do not allow it.
         UsageError: A selection does not fit the model or the text.
     """
-    return _inspect(run, progress, session, sides, summary=False)[0]
+    return _inspect(run, progress, session, sides, summary=False, beside=beside)[0]
 
 
 def inspect_every_head(
-    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None, *, sides: int = 1
+    run: RunConfig,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+    *,
+    sides: int = 1,
+    beside: "MakeRecorders | None" = None,
 ) -> tuple[Report, Report]:
     """Return what `inspect` does, and every head of the model in summary, of the same pass; see run.every_head.
 
@@ -179,18 +197,25 @@ def inspect_every_head(
         progress: See inspect.
         session: See inspect.
         sides: See inspect.
+        beside: See inspect.
 
     Raises:
         AttnscopeError: See inspect.
         UsageError: See inspect.
     """
-    report, summary = _inspect(run, progress, session, sides, summary=True)
+    report, summary = _inspect(run, progress, session, sides, summary=True, beside=beside)
     assert summary is not None
     return report, summary
 
 
 def _inspect(
-    run: RunConfig, progress: ProgressCallback | None, session: Session | None, sides: int, *, summary: bool
+    run: RunConfig,
+    progress: ProgressCallback | None,
+    session: Session | None,
+    sides: int,
+    *,
+    summary: bool,
+    beside: "MakeRecorders | None" = None,
 ) -> tuple[Report, Report | None]:
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
@@ -201,7 +226,10 @@ def _inspect(
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)
     every_head = summary_trace(plan, batch, engine) if summary else None
-    trace = attend(plan, batch, engine, session.progress, spans=spans, every_head=every_head)
+    others: Recorders = {} if spans is None else spans.recorders
+    if beside is not None:
+        others = _merged(others, beside(batch, engine.sizes))
+    trace = attend(plan, batch, engine, session.progress, beside=others, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
@@ -212,9 +240,14 @@ def _inspect(
         texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, found, strict=True)]
     if continued is not None:
         texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
+    if source.compare_outputs is not None:
+        pairs = zip(texts, source.compare_outputs(engine, batch), strict=True)
+        texts = [msgspec.structs.replace(text, given_output=given_output) for text, given_output in pairs]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     made = provenance(source, run, device, values)
     report = Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+    if run.cuts:
+        report = msgspec.structs.replace(report, cuts=[as_unicode(cut.written) for cut in run.cuts])
     if every_head is None:
         return report, None
     whole = [summarised(plan, i, every_head, text) for i, text in enumerate(texts)]
@@ -241,12 +274,16 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
             steps: Iterator[int] = steps,
         ) -> "torch.Tensor":
             check()
-            session.on_progress("generating", next(steps), len(counts) * run.generate)
+            if session.on_generated is None:
+                session.on_progress("generating", next(steps), len(counts) * run.generate)
             return grow(tokens)
 
         spelling = source.tokenizer.spelled, source.tokenizer.made_token
-        tokens = text_plan.tokens[:kept]
-        found[text_plan.number] = continue_text(logits, tokens, run.generate, source.generation, spelling, device)
+        tokens, on_token = text_plan.tokens[:kept], None
+        if session.on_generated is not None:
+            on_token = partial(session.on_generated, text_plan.number)
+        rules = source.generation
+        found[text_plan.number] = continue_text(logits, tokens, run.generate, rules, spelling, device, on_token)
     return found
 
 
@@ -262,7 +299,7 @@ def _attribute(
     assert isinstance(stack, Stack)
     assert head is not None
     positions = [place.positions[0] for place in plan.predicted]
-    target, against = target_ids(plan.run, plan.source)
+    target, against = target_ids(plan.run.target, plan.source)
     capture, step = StreamCapture(stack, positions), ("attributing", on_progress)
     with capture.capturing():
         forward(plan, batch, engine, {}, step, final=True)
@@ -292,7 +329,8 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     )
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
-    batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device)
+    positions = [text_plan.positions for text_plan in plan.text_plans]
+    batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device, positions)
     encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
@@ -304,7 +342,8 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         elif isinstance(term, ScoreFunction):
             resolved[term] = ScoreFunctionMask(term.function)
         elif isinstance(term, Function):
-            resolved[term] = FunctionMask(term.function, len(plan.text_plans), plan.config.n_heads)
+            longest = batch.tokens.real.shape[1]
+            resolved[term] = FunctionMask(term.function, len(plan.text_plans), plan.config.n_heads, longest, device)
         elif isinstance(term, Documents | DocumentEnds):
             documents = [text_plan.documents[term] for text_plan in plan.text_plans]
             resolved[term] = documents_mask(documents, batch.sources.real.shape[1], device)
@@ -314,6 +353,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         same_scores=not plan.own_mask and plan.run.what_if == "same-scores",
         encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
         padded_rows=plan.run.show_padding,
+        variants=cut_variants(plan),
     )
     return batch, model.under(settings)
 
@@ -358,7 +398,7 @@ def select_heads(
     batch: "Batch",
     engine: "Engine",
     on_progress: ProgressCallback | None,
-    beside: "Mapping[int, Sequence[Recorder]] | None" = None,
+    beside: "Recorders | None" = None,
 ) -> "tuple[list[HeadSelection], torch.Tensor | None]":
     """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
 
@@ -385,9 +425,7 @@ def select_heads(
     return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
 
 
-def _merged(
-    recorders: "Mapping[int, Sequence[Recorder]]", others: "Mapping[int, Sequence[Recorder]]"
-) -> "dict[int, list[Recorder]]":
+def _merged(recorders: "Recorders", others: "Recorders") -> "dict[int, list[Recorder]]":
     """Return the recorders of both, by layer."""
     return {layer: [*recorders.get(layer, ()), *others.get(layer, ())] for layer in recorders.keys() | others.keys()}
 
@@ -412,7 +450,7 @@ def attend(
     on_progress: ProgressCallback | None,
     record_spec: RecordSpec | None = None,
     *,
-    spans: "SpanRecorders | None" = None,
+    beside: "Recorders | None" = None,
     every_head: "Trace | None" = None,
 ) -> "Trace":
     """Choose the heads, where that is left to us, and record what was asked for of them.
@@ -423,7 +461,7 @@ def attend(
         engine: The model under its mask.
         on_progress: See `inspect`.
         record_spec: What to record; None for the content of a Report.
-        spans: Recorders of the weights between spans, which see one pass over all layers; None for none.
+        beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
         every_head: Recorders of every head, which see that pass, too; None for none.
 
     Raises:
@@ -441,13 +479,12 @@ def attend(
         recorded = span_tokens(batch, divided)
     shown = _shown(plan, batch.tokens.real)
     record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded)
-    beside: Mapping[int, Sequence[Recorder]] = {} if spans is None else spans.recorders
     if every_head is not None:
-        beside = _merged(beside, every_head.recorders)
+        beside = _merged(beside or {}, every_head.recorders)
     heads, hidden = select_heads(plan, batch, engine, on_progress, beside)
     trace = make_trace(heads, record_spec, record_tokens)
     final = bool(plan.predicted) and hidden is None
-    recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside)
+    recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside or {})
     made = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = made if final else hidden
     if batch.tokens.real.device.type != "cpu":
@@ -468,7 +505,7 @@ def forward(
     plan: RunPlan,
     batch: "Batch",
     engine: "Engine",
-    recorders: "Mapping[int, Sequence[Recorder]]",
+    recorders: "Recorders",
     step: tuple[str, ProgressCallback | None],
     *,
     final: bool = False,
@@ -486,11 +523,11 @@ def forward(
     Returns:
         The final hidden states, (B, T, D), if `final`; else None.
     """
-    from attnscope.model.recorders.limited import limited
+    from attnscope.model.recorders.memory_guard import guarded
 
     what, on_progress = step
     check = memory_check(plan, batch)
-    recorders = limited(recorders, check)
+    recorders = guarded(recorders, check)
     if on_progress is None:
         return engine.forward(batch, recorders, lambda done, total: check(), final=final)
     from attnscope.model.progress import ForwardProgress, LayerCost
@@ -544,7 +581,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         words = [not token.special for token in text_plan.tokens]
         counted = torch.tensor([word or not any(words) for word in words])
         extent = TextExtent(len(text_plan.tokens), len(text_plan.context or text_plan.tokens), counted)
-    place = TextSlice(index, text_plan.queries, text_plan.keys, extent)
+    place = TextSlice(index, text_plan.queries, text_plan.keys, extent, len(text_plan.context or text_plan.tokens))
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = []
     for unit, recorded in trace.recorded:
@@ -567,8 +604,11 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         predictions,
         padding=text_plan.padding,
         chat=chat_text(text, text_plan.tokens),
+        position_ids=text_plan.positions,
     )
-    return found if text_plan.narrowed is None else narrow_to_weight(found, text_plan.narrowed, FEW)
+    if text_plan.narrowed is not None:
+        found = narrow_to_weight(found, text_plan.narrowed, FEW)
+    return with_words(found) if run.words else found
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:

@@ -11,12 +11,14 @@ from attnscope.base.errors import NotInText, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
+from attnscope.findings.words import whole_words
 from attnscope.request.dividing import divide
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
+from attnscope.run.spelling_ids import given_tokens
 
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
@@ -43,6 +45,7 @@ class TextPlan:
         narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
         spans: The text divided into spans; None where that was not asked for.
         documents: Lengths of the text's documents, for every term of the mask that needs them.
+        positions: Position id of every token, where that is not its place; else None.
     """
 
     tokens: list[Token]
@@ -59,6 +62,7 @@ class TextPlan:
     narrowed: Part | None = None
     spans: TextSpans | None = None
     documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
+    positions: list[int] | None = None
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
@@ -106,7 +110,12 @@ def plan_text(
         AttnscopeError: The text does not fit the model.
     """
     _check_context(text, source)
-    tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)
+    positions = None
+    if text.given is not None:
+        tokens, positions, notes = given_tokens(text.given, source, text.where)
+    else:
+        special = text.adds_special
+        tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
     notes = [*(text.rendered.notes if text.rendered else ()), *notes]
     if continued is not None:
         tokens = continued
@@ -130,11 +139,14 @@ def plan_text(
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     spans = divide_text(run, text, tokens)
     if spans is not None and context is not None:
-        hint = "use a model without cross-attention"
-        raise UsageError("apply only to self-attention", where=arg("spans"), hint=hint)
-    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal)
+        hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}" if source.part else "remove it"
+        raise UsageError(
+            "applies only to self-attention, but keys come from a second text", where=arg("spans"), hint=hint
+        )
+    first = source.first_queries.get(text.where, 0)
+    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal, first=first)
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts, spans)
+    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
     hidden = _hidden(run, sources, texts, text.where, spans, several=several)
     return TextPlan(
         tokens,
@@ -149,6 +161,7 @@ def plan_text(
         narrowed=narrowed,
         spans=spans,
         documents=_documents(run, source, tokens, text.where, context is not None),
+        positions=positions,
     )
 
 
@@ -240,6 +253,7 @@ def _choose_cells(
     spans: TextSpans | None,
     *,
     causal: bool,
+    first: int = 0,
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 
@@ -250,6 +264,7 @@ def _choose_cells(
         context: Tokens of the key side in cross-attention; None in self-attention.
         spans: Spans of the text, whose names may be rows and columns; None for none.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
+        first: First position whose query is known.
 
     Returns:
         Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
@@ -259,14 +274,18 @@ def _choose_cells(
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
-    queries = _parse_named(arg("query"), run.query, tokens, texts, spans)
-    keys = _parse_named(arg("key"), run.key, sources, texts if context is None else (text.context,), spans)
+    queries = _parse_named(arg("query"), run.query, tokens, texts, spans, words=run.words)
+    notes: list[str] = []
+    if first:
+        queries = _known_queries(queries, first, len(tokens), run.window, notes)
+    keys = _parse_named(
+        arg("key"), run.key, sources, texts if context is None else (text.context,), spans, words=run.words
+    )
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
-    nothing_named = queries is None and keys is None
+    nothing_named = run.query is None and keys is None and not (first and run.pool is None)
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
         return [], [], pool, None, _pooled_notes(run, len(tokens), len(sources), pool)
-    notes: list[str] = []
     aligned = context is None
     found_queries, found_keys = queries, keys
     narrowed = _narrowed(run, queries, keys, len(tokens), len(sources))
@@ -285,6 +304,28 @@ def _choose_cells(
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
     return found_queries, found_keys, pool, narrowed, notes
+
+
+def _known_queries(
+    queries: list[int] | None, first: int, count: int, window: int | None, notes: list[str]
+) -> list[int]:
+    """Return the rows that were asked for and whose queries are known; if none were, the last of those.
+
+    Raises:
+        UsageError: None of them is known.
+    """
+    if queries is None:
+        start = first if window is None else max(first, count - window)
+        if start > first:
+            notes.append(f"rows {start}–{count - 1} of {first}–{count - 1} shown; --query {first}:{count} shows all")
+        return list(range(start, count))
+    known = [query for query in queries if query >= first]
+    if not known:
+        found = f"the query of token {queries[-1]} is not among the given ones"
+        raise UsageError(found, where=arg("query"), hint=f"use {first}:{count}")
+    if len(known) < len(queries):
+        notes.append(f"rows before {first} have no queries, and are left out")
+    return known
 
 
 def _narrowed(
@@ -306,8 +347,13 @@ def _parse_named(
     tokens: Sequence[Token],
     texts: Sequence[str | None],
     spans: TextSpans | None,
+    *,
+    words: bool = False,
 ) -> list[int] | None:
-    return None if named is None else sorted(named.find(tokens, texts, option, spans=spans))
+    if named is None:
+        return None
+    found = sorted(named.find(tokens, texts, option, spans=spans))
+    return whole_words(tokens, found) if words else found
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:

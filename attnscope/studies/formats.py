@@ -5,20 +5,22 @@ Nothing heavy is imported before a file is written.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from attnscope.base.errors import FIGURES, PARQUET, Extra, UsageError, arg
+from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError, arg
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import TABLES, FindingsKind
+from attnscope.studies.study import FindingsKind
 
 if TYPE_CHECKING:
     from attnscope.studies.heads.screen import Listing
     from attnscope.views.parts import ViewPart
+    from attnscope.views.settings import Detail
 
 WIDTH = 120  # columns of text drawn into a file
 Look = Literal["figure", "terminal"]
+_WHOLE = {"brief": False}  # a file has no end of the screen
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Drawing:
         listing: Of a survey of heads: which of them are listed; None for a choice by the format.
         look: Of pictures.
         data_only: Whether remarks are left out.
-        every_head: Of a page: the same findings with every head in summary; None if there are none.
+        every_head: See Display.
+        detail: How much is shown.
     """
 
     precision: int = 2
@@ -40,6 +43,13 @@ class Drawing:
     look: Look = "figure"
     data_only: bool = False
     every_head: Any = None
+    detail: "Detail" = field(default_factory=dict)  # type: ignore[assignment]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `present`."""
+        shown = {"precision": self.precision, "listing": self.listing, "data_only": self.data_only}
+        return {**shown, **self.detail}
 
 
 @dataclass(frozen=True)
@@ -73,27 +83,29 @@ def export(
     look: Look = "figure",
     data_only: bool = False,
     every_head: Any = None,
+    **detail: "Unpack[Detail]",
 ) -> Iterator[bytes]:
     """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
 
     Args:
         findings: Findings to export.
-        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg` or `.png` (a figure), `.html`
-            (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or `.parquet` (a row
-            for every head of a survey, or for whatever is cut alone).
+        path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg`, `.png` or `.pdf` (a figure),
+            `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or
+            `.parquet` (a row for every head of a survey, or for whatever is cut alone).
         precision: Decimal places in formats made for reading; other formats are exact.
         width: Columns of `.txt`, and of a picture of the terminal; None for 120.
         listing: For a survey of heads, which heads are listed.
         look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
         data_only: Leave out header, remarks and notes of formats made for reading.
-        every_head: Of a page: the same findings with every head in summary; None if there are none.
+        every_head: See Display.
+        **detail: How much is shown in formats made for reading, all stages even where a terminal has no room for them.
 
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
     found = format_for(path, kind_of(findings))
     check_look(path, look)
-    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head))
+    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head, detail))
 
 
 def check_look(path: Path, look: Look) -> None:
@@ -116,8 +128,6 @@ def format_for(path: Path, kind: FindingsKind) -> FileFormat:
     for form in FILE_FORMATS:
         if form.ending == path.suffix.lower():
             if form.ending not in kind.formats:
-                if form.ending in TABLES and ".npz" in kind.formats:
-                    hint += "; attnscope convert makes tables of reports"
                 found = f"what {kind.typed or kind.name} finds cannot be written as {form.ending}"
                 raise UsageError(found, where=path, hint=hint)
             return form
@@ -136,8 +146,7 @@ def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.studies.present import present
     from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
 
-    parts = present(findings, precision=drawing.precision, listing=drawing.listing, data_only=drawing.data_only)
-    yield as_text(parts, drawing.width).encode()
+    yield as_text(present(findings, **drawing.settings | _WHOLE), drawing.width).encode()
 
 
 def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
@@ -145,8 +154,7 @@ def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
         from attnscope.studies.present import present
         from attnscope.views.terminal.recorded import as_svg as as_terminal
 
-        parts = present(findings, precision=drawing.precision, listing=drawing.listing, data_only=drawing.data_only)
-        text = as_terminal(parts, drawing.width)
+        text = as_terminal(present(findings, **drawing.settings | _WHOLE), drawing.width)
     else:
         from attnscope.views.figure import as_svg
 
@@ -160,11 +168,16 @@ def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     yield as_png(_figure_parts(findings, drawing))
 
 
+def _pdf(findings: Any, drawing: Drawing) -> Iterator[bytes]:
+    from attnscope.views.figure import as_pdf
+
+    yield as_pdf(_figure_parts(findings, drawing))
+
+
 def _figure_parts(findings: Any, drawing: Drawing) -> "Iterator[ViewPart]":
     from attnscope.studies.present import present
 
-    settings: Any = {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
-    return present(findings, format="heat", options=False, **settings)
+    return present(findings, format="heat", options=False, **drawing.settings)
 
 
 def page(findings: Any, drawing: Drawing) -> Iterator[bytes]:
@@ -173,8 +186,7 @@ def page(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.studies.titles import title_of
     from attnscope.views.page import as_html
 
-    settings: Any = {"precision": drawing.precision, "listing": drawing.listing, "data_only": drawing.data_only}
-    parts = present(findings, format="page", options=False, every_head=drawing.every_head, **settings)
+    parts = present(findings, format="page", options=False, every_head=drawing.every_head, **drawing.settings)
     yield from as_html(parts, title_of(findings))
 
 
@@ -213,6 +225,7 @@ FILE_FORMATS = (
     FileFormat(".txt", _txt, drawn=True),
     FileFormat(".svg", _svg, drawn=True, picture=True),
     FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
+    FileFormat(".pdf", _pdf, drawn=True, picture=True, extra=PDF),
     FileFormat(".html", page, drawn=True, page=True),
     FileFormat(".safetensors", _safetensors),
     FileFormat(".npz", _npz),

@@ -40,7 +40,7 @@ def present(
         listing: Of a survey of heads, or of effects: which of them are listed.
         data_only: Leave out the header, remarks, notes and options, but not the label of random weights, nor a mask
             that is not the model's own.
-        every_head: Of a page: the same findings with every head in summary; None if there are none.
+        every_head: See Display.
         **detail: How much is shown.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)

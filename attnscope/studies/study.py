@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnscope.views.settings import DisplaySettings
 
 Format = Literal["table", "heat", "verdict", "page"]
-DRAWN = (".json", ".txt", ".svg", ".png", ".html")  # formats that every kind with a screen of parts can have
+DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")  # formats that every kind with a screen of parts can have
 TABLES = (".csv", ".parquet")
 
 
@@ -31,7 +31,8 @@ class Display:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
         listing: Which heads or effects are listed; None for a choice by the format.
-        every_head: Of a page: the same findings with every head in summary; None if there are none.
+        every_head: Of a page: every head, or the roles of heads on the sides of a comparison; see
+            studies.run.every_head. None if there is none.
     """
 
     format: Format = "table"

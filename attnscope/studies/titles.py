@@ -24,7 +24,9 @@ def title_of(findings: Any) -> str:
 def _text(findings: Any) -> str | None:
     """Return the first text that findings are about; None if they have none."""
     if sides := getattr(findings, "sides", None):
-        return _text(sides[0].report)
+        if hasattr(sides[0], "report"):
+            return _text(sides[0].report)
+        return " → ".join(side.label.rsplit("/", 1)[-1] for side in sides)
     if texts := getattr(findings, "texts", None):
         first = texts[0]
         return first if isinstance(first, str) else getattr(first, "text", None)

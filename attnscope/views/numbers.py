@@ -12,6 +12,7 @@ NOT_ALLOWED = "·"
 MASKED = "masked"
 NOTHING = "nothing to rank"  # in the place of a query's sources
 ZERO = "0"
+SMALL = "·"  # a weight above zero that would be written as 0.00
 MINUS = "−"  # as wide as a plus and a digit; a terminal that lacks it has a hyphen
 
 
@@ -22,10 +23,12 @@ class Digits:
     Attributes:
         decimals: Digits after the point.
         scientific: As `1.5e+07`, where no number of decimals would do.
+        percent: Numbers are written as percentages, without the sign.
     """
 
     decimals: int
     scientific: bool = False
+    percent: bool = False
 
     def text(self, value: float) -> str:
         """Format a number; one that rounds to zero has no sign."""
@@ -33,7 +36,16 @@ class Digits:
             return "nan"
         if not isfinite(value):
             return "inf" if value == inf else f"{MINUS}inf"
-        return formatted(value, f"z.{self.decimals}{'e' if self.scientific else 'f'}")
+        return formatted(100 * value if self.percent else value, f"z.{self.decimals}{'e' if self.scientific else 'f'}")
+
+    @property
+    def least(self) -> float:
+        """Return half of the last digit: numbers below it are written as zero."""
+        return 0.0 if self.scientific else 0.5 * 10.0**-self.decimals / (100 if self.percent else 1)
+
+    def as_percent(self) -> "Digits":
+        """Return the digits of the same numbers as percentages: two decimals fewer, as far as there are any."""
+        return Digits(self.decimals if self.scientific else max(0, self.decimals - 2), self.scientific, percent=True)
 
     def units(self, mark: str) -> str:
         """Align a mark under the digit before the point."""
@@ -81,11 +93,20 @@ def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str
 
 
 def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -> list[list[str]]:
-    """Format every cell of a matrix."""
+    """Format every cell of a matrix; a weight that would be written as zero, and is not, is `·`."""
+    least = digits.least if stage == "weights" else 0.0
     return [
-        [cell_text(stage, value, masked, digits) for value in row]
+        [SMALL if 0 < abs(value) < least else cell_text(stage, value, masked, digits) for value in row]
         for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
     ]
+
+
+def small_cells(cells: Sequence[Sequence[str]], digits: Digits) -> str:
+    """Say which weights are drawn as `·`, such as `· is below 0.005`; empty if none are."""
+    if digits.scientific or not any(SMALL in row for row in cells):
+        return ""
+    limit = 100 * digits.least if digits.percent else digits.least
+    return f"{SMALL} is below {limit:.{digits.decimals + 1}f}{' %' if digits.percent else ''}"
 
 
 def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:

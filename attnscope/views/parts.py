@@ -150,6 +150,7 @@ class Panel(msgspec.Struct, frozen=True):
         arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
         arithmetic_of_picture: The same for cells that are drawn as colours.
         colours: Of roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
+        small: Which weights are written as `·`, such as `· is below 0.005`; empty if none are.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Panel(msgspec.Struct, frozen=True):
     arithmetic: Spans = ()
     arithmetic_of_picture: Spans = ()
     colours: Sequence[Sequence[str]] | None = None
+    small: str = ""
 
 
 class Matrices(msgspec.Struct, frozen=True):
@@ -196,12 +198,16 @@ class WeightMap(msgspec.Struct, frozen=True):
         queries: Where runs of queries start, and the end.
         keys: Where runs of keys start, and the end.
         weights: (runs of queries, runs of keys).
+        first_queries: The first token of each run of queries, as the axis of the rows.
+        first_keys: The same of the keys.
     """
 
     kind: str
     queries: list[int]
     keys: list[int]
     weights: Matrix
+    first_queries: Axis
+    first_keys: Axis
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -233,7 +239,7 @@ class Bars(msgspec.Struct, frozen=True):
         rows: Per query its sources, strongest first; None if it may attend to nothing.
         queries: The queries; None for the one row of a whole text.
         title: Name of the measure that ranks.
-        meaning: Definition of the measures besides the weight.
+        meaning: Definition of the measures other than the weight.
         rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None if
             all are listed.
         by: Which of the measures ranks them.

@@ -9,8 +9,10 @@ class Detail(TypedDict, total=False):
 
     verbose: bool
     brief: bool
-    words: bool
     ids: bool
+    percent: bool
+    least: int
+    streamed: bool
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,10 @@ class DisplaySettings:
         verbose: Say everything about the model, and show every contributor.
         brief: The stages were not chosen by a user: what would fill more than a screen may be left out, with the option
             that shows it.
-        words: Merge the pieces of a word into one row and one column.
         ids: List the tokens with their ids.
+        percent: Write weights as percentages.
+        least: Number of least attended tokens that are listed.
+        streamed: Generated tokens were printed while they were generated.
     """
 
     precision: int
@@ -33,8 +37,10 @@ class DisplaySettings:
     data_only: bool = False
     verbose: bool = False
     brief: bool = False
-    words: bool = False
     ids: bool = False
+    percent: bool = False
+    least: int = 10
+    streamed: bool = False
 
     def named(self, option: str, argument: str) -> str:
         """Name what shows more: an option of the command line, or what it is called in Python."""

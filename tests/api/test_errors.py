@@ -17,7 +17,8 @@ TEXT = "The bank by the river"
 REFUSED = [
     ({"haed": 1}, "inspect() has no argument 'haed'; did you mean 'head'?"),
     ({"layer": 99}, "layer: there is no layer 99; this model has layers 0 to 3"),
-    ({"layer": "0-2"}, "layer: cannot read '0-2'; use a number, several, a slice or range, 'auto', 'all' or 'mean'"),
+    ({"layer": "0-x"}, "layer: cannot read '0-x'; use auto, all, mean, 3, 0,2,5-7 or -1"),
+    ({"layer": 1, "head": "L2H0"}, "layer: '1' contradicts L2H0; remove layer"),
     ({"layer": True}, "layer: cannot read True; use a number"),
     ({"layer": 1.5}, "layer: cannot read 1.5; use a number"),
     ({"layer": []}, "layer: the list of layers is empty; use 0"),
@@ -113,7 +114,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.inspect([TEXT], pair=np.array("x")), "pair: array('x'"),
         (lambda: attnscope.compare(np.array(TEXT)), "text: array('The bank by the river'"),
         (lambda: attnscope.ablate(TEXT, cut=np.array("L0")), "cut: array('L0'"),
-        (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bfloat16()), "mask: cannot be read as an array"),
+        (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bfloat16()), "mask: has 1, which is neither 0 nor −inf"),
         (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bool().to_sparse()), "mask: cannot be read as an"),
         (lambda: attnscope.inspect(TEXT, model=""), "model: the name is empty; name a folder, or leave it out"),
         (lambda: attnscope.inspect(TEXT, model="", engine="transformers"), "model: the name is empty; name a"),

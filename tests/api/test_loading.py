@@ -35,6 +35,7 @@ def saved(tmp_path_factory):
             gpt2, needle="the bank was old", filler="water ran", lengths=[20], depths=[0], draws=2
         ),
         "doctor": attnscope.doctor(attn="eager"),
+        "changes": attnscope.heads(None, TEXT, measure="entropy", dtype=["float32", "bfloat16"]),
         "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
     }
     for name, result in made.items():
@@ -172,6 +173,7 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
         "effects": attnscope.ablate(TEXT, each="layer"),
         "check": attnscope.check(TEXT),
         "doctor": attnscope.doctor(attn="eager"),
+        "changes": attnscope.heads(None, TEXT, measure="entropy", dtype=["float32", "bfloat16"]),
         "generated": attnscope.InspectResult,
     }
     with pytest.raises(attnscope.AttnscopeError, match=re.escape(said)) as error:

@@ -47,7 +47,8 @@ class Drawn:
         scaled = scores * (s["scale"] if s["scale"] is not None else 1 / np.sqrt(q.shape[-1]))
         if s["softcap"] is not None:
             scaled = s["softcap"] * np.tanh(scaled / s["softcap"])
-        i, j = np.arange(q.shape[1])[:, None], np.arange(q.shape[1])[None]
+        n = k.shape[1]
+        i, j = np.arange(n - q.shape[1], n)[:, None], np.arange(n)[None]
         allowed = np.broadcast_to(self.mask[1](i, j), scaled.shape[1:])
         if s["window"] is not None:
             allowed = allowed & (np.abs(i - j) < s["window"])
@@ -90,6 +91,9 @@ def draw(rng: np.random.Generator) -> Drawn:
         name: {layer: [_rounded(rng.normal(size=(heads, n, size)) * 2, dtype) for n in lengths] for layer in layers}
         for name, (heads, size) in kinds.items()
     }
+    if rng.random() < 0.3:  # a step of decoding; texts with an axis of their own have equally many queries
+        last = min(lengths) if rng.random() < 0.5 else 1
+        parts["q"] = {layer: [text[:, -last:] for text in texts] for layer, texts in parts["q"].items()}
     per_layer = rng.random() < 0.5
     first: dict[str, Any] = {}
     settings = {}
@@ -121,6 +125,9 @@ def arguments(drawn: Drawn, rng: np.random.Generator) -> dict[str, Any]:
         given["lengths"] = [len(words) for words in drawn.tokens]
     elif not one_text:
         given["cu_seqlens"] = np.cumsum([0, *map(len, drawn.tokens)])
+        queries = [text.shape[1] for text in next(iter(drawn.parts["q"].values()))]
+        if queries != [*map(len, drawn.tokens)]:
+            given["cu_seqlens_q"] = np.cumsum([0, *queries])
     form = str(rng.choice(["dict", "list", "axis"]))
     place = int(rng.integers(len(order) + 1))
     library = str(rng.choice(["numpy", "torch", "swapped", "fortran", "jax"]))

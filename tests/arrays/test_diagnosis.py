@@ -42,6 +42,18 @@ def test_arrays_of_the_model_agree_with_it(captured):
     assert found.difference < 1e-5
 
 
+def test_a_step_of_decoding_is_compared_with_the_model(captured):
+    kept = captured[3]
+    last = {layer: inputs.q[0][:, -2:] for layer, inputs in kept.items()}
+    found = diagnosed(captured, q=last)
+    assert found.data.diagnosis.agrees
+    count = kept[0].k.shape[2]
+    assert found.data.sides[1].report.texts[0].queries == [count - 2, count - 1]
+    forgotten = diagnosed(captured, q=last, scale=0.11).data.diagnosis
+    assert not forgotten.difference < 1e-3
+    assert forgotten.needed == ["scale"]
+
+
 def test_each_forgotten_setting_is_named(captured):
     report, kept = captured[2:4]
     forgotten = {"scale": {"scale": 0.11}, "window": {"mask": "causal"}}

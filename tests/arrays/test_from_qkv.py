@@ -5,9 +5,31 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.base.errors import UsageError
 from tests.arrays.drawn import arguments, draw
 
 STAGES = ("scores", "scaled", "masked", "weights", "output")
+
+
+def test_arrays_are_compared_with_each_other_and_under_masks():
+    q, k, v = np.random.default_rng(5).normal(size=(3, 2, 6, 4)).astype("float32")
+    plain, narrow = attnscope.from_qkv(q, k, v), attnscope.from_qkv(q, k, v, window=2)
+    found = attnscope.compare(qkv=[plain, narrow], layer="all", head="all", tolerance=1e-6)
+    assert not found.data.verdict.passed
+    assert found.data.axis == "qkv"
+    for head in found.changes[0].heads:
+        which = int(head.first[-1])
+        np.testing.assert_array_equal(head.difference, narrow.weights[0, which] - plain.weights[0, which])
+    masked = attnscope.compare(qkv=plain, mask=["own", "causal+window:2"], head=0)
+    np.testing.assert_allclose(
+        masked.changes[0].heads[0].difference, narrow.weights[0, 0] - plain.weights[0, 0], atol=1e-6
+    )
+    for options, message in (
+        ({"model": "riverbank"}, "model: cannot be used with arrays that are compared by themselves"),
+        ({"mask": ["own", "causal"]}, "mask and qkv are lists"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            attnscope.compare(qkv=[plain, narrow], **options)
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -26,12 +48,14 @@ def compare_with_numpy(seed):
     for number, text in enumerate(report.texts):
         assert [token.text for token in text.tokens] == drawn.tokens[number]
         assert text.layers == drawn.layers
+        rows = text.queries
         for at, layer in enumerate(drawn.layers):
             expected = drawn.stages(layer, number)
+            assert rows == list(range(len(drawn.tokens[number])))[-expected["scores"].shape[1] :]
             for stage in stages:
                 close(getattr(text, stage)[at], expected[stage], f"seed {seed}, text {number}, layer {layer}, {stage}")
             for head in range(len(expected["scores"])):
-                check_row_facts(text[layer, head], expected["weights"][head], drawn, layer, number, head)
+                check_row_facts(text[layer, head], expected["weights"][head], rows, drawn, layer, number, head)
 
 
 def close(found, expected, where):
@@ -39,7 +63,7 @@ def close(found, expected, where):
     np.testing.assert_allclose(found, expected, atol=2e-6 * size, rtol=0, err_msg=where)
 
 
-def check_row_facts(head, weights, drawn, layer, number, which):
+def check_row_facts(head, weights, rows, drawn, layer, number, which):
     """Entropy, the weight on the first token, what the sink takes, and the strongest sources with their values."""
     sinks = drawn.settings[layer]["sinks"]
     alive = np.isfinite(weights).all(-1)
@@ -49,7 +73,7 @@ def check_row_facts(head, weights, drawn, layer, number, which):
     if sinks is not None:
         np.testing.assert_allclose(head.rows.sink[alive], 1 - weights.sum(-1)[alive], atol=4e-6)
     for row in np.flatnonzero(alive):
-        best = head.top(int(row), 1)[0]
+        best = head.top(rows[row], 1)[0]
         assert weights[row, best.position] >= weights[row].max() - 4e-6
         if "v" in drawn.parts:
             v = drawn.parts["v"][layer][number]

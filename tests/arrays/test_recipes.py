@@ -68,6 +68,9 @@ def test_plain_pytorch():
             scores = (q @ k.mT * 0.3).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
             x = block(x)
         np.testing.assert_allclose(report.weights[layer], scores.softmax(-1), atol=1e-6)
+    given = report.data.texts[0].given_output
+    assert given.agrees
+    assert given.layers == [0, 1]
 
 
 class Attention(torch.nn.Module):
@@ -81,7 +84,20 @@ class Attention(torch.nn.Module):
         vars(self.impl).update(settings)
 
     def forward(self, query, key, value):
-        return query
+        q, k, v = (side.unflatten(-1, (-1, WIDTH)).transpose(0, 1) for side in (query, key, value))
+        k, v = (side.repeat_interleave(HEADS // KV_HEADS, 0) for side in (k, v))
+        scores, settings = q @ k.mT * self.impl.scale, self.impl
+        if settings.logits_soft_cap:
+            scores = settings.logits_soft_cap * (scores / settings.logits_soft_cap).tanh()
+        at = torch.arange(len(query))
+        distance = at[:, None] - at
+        allowed = (distance >= 0) & (
+            distance <= settings.sliding_window[0] if settings.sliding_window[0] >= 0 else True
+        )
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        if settings.sinks is not None:
+            scores = torch.cat((scores, settings.sinks[:, None, None].expand(-1, len(query), 1)), -1)
+        return (scores.softmax(-1)[..., : len(query)] @ v).transpose(0, 1).flatten(1).bfloat16()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +118,9 @@ def test_vllm(settings, given, tmp_path):
         module(*(sides[name].flatten(1).bfloat16().float() for name in "qkv"))
     for module in model:  # the next token must not replace the prompt
         module(*(torch.ones(1, heads * WIDTH) for heads in (HEADS, KV_HEADS, KV_HEADS)))
-    found = attnscope.inspect(qkv=tmp_path / "x.npz", layer="all", head="all").weights
+    report = attnscope.inspect(qkv=tmp_path / "x.npz", layer="all", head="all")
+    assert report.data.texts[0].given_output.agrees
+    found = report.weights
     rounded = [{name: side.bfloat16().float() for name, side in layer.items()} for layer in layers]
     np.testing.assert_allclose(found, expected(rounded, scale=0.25, **given), atol=1e-6)
 

@@ -30,9 +30,9 @@ REFUSED = {
     "heads": (lambda: attnscope.from_qkv(Q[:3], K, V), "layer.0: q has 3 heads, k 2, v 2; the query heads are a multi"),
     "value heads": (lambda: attnscope.from_qkv(Q, K, V[:1]), "q has 4 heads, k 2, v 1"),
     "widths": (lambda: attnscope.from_qkv(Q[..., :3], K, V), "layer.0: q has width 3, k 4"),
-    "a decoding step": (
-        lambda: attnscope.from_qkv(Q[:, :1], K, V),
-        "q has 1 tokens, k 5, v 5; give the queries of eve",
+    "fewer keys than queries": (
+        lambda: attnscope.from_qkv(Q, K[:, :1], V[:, :1]),
+        "q has 5 tokens, k 1, v 1; give k and v of every token",
     ),
     "no token": (lambda: attnscope.from_qkv(Q[:, :0], K[:, :0]), "holds no token"),
     "two axes": (
@@ -97,7 +97,7 @@ REFUSED = {
     "output": (lambda: attnscope.from_qkv(Q, K, stages="output"), "stages='output': no values are given"),
     "negative weights": (lambda: attnscope.from_weights(-np.eye(5)), "layer 0: -1 is below 0 .head 0, query 0, key 0"),
     "scores": (lambda: attnscope.from_weights(np.abs(RNG.normal(size=(2, 5, 5))) * 9), "sums to more than 1"),
-    "wide weights": (lambda: attnscope.from_weights(np.ones((2, 5, 4)) / 4), "has 5 queries and 4 keys"),
+    "wide weights": (lambda: attnscope.from_weights(np.ones((2, 5, 4)) / 4), "has texts of 5 queries and 4 keys"),
     "a mask for weights": (lambda: attnscope.from_weights(np.eye(5), hide=1), "no other mask can be applied to given"),
     "explained weights": (
         lambda: attnscope.from_weights(np.eye(5)).explain(query=1),

@@ -11,7 +11,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system import shutdown
-from attnscope.batch import dump
+from attnscope.batch import loading
 from attnscope.batch.background import BackgroundWriter
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Grouping
@@ -189,7 +189,7 @@ def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, 
     sizes = {"n_heads": 4, "n_kv_heads": 4, "d_head": d_model // 4, "d_value": d_model // 4, "d_mlp": 4 * d_model}
     config = ModelConfig(vocab_size=10, n_layers=layers, d_model=d_model, out_projection=True, **sizes)
     source = SimpleNamespace(config=config)
-    assert dump._window_tokens(source, device, 0) == pytest.approx(tokens, rel=0.01)
+    assert loading._window_tokens(source, device, 0) == pytest.approx(tokens, rel=0.01)
     # where every head is cut, a text costs a pass for each
-    first, most = dump._window_tokens(source, device, 99)
-    assert first <= most <= max(1, dump._window_tokens(source, "cpu", 0)[1] // 50)
+    first, most = loading._window_tokens(source, device, 99)
+    assert first <= most <= max(1, loading._window_tokens(source, "cpu", 0)[1] // 50)

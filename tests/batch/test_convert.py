@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch import copying, records, tables
 from attnscope.batch.convert import convert, write_document
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.batch.records import Record, arrays_of
 from attnscope.findings.arrays import Matrices, along
 from attnscope.findings.codec import to_json
@@ -30,7 +31,7 @@ from tests.helpers.requests import requested
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens
 
-KEPT = ("top", "rows", "columns", "pooled", "spans", "effects", "stages")
+KEPT = ("top", "rows", "columns", "pooled", "spans", "effects", "span_effects", "stages")
 SETTINGS = Settings(top=2, by="value", keep=KEPT, stages=("masked",), spans="words")
 TEXTS = ("The bank by the river", "", '"quoted", twice', "bank")
 

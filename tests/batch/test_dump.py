@@ -13,10 +13,11 @@ from safetensors.numpy import load_file
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import records
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.batch.records import arrays_of
 from attnscope.batch.sinks import open_dump
 from attnscope.findings.row_statistics import STATISTICS

@@ -10,9 +10,10 @@ import attnscope
 from attnscope.base.errors import UsageError
 from attnscope.batch import dump as dumping
 from attnscope.batch.convert import convert
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.cli import main
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save

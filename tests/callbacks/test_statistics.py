@@ -1,5 +1,6 @@
 """The callback in real training runs of transformers, and as Lightning calls it: its numbers; nothing changes."""
 
+import csv
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,8 +154,57 @@ class Logger:
         self.logged.append((step, metrics))
 
 
-def test_lightning_calls_it_once_for_each_step_of_the_optimizer(tokenizer: Any) -> None:
-    """With a stand-in for the trainer: lightning itself needs libraries that are not installed here."""
+def train_with_lightning(lightning: Any, callbacks: list[Any], tokenizer: Any, place: Path) -> tuple[Any, Any, Any]:
+    """Train a model in a LightningModule, with gradients accumulated over two batches; return all that changed."""
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.tokenizer = make_model(), tokenizer
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.net(**batch).loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    torch.manual_seed(1)
+    module = Module()
+    logger = lightning.loggers.CSVLogger(str(place), flush_logs_every_n_steps=1)
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_steps=4, accumulate_grad_batches=2, logger=logger, callbacks=callbacks,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    loader = torch.utils.data.DataLoader(Texts(), batch_size=2, shuffle=True)
+    trainer.fit(module, loader)
+    return module, trainer, torch.rand(3)  # the numbers that follow training
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_run_of_lightning_is_the_same_to_the_last_bit(tokenizer: Any, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed", exc_type=ImportError)
+    callback = AttentionStatistics(TEXT, every=2)
+    assert isinstance(callback, lightning.Callback)
+    plain, watched = (
+        train_with_lightning(lightning, callbacks, tokenizer, tmp_path / str(len(callbacks)))
+        for callbacks in ([], [callback])
+    )
+    weights = [run[0].state_dict() for run in (plain, watched)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    moments = [run[1].optimizers[0].state_dict()["state"] for run in (plain, watched)]
+    for number, state in moments[0].items():
+        assert all(torch.equal(state[name], moments[1][number][name]) for name in ("exp_avg", "exp_avg_sq"))
+    assert torch.equal(plain[2], watched[2])
+    assert [step for step, _ in callback.history] == [2, 4]
+    logged = list(csv.DictReader((Path(watched[1].logger.log_dir) / "metrics.csv").open()))
+    for row, (step, numbers) in zip(logged, callback.history, strict=True):
+        assert int(row["step"]) == step
+        assert float(row["attention/entropy/L1H0"]) == pytest.approx(numbers["attention/entropy/L1H0"])
+    last = callback.history[-1][1]
+    assert last == AttentionStatistics(TEXT).measure(watched[0].net, tokenizer)
+
+
+def test_a_stand_in_for_lightning_calls_it_once_for_each_step_of_the_optimizer(tokenizer: Any) -> None:
     module = torch.nn.Module()
     module.net, module.tokenizer = make_model(), tokenizer
     callback, logger = AttentionStatistics(TEXT, every=2), Logger()

@@ -65,3 +65,19 @@ def test_what_contradicts_itself_is_refused(gpt2, options, message):
     with pytest.raises(UsageError) as caught:
         attnscope.ablate(TEXT, model=gpt2[0], **{"each": "span", **options})
     assert message in caught.value.line()
+
+
+def test_an_answer_that_is_a_range_of_the_text_is_the_one_that_is_cut(gpt2):
+    spans = {"place": (0, 21), "answer": (22, 33)}
+    given = attnscope.ablate(TEXT[:33], model=gpt2[0], each="span", spans=spans).data
+    appended = attnscope.ablate(
+        TEXT[:21], model=gpt2[0], each="span", spans={"place": (0, 21)}, answer=TEXT[21:33]
+    ).data
+    assert given.answer == appended.answer
+    assert given.effects[0].loss == pytest.approx(appended.effects[0].loss, rel=1e-4, abs=1e-6)
+    with pytest.raises(UsageError, match="the text ends with an answer"):
+        attnscope.ablate(TEXT[:33], model=gpt2[0], each="span", spans=spans, answer=" on it")
+    masked = attnscope.ablate("the bank by the river", each="span", spans={"a": (0, 8), "answer": (9, 21)}).data
+    assert masked.answer == []
+    assert masked.effects[0].loss is None
+    assert masked.rows == masked.spans.tokens(masked.spans.names.index("answer"))

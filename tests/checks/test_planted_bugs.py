@@ -8,7 +8,7 @@ import torch
 from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.base.model_config import ModelConfig
 from attnscope.engines import native
-from attnscope.model import attention, hooks, row_summary, stack
+from attnscope.model import hooks, row_summary, stack, tile_stages
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
 from attnscope.request.masks.terms import Bidirectional, Causal
@@ -27,12 +27,12 @@ def outcome(folder, **options):
 
 
 def _softmax_as(change):
-    softmax = attention._softmax
+    softmax = tile_stages._softmax
 
     def changed(masked, *more):
         return change(softmax, masked, *more)
 
-    return attention, "_softmax", changed
+    return tile_stages, "_softmax", changed
 
 
 def _rows_too_light():
@@ -48,7 +48,7 @@ def _softmax_of_base_two():
 
 
 def _scale_forgotten():
-    return attention, "_factors", lambda spec, needs_scores: (1.0, 1.0)
+    return tile_stages, "_factors", lambda spec, needs_scores: (1.0, 1.0)
 
 
 def _wrong_value_head():

@@ -80,7 +80,8 @@ def test_files(tmp_path, monkeypatch, capsys):
             assert float(row[f"hidden_{effects['how']}"]) == effects["hidden"][n]
     assert main(["ablate", TEXT, "--cut", "L0", "-o", "c.csv"]) == 2
     assert (
-        "c.csv: what ablate finds cannot be written as .csv; use .json .txt .svg .png .html" in capsys.readouterr().err
+        "c.csv: what ablate finds cannot be written as .csv; use .json .txt .svg .png .pdf .html"
+        in capsys.readouterr().err
     )
 
 
@@ -99,7 +100,7 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--each", "head", "--layer", "mean"], "a mean cannot be cut"),
         (["--each", "heads"], "must be head, layer, edge or span"),
         (["--cut", "L1", "--reference", "a text"], "add --with mean"),
-        (["--cut", "L1", "--with", "noise"], "must be zero or mean"),
+        (["--cut", "L1", "--with", "noise"], "must be zero, mean or resample"),
         (["--cut", "L1", "--at", "sea"], "'sea' is not in the text"),
     ],
 )

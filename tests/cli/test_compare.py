@@ -256,7 +256,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
         (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
         (
             ["--output", "x.safetensors"],
-            "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png .html",
+            "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png .pdf .html",
         ),
     ],
 )
@@ -481,12 +481,12 @@ def _weights(comparison, side):
 def _difference(out):
     """Rows and columns of the printed difference, with its cells."""
     rows, columns = {}, []
-    for line in out.split("  difference\n")[1].split("what moved")[0].splitlines():
+    for line in re.split(r"  difference(?:; · is below [\d.]+)?\n", out)[1].split("what moved")[0].splitlines():
         if line.startswith("query ↓"):
             columns += line.split("↓")[1].split()
         elif re.match(r" *\d+ w", line):
             position, _, *cells = line.replace("−", "-").split()
-            rows.setdefault(int(position), []).extend(map(float, cells))
+            rows.setdefault(int(position), []).extend(0.0 if cell == "·" else float(cell) for cell in cells)
     return rows, list(map(int, columns))
 
 

@@ -90,7 +90,7 @@ def test_files(capsys, tmp_path):
         (["--query", "bank", "--stage", "scores"], "no such option '--stage'"),
         (
             ["--query", "bank", "--output", "x.safetensors"],
-            "x.safetensors: what explain finds cannot be written as .safetensors; use .json .txt .svg .png .html",
+            "x.safetensors: what explain finds cannot be written as .safetensors; use .json .txt .svg .png .pdf .html",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from attnscope.cli.app import COMMANDS
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
 QUOTES = 'put quotation marks around a text: "The bank by the river"'
+ENDINGS = ".json .txt .svg .png .pdf .html .safetensors .npz .csv .parquet"
 ENDING = "remove --format: the extension sets the format"
 CASES = [
     ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
@@ -38,10 +39,10 @@ CASES = [
     ((), "--max-memory=1.5Q", "--max-memory: '1.5Q' is not a size; use 1.5G, 800M or a number of bytes"),
     ((), "--max-memory=0", "--max-memory: must be at least one byte"),
     (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
-    ((), "--output=a.jpg", "a.jpg: unknown extension '.jpg'; use .json .txt .svg .png .html .safetensors .npz"),
+    ((), "--output=a.jpg", f"a.jpg: unknown extension '.jpg'; use {ENDINGS}"),
     ((), "--look=terminal", "--look: applies only to files; add --output picture.svg"),
     (("--look=terminal",), "--output=a.png", "--look: terminal cannot be used with .png; use an .svg file"),
-    ((), "--output=json", "json: the name has no extension; use .json .txt .svg .png .html .safetensors .npz"),
+    ((), "--output=json", f"json: the name has no extension; use {ENDINGS}"),
     (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
     ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),
 ]  # fmt: skip

@@ -1,13 +1,17 @@
 """Take each `device=`, `.cpu()`, `.to(device)` and question about devices out of attnscope: do the tests see it?
 
-    python -m tests.devices.mutants [first [last]]
+    python -m tests.devices.mutants [--most TESTS] [--keyword EXPRESSION] [first [last]]
 
 In a copy of the tree, one place at a time is changed: `device=` becomes None, `.cpu()` and `.to(device)` disappear, a
 comparison of `device.type`, and `is_cuda`, become True, then False. The tests of `tests/devices`, and the parity of
 every family on a GPU, run if they execute the line, the fastest first, until one fails. Changes that no test finds are
 printed, and the command ends with 1. Changes without effect are listed below, with the reason. It forks, so Unix only.
+
+The first run traces every test, or those that pytest's -k selects; a range of changes uses what it has noted. `--most`
+limits the tests of a change.
 """
 
+import argparse
 import ast
 import json
 import os
@@ -27,19 +31,33 @@ ROOT = Path(__file__).parent.parent.parent
 TESTS = ("tests/devices", "tests/parity/test_cuda.py")
 COPIED = ("attnscope", "tests", "configs", "sample_weights", "benchmarks", "pyproject.toml")
 LIMIT = 120  # seconds of the tests of one change
-# A piece of the path and the line that is changed, to why a change there has no effect
+# A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
+_SPEED = "a choice of what is faster on the CPU; the numbers are the same"
 EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
     "torch.tensor(some, dtype=torch.int64, device=like.device)": _INDEX,
-    "h, q, k = (torch.tensor(some, device=tile.device)": _INDEX,
-    "numbers = numbers.to(inputs.q.device)": _INDEX,
+    "h, q, k = (torch.tensor(numbers, device=tile.device)": _INDEX,
+    "numbers = torch.arange(heads[0], heads[-1] + 1, device=device)": _INDEX,
     "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,
     "transformers/reference.py k_at = torch.arange(scores.shape[3], device=scores.device)[None]": _INDEX,
     "for part in parts], 1).cpu().numpy()": "the trace has been moved to the CPU",
     'as none has {weight}", values.cpu())': "read number by number, each of which is copied",
     "made = model(input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
+    'return q.device.type != "cpu" and plain and not _tiled_heads … → True': _SPEED,
+    "cells < _WORTH_A_THREAD or device.type": "tests/model/test_workers.py looks at threads",
+    'every_row_sees = a < b or (device.type == "cpu" … → False': _SPEED,
+    'device is None or device.type == "cpu" … → False': _SPEED,
+    "m * n * e < _WORTH_A_CALL or a.device.type": _SPEED,
+    'known = known and measure.device.type == "cpu"': "one argmax, which the statistics of rows take as well",
+    "heads, queries = (torch.tensor(numbers, device=output.device)": _INDEX,
+    'if rows.device.type != "cpu": … → True': _SPEED,
+    'on_cpu = masked.device.type == "cpu" … → False': _SPEED,
+    'on_cpu = rows.device.type == "cpu"': "which of two ways to the same keys is taken, by the length of rows",
+    'if rows.device.type != "cpu" or repeated.any() … → True': _SPEED,
+    'if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS … → False': "tests/model/test_compiled_rows.py finds it",
+    'if tensor.is_contiguous() or tensor.device.type != "cpu" … → True': "pages of the CPU; tests/model finds it",
     'if device.type == "meta"': "about models without weights, wherever they would be; tests/api looks at them",
 }
 
@@ -131,7 +149,7 @@ class Tracer:
         self.tests[nodeid] = time.perf_counter() - self._begun, sorted(self._seen)
 
 
-def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None) -> int:
+def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None, keyword: str) -> int:
     os.chdir(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]  # of the tree that is not changed
@@ -143,7 +161,15 @@ def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None) -> int:
         import pytest
 
         plugins = [] if plugin is None else [plugin]
-        options = ["-n", "0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        options = [
+            "-n",
+            "0",
+            *(["-k", keyword] if keyword else []),
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+        ]
         code = pytest.main([*options, *(["-x"] if plugin is None else []), *ids], plugins)
         if plugin is not None:
             Path("lines.json").write_text(json.dumps(plugin.tests))
@@ -153,13 +179,13 @@ def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None) -> int:
     return int(code)
 
 
-def in_child(folder: Path, ids: Sequence[str], plugin: Tracer | None = None) -> int:
+def in_child(folder: Path, ids: Sequence[str], plugin: Tracer | None = None, keyword: str = "") -> int:
     """Run tests in a forked process, in a copy of the tree; its exit code, and 124 where it takes too long."""
     process = os.fork()
     if process == 0:
         code = 70
         try:
-            code = _run_tests(folder, ids, plugin)
+            code = _run_tests(folder, ids, plugin, keyword)
         finally:
             os._exit(code)  # nothing of the parent's is cleaned up twice
     until = time.monotonic() + (LIMIT if plugin is None else 3600)
@@ -176,7 +202,12 @@ def in_child(folder: Path, ids: Sequence[str], plugin: Tracer | None = None) -> 
 def main() -> int:
     """Plant the changes, one after the other."""
     every = [mutant for path in sorted((ROOT / "attnscope").rglob("*.py")) for mutant in mutants_of(path)]
-    numbers = [int(word) for word in sys.argv[1:]]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("numbers", nargs="*", type=int)
+    parser.add_argument("--most", type=int)
+    parser.add_argument("--keyword", default="")
+    given = parser.parse_args()
+    numbers = given.numbers
     chosen = every[slice(*(numbers if len(numbers) > 1 else [*numbers, None]))] if numbers else every
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
@@ -197,23 +228,27 @@ def main() -> int:
         for mutant in every:
             lines.setdefault(mutant.path, set()).add(mutant.line)
         cache = ROOT / ".mutants.json"
-        if not cache.exists() or not numbers:
-            if code := in_child(folder, TESTS, Tracer(lines)):
+        if not (cache.exists() and numbers):
+            if code := in_child(folder, TESTS, Tracer(lines), given.keyword):
                 print(f"the tests fail without any change ({code}):")
                 print((folder / "pytest.log").read_text()[-3000:])
                 return 1
             shutil.copy(folder / "lines.json", cache)
         tests = json.loads(cache.read_text())
-        missed = [mutant for number, mutant in enumerate(chosen) if not _is_found(number, mutant, folder, tests)]
+        first = numbers[0] if numbers else 0
+        missed = [
+            mutant for n, mutant in enumerate(chosen, first) if not _is_found(n, mutant, folder, tests, given.most)
+        ]
     print(f"{len(chosen)} changes, {len(missed)} not found")
     return int(bool(missed))
 
 
-def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any]) -> bool:
+def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any], most: int | None) -> bool:
     path = folder / mutant.path
     original = path.read_bytes()
     line = original.splitlines()[mutant.line - 1].decode().strip()
-    reason = next((why for piece, why in EQUIVALENT.items() if piece in f"{mutant.path} {line}"), None)
+    text = f"{mutant.path} {line} {mutant.what}"
+    reason = next((why for piece, why in EQUIVALENT.items() if all(part in text for part in piece.split(" … "))), None)
     if reason is not None:
         print(f"{number:4} equivalent  {mutant.path}:{mutant.line}  {mutant.what}: {reason}", flush=True)
         return True
@@ -223,7 +258,7 @@ def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any
     if touching:
         path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])
         try:
-            code = in_child(folder, touching)
+            code = in_child(folder, touching[:most])
         finally:
             path.write_bytes(original)
     verdict = "found" if code else "NOT FOUND" if touching else "NOT RUN"

@@ -11,7 +11,10 @@ from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import PaddingMask, intersect
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TargetRecorder, TopRecorder
+from attnscope.model.row_summary import row_loops
+from attnscope.model.sdpa import kernel_cells
+from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.devices.simulation import counts
 from tests.devices.test_attend import moved
@@ -105,8 +108,25 @@ def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str,
     tiles = counts.kernels["softmax"]
     assert tiles > 8
     assert counts.waits.total() <= 2  # whether scores may overflow, and whether outputs are finite
-    assert counts.launches <= 88 * tiles
+    assert counts.launches <= 76 * tiles
     assert counts.attention.total() == need_output  # tiles multiply no values that nobody reads
+
+
+def test_a_tile_on_a_gpu_has_up_to_1024_rows(simulated: str) -> None:
+    shapes = [TileShape.of(layer(16384, device), HEADS, Causal(), None) for device in ("cpu", simulated)]
+    assert [shape.rows for shape in shapes] == [128, 1024]
+
+
+def test_blocks_of_masks_are_larger_on_a_gpu_and_compiled_loops_are_for_the_cpu() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:1")
+    assert kernel_cells(gpu) == 16 * kernel_cells(cpu)
+    assert row_loops(1 << 30, gpu) is None
+
+
+def test_sums_over_tiles_are_float64_where_the_device_has_it(simulated: str) -> None:
+    for device, dtype in ((simulated, torch.float64), ("mps", torch.float32)):
+        targets = torch.zeros(1, 2, 1, dtype=torch.int64, device=device)
+        assert TargetRecorder([0], [0, 1], targets).sums.dtype == dtype
 
 
 def test_keys_and_values_are_not_copied_for_each_head_of_a_group(simulated: str) -> None:
@@ -129,6 +149,29 @@ def test_findings_of_all_heads_are_read_together(
     words = ["run", "the bank by the river", "--model", str(gpt2), *options.split(), "-o", str(tmp_path / "out.json")]
     assert main([*words, "--device", simulated, "--quiet"]) == 0
     assert counts.waits["read"] <= budget * layers
+
+
+@pytest.mark.parametrize(("tokens", "mask"), [(1024, intersect((Causal(), SlidingWindow(90)))), (1500, Causal())])
+def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> None:
+    """Whether every row sees a key, whether keys are left out, and whether chunks of long rows repeat."""
+    inputs = layer(tokens, simulated)
+    inputs = replace(inputs, spec=replace(inputs.spec, mask=mask))
+    eligible = torch.arange(tokens, device=simulated)[None] > 0
+    recorders = [TopRecorder(5, "weight", range(HEADS), range(tokens), eligible, ("weight",))]
+    counts.reset()
+    with torch.inference_mode():
+        attend(inputs, recorders, tile_elements=1 << 18)
+    assert counts.kernels["softmax"] > 4
+    assert counts.waits.total() <= 2
+
+
+def test_roles_of_heads_are_read_layer_by_layer(simulated: str, gpt2: Path, tmp_path: Path) -> None:
+    """Of 12 heads in 3 layers: what is recorded is uploaded once a batch, and read once a layer and recorder."""
+    words = ["heads", "--draws", "3", "--model", str(gpt2), "-o", str(tmp_path / "out.json"), "--quiet"]
+    assert main([*words, "--device", simulated]) == 0
+    assert counts.waits["upload"] <= 16
+    assert counts.waits["read"] <= 18 * 3
+    assert counts.waits["size"] <= 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -46,3 +46,24 @@ def test_a_mask_may_be_on_a_gpu(gpu: str) -> None:
     masked = attnscope.inspect(text, mask=allowed.to(gpu), layer=0, head=0, device=torch.device(gpu))
     expected = attnscope.inspect(text, mask=allowed, layer=0, head=0, device="cpu")
     np.testing.assert_allclose(weights(masked), weights(expected), atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_functions_of_flexattention_are_evaluated_on_the_gpu(gpu: str) -> None:
+    functions = {
+        "mask": lambda text, head, query, key: (query >= key) | (head == 1),
+        "score_mod": lambda score, text, head, query, key: score - (query - key).abs() * 0.1,
+    }
+    options = {"layer": "all", "head": "all", **functions}
+    cpu, other = (attnscope.inspect(" ".join(TOKENS), device=device, **options) for device in ("cpu", gpu))
+    np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str) -> None:
+    draw = np.random.default_rng(0)
+    q, k, v = (draw.normal(size=(2, 4, 5, 8)).astype(np.float32) for _ in range(3))
+    arrays = attnscope.from_qkv(q, k, v, sinks=draw.normal(size=4).astype(np.float32))
+    cpu, other = (attnscope.inspect(qkv=arrays, device=device, layer=0, head="all") for device in ("cpu", gpu))
+    assert other.data.provenance.device == gpu
+    np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
 from attnscope.base.errors import AttnscopeError, ModelError
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.cli import main
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.model import attention, head_capture
+from attnscope.model import attention, head_capture, tile_stages
 from attnscope.model.inputs import AttentionInputs
 from attnscope.request.run_config import TextInput
 from attnscope.studies.explain import arithmetic
@@ -16,7 +16,7 @@ from tests.helpers.tiny_models import TABLE
 ARITHMETIC = "attnscope.studies.explain.arithmetic"
 CAPTURE = "attnscope.model.head_capture"
 _parts, _projection, _rotate = head_capture.embedding_parts, head_capture.projection, arithmetic.rotate
-_norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, attention._softmax
+_norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, tile_stages._softmax
 
 
 def _scaled(*, scale=True, cap=True, bias=True):
@@ -64,10 +64,10 @@ BUGS = {
     "rotated the other way": ("gpt_neox", f"{ARITHMETIC}.rotate",
                               lambda x, cos, sin: _rotate(x, cos, -sin), "position"),
     "scale forgotten": ("bert", f"{ARITHMETIC}.scaled", _scaled(scale=False), "scaled"),
-    "scale forgotten by the model": ("bert", "attnscope.model.attention._factors", _unscaled, "scaled"),
+    "scale forgotten by the model": ("bert", "attnscope.model.tile_stages._factors", _unscaled, "scaled"),
     "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
     "sink forgotten": ("gpt_oss", f"{ARITHMETIC}.exponentials", lambda masked, sink: _exponentials(masked), "weights"),
-    "sink forgotten by the model": ("gpt_oss", "attnscope.model.attention._softmax", _sinkless, "weights"),
+    "sink forgotten by the model": ("gpt_oss", "attnscope.model.tile_stages._softmax", _sinkless, "weights"),
     "position vector forgotten": ("gpt2", f"{CAPTURE}.embedding_parts", _without("position"), "embedding"),
     "segment vector forgotten": ("bert", f"{CAPTURE}.embedding_parts", _without("segment"), "embedding"),
     "bias of q forgotten": ("qwen2", f"{CAPTURE}.projection", _no_bias, "query"),
@@ -110,7 +110,7 @@ def test_a_key_head_of_another_group_fails(folders, monkeypatch):
 
 
 def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypatch):
-    tile = attention._tile
+    tile = attention.compute_tile
 
     def warm(*args, **how):
         made = tile(*args, **how)
@@ -118,7 +118,7 @@ def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypa
         made.weights.mul_(0.99)
         return made
 
-    monkeypatch.setattr(attention, "_tile", warm)
+    monkeypatch.setattr(attention, "compute_tile", warm)
     assert failed(_explain(folders["llama"])) == {"weights", "output"}
 
 

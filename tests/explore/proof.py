@@ -8,18 +8,19 @@ import argparse
 import asyncio
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
 from textual import events
 
+from attnscope.findings.tokens import group_words
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.ink import steps
 from attnscope.views.walk.keys import ACTIONS
 
 SIZES = ((80, 24), (120, 40), (200, 60), (60, 15), (101, 29))
-WITHOUT = {"quit", "palette", "help", "explain", "edit", "write", "find", "copy", "roles"}
+WITHOUT = {"quit", "palette", "help", "explain", "edit", "write", "find", "copy", "roles", "pick"}
 KEYS = [key for action in ACTIONS if action.name not in WITHOUT for key in action.keys]
 NUMBER = r"[−-]?\d+(?:\.\d+)?(?:e[+−-]?\d+)?"
 
@@ -32,15 +33,49 @@ class Truth:
         weights: By text, side, layer and head: every weight, (queries, keys), float64.
         stages: Other stages in the same way, where they are known.
         values: α·‖v‖ in the same way.
+        texts: By text and side: the TextReport.
         rounded: Decimals that numbers were rounded to when they were saved; None for exact ones.
         kept: Only this many sources of every row are known; None for all.
+        without: Returns the Report of a side of a text under cuts; None if nothing can be cut.
     """
 
     weights: dict
     stages: dict
     values: dict
+    texts: dict
     rounded: int | None = None
     kept: int | None = None
+    without: object = None
+    known: dict = field(default_factory=dict)
+
+    def under(self, cuts, side):
+        """Return the truth of one side with cuts, of which `run --cut` makes the Report."""
+        if not cuts:
+            return self
+        if (cuts, side) not in self.known:
+            made = truth_of(self.without(cuts, side))
+            for table in (made.weights, made.stages, made.values):
+                for text, _, layer, head in list(table):
+                    table[text, side, layer, head] = table[text, 0, layer, head]
+            made.texts |= {(text, side): report for (text, _), report in list(made.texts.items())}
+            self.known[cuts, side] = made
+        return self.known[cuts, side]
+
+    def between(self, place, unit):
+        """Return weights between tokens; between words, merged one by one; or those between spans of the Report."""
+        text = self.texts[place[:2]]
+        if unit == "spans":
+            return text.spans.weights[place[2], place[3]].astype(np.float64)
+        weights = self.weights[place]
+        if unit == "tokens":
+            return weights
+        words = group_words(text.tokens, text.queries), group_words(text.sources, text.keys)
+        merged = np.zeros([len(each) for each in words])
+        for i, row in enumerate(words[0]):
+            for j, column in enumerate(words[1]):
+                cells = [weights[text.queries.index(q), text.keys.index(k)] for q in row for k in column]
+                merged[i, j] = np.sum(cells) / len(row)
+        return merged
 
 
 def value(text):
@@ -97,6 +132,18 @@ class Checker:
         spot = spot or self.app.state.place.spot
         return spot.text, spot.mask, spot.layer, spot.head
 
+    def true(self, pinned=False):
+        """Return what is true of the place, or of the pinned one."""
+        place = self.app.state.place
+        spot, cuts = (place.pinned, place.pinned_cuts) if pinned else (place.spot, place.cuts)
+        return self.truth.under(cuts, spot.mask)
+
+    def table(self, stage="weights", pinned=False):
+        """Return the whole matrix of a stage of the place, or of the pinned one."""
+        place, true = self.app.state.place, self.true(pinned)
+        key = self.key(place.pinned if pinned else place.spot)
+        return true.between(key, place.unit) if stage == "weights" else true.stages[key][stage]
+
     def check(self, painted=False):
         if self.app.state.scene is None:
             return
@@ -123,11 +170,12 @@ class Checker:
     def _row(self, lines):
         state = self.app.state
         scene, spot = state.scene, state.place.spot
-        weights, values = self.truth.weights[self.key()][spot.query], self.truth.values.get(self.key())
+        weights = self.table()[spot.query]
+        values = self.true().values.get(self.key()) if scene.unit == "tokens" else None
         order = np.sort(weights[np.isfinite(weights)])[::-1]
         shown = []
         for line in lines:
-            if found := re.match(rf"← (\d+) .*? ({NUMBER}) +({NUMBER})? *$", line):
+            if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER})? *$", line):
                 key = scene.sources.positions.index(int(found[1]))
                 self.equal(found[2], weights[key], "contributor")
                 shown.append(weights[key])
@@ -158,13 +206,20 @@ class Checker:
     def _arithmetic(self, text):
         state = self.app.state
         query, key = state.place.spot.query, state.key
-        known = {name: stage[query, key] for name, stage in self.truth.stages.get(self.key(), {}).items()}
+        if state.scene.unit != "tokens":
+            for found in re.finditer(rf"weight ({NUMBER})", text):
+                self.equal(found[1], self.table()[query, key], "weight")
+            return
+        stages = self.true().stages.get(self.key(), {})
+        known = {name: stage[query, key] for name, stage in stages.items() if name != "output"}
         for found in re.finditer(rf"q·k ({NUMBER}) × ({NUMBER}) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})", text):
             q_k, _, scaled, exponent, weight = found.groups()
             self.equal(q_k, known["scores"], "q·k", 1e-4 * abs(known["scores"]))
             self.equal(scaled, known["scaled"], "scaled", 1e-4)
             self.equal(exponent, known["scaled"], "exponent", 1e-4)
-            self.equal(weight, self.truth.weights[self.key()][query, key], "weight")
+            self.equal(weight, self.table()[query, key], "weight")
+        for found in re.finditer(rf"output dim (\d+) = Σ weight × v = ({NUMBER})", text):
+            self.equal(found[2], stages["output"][query, int(found[1])], "output", 1e-4)
         if "not allowed by the mask" in text:
             assert np.isneginf(known["masked"])
 
@@ -179,27 +234,20 @@ class Checker:
             if at >= len(lines) - 1:
                 break
             row = layout.rows[y] * zoom
-            line = lines[at]
+            line = lines[at + ((layout.tall - 1) // 2 if layout.numbers else 0)]
             if layout.rows_per_line == 1 and zoom == 1:
                 assert line[1:].lstrip().startswith(str(scene.queries.positions[row])), (line, row)
-            if layout.mode == "digits":
+            if layout.mode == "digits" or layout.numbers:
                 self._digits(line, row, layout)
         if layout.mode == "blocks" and zoom == 1 and state.drawn_stage == "weights":
             self._colours(layout)
 
     def _expected(self, row, key):
         state = self.app.state
-        stage, place = state.place.stage, state.place
-        table = self.truth.weights if stage == "weights" else None
-
-        def one(spot):
-            if table is not None:
-                return table[self.key(spot)][row, key]
-            return self.truth.stages[self.key(spot)][stage][row, key]
-
-        if place.pinned is None:
-            return one(place.spot)
-        sides = one(place.spot), one(place.pinned)
+        stage = state.place.stage
+        if state.place.pinned is None:
+            return self.table(stage)[row, key]
+        sides = self.table(stage)[row, key], self.table(stage, pinned=True)[row, key]
         return -np.inf if sides == (-np.inf, -np.inf) else sides[0] - sides[1]
 
     def _digits(self, line, row, layout):
@@ -228,7 +276,7 @@ class Checker:
                     at += cell_len(character)
             expected = np.array([[self._expected(layout.rows[y], key) for key in layout.columns]])
             for n, step in enumerate(steps(expected, state.scale("exact"))[0].tolist()):
-                if layout.columns[n] != state.key or layout.rows[y] != state.place.spot.query:
+                if layout.columns[n] != state.column or layout.rows[y] != state.place.spot.query:
                     near = {state.ink.cell(each, signed=False).bgcolor for each in (step - 1, step, step + 1)}
                     if self.truth.kept is None:
                         self.numbers += 1
@@ -240,7 +288,8 @@ class Checker:
             return
         layers, heads, label, wide, tall = panel._last
         scene = state.scene
-        counted = ~np.array(scene.queries.special)
+        tokens = self.app.state.source.scene(replace(state.variant(), unit="tokens"))
+        counted = ~np.array(tokens.queries.special)
         counted = counted if counted.any() else ~counted
         for n, layer in enumerate(layers):
             line = lines[2 + n * tall]
@@ -249,10 +298,10 @@ class Checker:
                 text = cells_at(line, label + m * wide, wide - 1).strip()
                 if not text or place not in self.truth.weights:
                     continue
-                weights = self.truth.weights[place]
+                weights = self.true().weights[place]
                 rows = {
                     "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1),
-                    "self": np.array([row[p] for row, p in zip(weights, scene.queries.positions, strict=True)])
+                    "self": np.array([row[p] for row, p in zip(weights, tokens.queries.positions, strict=True)])
                     if scene.aligned
                     else None,
                     "first": weights[:, 0],
@@ -260,11 +309,12 @@ class Checker:
                 self.equal(text, rows[counted].mean(), state.place.display, 2e-4)
 
 
-def truth_of(*reports, rounded=None, kept=None):
+def truth_of(*reports, rounded=None, kept=None, without=None):
     """Return the truth of the sides of a walk, each a Report with whole matrices of all heads."""
-    truth = Truth({}, {}, {}, rounded, kept)
+    truth = Truth({}, {}, {}, {}, rounded, kept, without)
     for side, report in enumerate(reports):
         for number, text in enumerate(report.texts):
+            truth.texts[number, side] = text
             layers = sorted({head.layer for head in text.heads})
             heads = sorted({head.head for head in text.heads})
             for head in text.heads:
@@ -272,8 +322,8 @@ def truth_of(*reports, rounded=None, kept=None):
                 truth.weights[place] = head.stages["weights"].astype(np.float64)
                 truth.stages[place] = {name: stage.astype(np.float64) for name, stage in head.stages.items()}
                 values = np.full(head.stages["weights"].shape, np.nan)
-                rows = np.arange(len(values))[:, None]
-                values[rows, head.top.keys] = head.top.value
+                rows, ranks = np.nonzero(head.top.keys >= 0)  # a key that is cut, or not allowed, is no source
+                values[rows, head.top.keys[rows, ranks]] = head.top.value[rows, ranks]
                 truth.values[place] = values
     return truth
 
@@ -311,7 +361,7 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
             if key in ("x", "X") and not source.computes:
                 continue
             press(app, key)
-            if app.worker.busy:
+            if app.worker.busy or app.state._shown[0] != app.state.variant():  # or a result waits for its turn
                 await settled(app, pilot)
             painted = n % painted_every == 0
             if painted:

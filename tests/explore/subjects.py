@@ -12,11 +12,12 @@ from attnscope.batch.walks import dump_source
 from attnscope.cli import main
 from attnscope.cli.explore import SessionOpener
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL
+from attnscope.request.selection import ALL, parse_cut
+from attnscope.request.spans import SpanRequest
 from attnscope.run.session import inspect
 from attnscope.studies.explore.live import LiveSource
 from attnscope.studies.explore.saved import comparison_source, report_source
-from attnscope.views.walk.scene import STAGES
+from attnscope.views.walk.scene import STAGES, WALKED
 from tests.explore.proof import truth_of
 
 TEXT = "The bank by the river was not the bank that lent us money"
@@ -24,7 +25,7 @@ LONG = " ".join([TEXT, "and nobody noticed how slowly the stones moved in the co
 
 
 def inspected(text, **options):
-    return attnscope.inspect(text, layer="all", head="all", stages=STAGES, top=1000, **options).data
+    return attnscope.inspect(text, layer="all", head="all", stages=WALKED, top=1000, **options).data
 
 
 def live(text, masks=("own", "causal", "bidirectional"), **fields):
@@ -36,7 +37,9 @@ def live(text, masks=("own", "causal", "bidirectional"), **fields):
 
 @cache
 def _sample_truth(text):
-    return truth_of(inspected(text), inspected(text, mask="causal"), inspected(text, mask="bidirectional"))
+    masks = "own", "causal", "bidirectional"
+    without = lambda cuts, side: inspected(text, mask=masks[side], cut=cuts)  # noqa: E731
+    return truth_of(*(inspected(text, mask=mask) for mask in masks), without=without)
 
 
 def sample():
@@ -46,7 +49,7 @@ def sample():
 @cache
 def _report():
     report = inspected(TEXT)
-    saved = attnscope.inspect(TEXT, layer="all", head="all", stages=STAGES, top=5).data
+    saved = attnscope.inspect(TEXT, layer="all", head="all", stages=WALKED, top=5).data
     return saved, truth_of(report)
 
 
@@ -102,9 +105,13 @@ def _model(path):
     """Return what opens a model, and the truth of the text, for which it is loaded once."""
     texts = (TextInput(TEXT),)
     opener = SessionOpener(texts)
-    run = RunConfig(texts, model=path, layer=ALL, head=ALL, stages=STAGES, top=1000)
+    run = RunConfig(texts, model=path, layer=ALL, head=ALL, stages=WALKED, top=1000)
     with opener.open(texts, lambda *_: None) as session:
-        return opener, truth_of(inspect(run, session=session))
+
+        def without(cuts, _side):
+            return inspect(msgspec.structs.replace(run, cuts=tuple(map(parse_cut, cuts))), session=session)
+
+        return opener, truth_of(inspect(run, session=session), without=without)
 
 
 def _live_model(path):
@@ -128,8 +135,12 @@ def _encoder_decoder():
     folder = Path(tempfile.mkdtemp()) / "t5"
     architectures.save(folder, architectures.make("t5", {**architectures.ONE_PART, **architectures.TWO_PARTS}["t5"]))
     fields = {"model": str(folder), "engine": "transformers", "part": "cross"}
-    report = inspected("the dog runs", context="the small cat sleeps", **fields)
-    return fields, truth_of(report)
+    options = fields | {"context": "the small cat sleeps"}
+
+    def without(cuts, _side):
+        return inspected("the dog runs", cut=cuts, **options)
+
+    return fields, truth_of(inspected("the dog runs", **options), without=without)
 
 
 def encoder_decoder():
@@ -137,6 +148,28 @@ def encoder_decoder():
     texts = (TextInput("the dog runs", context="the small cat sleeps"),)
     run = RunConfig(texts, **fields)
     return LiveSource(run, SessionOpener(texts).open, ("own",)), truth
+
+
+SENTENCES = "The bank was closed. The unbelievable river rose. It lent us money."
+
+
+@cache
+def _spans_truth():
+    def without(cuts, side):
+        return inspected(SENTENCES, spans="sentences", cut=cuts, mask=("own", "causal")[side])
+
+    return truth_of(without((), 0), without((), 1), without=without)
+
+
+def spans():
+    """Return a live walk through sentences, each of which is a position."""
+    request = SpanRequest("sentences", written="sentences")
+    return live(SENTENCES, ("own", "causal"), model="riverbank", spans=request), _spans_truth()
+
+
+def saved_spans():
+    saved = attnscope.inspect(SENTENCES, layer="all", head="all", stages=STAGES, top=5, spans="sentences").data
+    return report_source(saved), _spans_truth()
 
 
 SUBJECTS = {
@@ -148,4 +181,6 @@ SUBJECTS = {
     "MiniLM": minilm,
     "SmolLM2": smollm2,
     "encoder-decoder": encoder_decoder,
+    "spans": spans,
+    "saved spans": saved_spans,
 }

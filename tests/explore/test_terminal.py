@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import unicodedata
 from contextlib import closing
@@ -47,6 +49,25 @@ def test_quitting_prints_the_command_below_the_old_screen(saved):
         said = terminal.written.rpartition(b"\x1b[?1049l")[2]
         assert b"attnscope run 'The bank by the river' --layer 1 --head 1 --query river" in said
         assert terminal.is_as_before()
+
+
+def test_saved_findings_are_opened_without_torch(saved, tmp_path):
+    (tmp_path / "texts.txt").write_text(f"{TEXT}\n")
+    dump, comparison = str(tmp_path / "dump.jsonl"), str(tmp_path / "comparison.json")
+    assert main(["batch", str(tmp_path / "texts.txt"), "-o", dump, "--quiet"]) == 0
+    assert main(["compare", TEXT, "-o", comparison, "--quiet"]) == 0
+    script = (
+        "import sys\n"
+        "from types import SimpleNamespace\n"
+        "from attnscope.cli.explore import saved_source\n"
+        "from attnscope.views.explore.app import ExploreApp\n"
+        "for path in sys.argv[1:]:\n"
+        "    app = ExploreApp(saved_source(SimpleNamespace(text=path, file=None, typed=())))\n"
+        "    app.state.settle()\n"
+        "    print(app.state.head is not None, 'torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, saved, dump, comparison]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True False\n" * 3
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -125,14 +146,17 @@ def test_a_model_in_python_is_walked_through(tmp_path):
     script.write_text(
         "import attnscope\n"
         "with attnscope.open_model() as model:\n"
-        f"    print('left at', model.explore({TEXT!r}, layer=3, head=1, query='bank'))\n"
+        f"    print('left at', model.explore({TEXT!r}, layer=3, head=1, query='bank', words=True, cut='L0H1'))\n"
     )
     with closing(PseudoTerminal(script=script)) as terminal:
-        terminal.wait_for(b"softmax of masked", 60)
+        terminal.wait_for(b"mean over", 60)
         terminal.read(0.5)
         terminal.press(b"q")
         assert terminal.end() == 0
-        assert b"left at attnscope run 'The bank by the river' --layer 3 --head 1 --query bank" in terminal.written
+        assert (
+            b"left at attnscope run 'The bank by the river' --cut L0H1 --words --layer 3 --head 1 --query bank"
+            in terminal.written
+        )
         assert terminal.is_as_before()
 
 

@@ -82,7 +82,9 @@ def test_command_repeats_the_place(source):
     assert said == f"attnscope run '{TEXT}' --layer 3 --head 1 --query river"
     assert query_word(scene, 1) == "1"  # `bank` occurs twice
     scene = replace(scene, command="attnscope run x")
-    assert command(scene, Spot(query=0), ["weights"]).endswith("--query 0 --stage weights")
+    assert command(scene, Spot(query=0), "output", ["L1H0"]).endswith(
+        " x --cut L1H0 --layer 0 --head 0 --query 0 --stage output"
+    )
 
 
 def test_sides_of_a_comparison_are_masks_and_differ_as_the_comparison_says():

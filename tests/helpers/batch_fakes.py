@@ -42,7 +42,12 @@ class Work:
     """Words are tokens; a text that says `bad` fails, one that says `spoils` fails with its whole group."""
 
     def __init__(self, pause=0.0):
-        self.pause, self.looked = pause, []
+        self.pause, self.looked, self.number = pause, [], 0
+
+    def at(self, number):
+        """The same in a worker process, which is forked."""
+        self.number = number
+        return self
 
     def prepare(self, item):
         if not item.text.text.strip():
@@ -104,14 +109,16 @@ def dump(
     with small, open_dump(target, force=force, files=files or FileSystem()) as (journal, sink):
         if journal.written.header is None:
             journal.start(encode(HEADER))
-        before, again = journal.written, journal.try_again(holds)
+        before = journal.written
+        if again := before.fitting(holds) or None:
+            journal.rewrite(before.header)
         if before.ended and not again:
             return None
         work = work or Work(pause)
         options = {"strict": strict, "on_progress": on_progress, "holds": holds, "before": before, "again": again}
         with open(source, "rb") as file:
             if workers:
-                runner = PoolRunner(work, sink, bounds, workers=workers, in_child=journal.release, **options)
+                runner = PoolRunner(work.at, sink, bounds, workers=workers, in_child=journal.release, **options)
             else:
                 runner = Runner(work, sink, bounds, **options)
             summary = runner.run(select_items(from_txt(file, "x.txt"), Settings(), bounds))

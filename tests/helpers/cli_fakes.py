@@ -71,7 +71,7 @@ def _warn(run, progress):
 def _sleep(run, progress):
     print("ready", file=sys.stderr, flush=True)
     time.sleep(30)
-    raise AssertionError("nobody interrupted")
+    raise AssertionError("no interrupt came")
 
 
 def _deaf(run, progress):
@@ -93,7 +93,7 @@ def _destructor(run, progress):
 
     Slow()
     time.sleep(30)
-    raise AssertionError("nobody interrupted")
+    raise AssertionError("no interrupt came")
 
 
 def _busy(run, progress):
@@ -111,7 +111,7 @@ def _busy(run, progress):
 
 
 def _full_pipe(run, progress):
-    """Nobody reads, and a little is still buffered."""
+    """Nothing is read, and a little is still buffered."""
     os.set_blocking(1, False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -159,13 +159,14 @@ KINDS = {
 def install(kind, asked=None):
     """Put a fake in the pipeline's place; `asked` collects the RunConfigs it gets."""
 
-    def inspect(run, progress=None):
+    def inspect(run, progress=None, session=None):
         if asked is not None:
             asked.append(run)
         return KINDS[kind](run, progress)
 
     module = types.ModuleType("attnscope.run.session")
     module.inspect = inspect
+    module.Session = lambda texts, progress: types.SimpleNamespace()
     sys.modules["attnscope.run.session"] = module
     over_layers = types.ModuleType("attnscope.studies.rollout.measure")
     over_layers.measure_flow = inspect

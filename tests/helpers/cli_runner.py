@@ -35,7 +35,7 @@ def environment(**changes):
 
 
 def default_signals():
-    """What a child of a shell begins with: whoever runs the tests may ignore them (nohup, a background job)."""
+    """What a child of a shell begins with: the user who runs the tests may ignore them (nohup, a background job)."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

@@ -17,7 +17,7 @@ _SIZES = {
     "num_key_value_heads": 2, "max_position_embeddings": 48, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 _WIDE = {"attention.key_length": 128, "attention.value_length": 128}
-# architecture to the class of transformers, what its config says besides, and what llama.cpp writes of that
+# architecture to the class of transformers, what its config says in addition, and what llama.cpp writes of that
 MODELS: dict[str, tuple[type[hf.PreTrainedModel], dict[str, Any], dict[str, Any]]] = {
     "llama": (
         hf.LlamaForCausalLM,
@@ -73,7 +73,7 @@ def write(
         kind: Type of the matrices; vectors are F32.
         more: Metadata to add, or to write instead; None leaves it out.
         tables: Tensors to add.
-        config: What the config of transformers says besides.
+        config: What the config of transformers says in addition.
     """
     cls, changes, said = MODELS[architecture]
     torch.manual_seed(sum(map(ord, architecture + kind)))

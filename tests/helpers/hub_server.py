@@ -16,7 +16,7 @@ def serve(repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()
 
     Args:
         repositories: Name to files.
-        gated: Names of those that nobody may read without a login.
+        gated: Names of those that may not be read without a login.
     """
     asked: list[str] = []
 

@@ -20,6 +20,7 @@ from attnscope.findings.check import CheckReport
 from attnscope.findings.compare import Comparison
 from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
+from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.heads import HeadSurvey, MeasuredHeads
 from attnscope.findings.needle import NeedleSurvey
 from attnscope.findings.run import Report
@@ -34,6 +35,7 @@ KINDS = {
     "explain": Explanation,
     "heads": HeadSurvey,
     "measured-heads": MeasuredHeads,
+    "compared-heads": HeadComparison,
     "needle": NeedleSurvey,
     "ablation": Ablation,
     "effects": EffectSurvey,

@@ -111,7 +111,7 @@ def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int
     """
     texts, heads, queries, keys = sizes
     expected = create_mask(function, texts, heads, queries, keys, device="cpu").numpy()  # (B, H, Q, K)
-    mask = FunctionMask(function, texts, heads)
+    mask = FunctionMask(function, texts, heads, queries, torch.device("cpu"))
     for _ in range(3):
         q0 = random.randrange(queries)
         block = TileBlock(q0, random.randint(q0 + 1, queries), 0, keys)

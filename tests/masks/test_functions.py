@@ -1,13 +1,16 @@
 """Masks and scores from Python functions, as FlexAttention calls them, in every function and both engines."""
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_mask
 
 import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.model import attention
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask
@@ -117,12 +120,72 @@ def test_a_function_is_called_tile_by_tile_and_never_with_the_whole_matrix() -> 
 
     q, k, v = torch.randn(3, 1, 2, 50, 8, generator=torch.Generator().manual_seed(3))
     outputs = []
-    for mask in (FunctionMask(banded, 1, 2), SlidingWindow(9)):
+    for mask in (FunctionMask(banded, 1, 2, 64, torch.device("cpu")), SlidingWindow(9)):
         recorder = MatrixRecorder(["weights"], range(2), range(50), range(50))
         attend(AttentionInputs(0, q, k, v, AttentionSpec(0.4, mask)), [recorder], tile_elements=100)
         outputs.append(recorder.compute()["weights"])
     assert torch.allclose(*outputs, atol=1e-6)
     assert len(calls) == 50, "one call for each tile of two rows of one head"
+
+
+def drawn_ranges(seed: int) -> tuple[FunctionMask, Any]:
+    """A mask of a long text with holes, and its truth table by FlexAttention, (B, H, Q, K)."""
+    random = Random(seed)
+    n, width, head = random.randint(520, 700), random.randint(1, 200), random.randrange(2)
+    documents = torch.tensor([random.randrange(4) for _ in range(n)]).sort().values
+    parts = [
+        lambda b, h, q, k: (q - k).abs() < width,
+        lambda b, h, q, k: documents[q] == documents[k],
+        lambda b, h, q, k: torch.where(h == head, q >= k, (q >= 300) & (k < 40)),
+        lambda b, h, q, k: (b == 1) | (q + k > n),
+    ]
+    first, second = random.sample(parts, 2)
+    function = lambda b, h, q, k: first(b, h, q, k) & second(b, h, q, k)  # noqa: E731
+    mask = FunctionMask(function, 2, 2, n, torch.device("cpu"))
+    return mask, create_mask(function, 2, 2, n, n, device="cpu").numpy()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranges_of_a_function_hold_what_it_allows(seed: int) -> None:
+    mask, allowed = drawn_ranges(seed)
+    n, random = allowed.shape[-1], Random(seed)
+    narrowest = n
+    for _ in range(20):
+        q0 = random.randrange(n)
+        q1 = random.randint(q0 + 1, min(n, q0 + 150))
+        seen, everywhere = allowed[:, :, q0:q1].any((0, 1, 2)), allowed[:, :, q0:q1].all((0, 1, 2))
+        k0, k1 = mask.key_range(q0, q1, n)
+        assert not seen[:k0].any()
+        assert not seen[k1:].any()
+        a, b = mask.all_visible_range(q0, q1, n)
+        assert everywhere[a:b].all()
+        narrowest = min(narrowest, k1 - k0)
+    assert narrowest < n, "no block is skipped"
+
+
+def test_blocks_without_an_allowed_key_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window over 2,000 tokens costs what the term of the same meaning costs, and gives the same."""
+    cells: list[int] = []
+    tile_blocks = attention.tile_blocks
+
+    def counted(*args: Any) -> Any:
+        for block in tile_blocks(*args):
+            cells.append((block.q1 - block.q0) * (block.k1 - block.k0))
+            yield block
+
+    monkeypatch.setattr(attention, "tile_blocks", counted)
+    n = 2000
+    q, k, v = torch.randn(3, 1, 1, n, 4, generator=torch.Generator().manual_seed(3))
+    totals, outputs = [], []
+    near = FunctionMask(lambda b, h, q, k: (q - k).abs() < 50, 1, 1, n, torch.device("cpu"))
+    for mask in (near, SlidingWindow(50)):
+        recorder = MatrixRecorder(["weights"], range(1), range(n), range(0, n, 40))
+        attend(AttentionInputs(0, q, k, v, AttentionSpec(0.5, mask)), [recorder])
+        totals.append(sum(cells))
+        outputs.append(recorder.compute()["weights"])
+        cells.clear()
+    assert totals[0] < 1.4 * totals[1] < 0.3 * n * n
+    assert torch.allclose(*outputs, atol=1e-5)
 
 
 @pytest.mark.parametrize(

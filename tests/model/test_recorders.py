@@ -64,7 +64,7 @@ def test_matrices_are_the_whole_tensors_indexed(case: Case, data: st.DataObject)
 
 @given(cases(), st.data())
 def test_stages_alone_say_the_same_as_stages_together(case: Case, data: st.DataObject) -> None:
-    """A recorder of raw scores makes tiles wider; nobody else's numbers may depend on that."""
+    """A recorder of raw scores makes tiles wider; no other recorder's numbers may depend on that."""
     _, n_heads, n_queries, n_keys = case.sizes
     stage = data.draw(st.sampled_from(CELLS))
     alone = MatrixRecorder([stage], range(n_heads), range(n_queries), range(n_keys))

@@ -5,6 +5,14 @@ import shutil
 
 import pytest
 
+from attnscope.cli import main
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import PAGE, WALKED
+from attnscope.run.session import inspect_every_head
+
+SHORT = "The bank by the river was steep , so they walked"
+LONG = " ".join(["the river ran past an old bank while committees argued about money and water"] * 8)
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -63,3 +71,15 @@ def open_page(chromium):
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Two pages and every number of the model: all heads exact, and all but one in summary."""
+    folder, found = tmp_path_factory.mktemp("pages"), {}
+    for name, text in (("short", SHORT), ("long", LONG)):
+        path = folder / f"{name}.html"
+        assert main(["run", text, "-o", str(path), "--quiet"]) == 0
+        run = RunConfig((TextInput(text),), model="riverbank", window=PAGE, stages=WALKED, predict=None)
+        found[name] = path, *inspect_every_head(run)
+    return found

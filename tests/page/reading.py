@@ -24,7 +24,8 @@ class PageData:
         return self.header["nodes"]
 
     def of_kind(self, kind):
-        return [node for node in self.nodes if node["k"] == kind]
+        """Nodes that a component draws; others are elements, which are lists."""
+        return [node for node in self.nodes if isinstance(node, dict) and node["k"] == kind]
 
     def raw(self, reference):
         entry = self.header["arrays"][reference["@"]]

@@ -10,26 +10,21 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import attnscope
 from attnscope.cli import main
-from attnscope.findings.row_statistics import STATISTICS
-from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import PAGE, WALKED
-from attnscope.run.session import inspect_every_head
 from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
-from attnscope.views.spans import token_span
 from attnscope.views.spelling import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers
 from attnscope.views.walk.scene import Variant
 from tests.helpers.sample_reports import HOSTILE, report, text_report, tokens
+from tests.page.cells import check_cells
+from tests.page.reading import read_page
 from tests.page.test_page import COMMANDS, TEXT
-from tests.page.walking import number, read_places
+from tests.page.walking import number, read_places, shows
 
 WEB = Path(__file__).parent.parent.parent / "web"
-SHORT = "The bank by the river was steep , so they walked"
-LONG = " ".join(["the river ran past an old bank while committees argued about money and water"] * 8)
 CASES = 100  # of each page: 200 in all
-DECIMALS = {"weight": 3, "distance": 1}
 MORE_HOSTILE = [
     *("</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)", "&lt;b&gt;", "${alert(1)}", "]]>", "<!--"),
     *("'\"><svg onload=alert(1)>", "\u2066x\u2069", "🏳️‍🌈", "a" * 300, "__proto__", "constructor", "%00", "\ufeff"),
@@ -37,72 +32,11 @@ MORE_HOSTILE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """Two pages and every number of the model: all heads exact, and all but one in summary."""
-    folder, found = tmp_path_factory.mktemp("pages"), {}
-    for name, text in (("short", SHORT), ("long", LONG)):
-        path = folder / f"{name}.html"
-        assert main(["run", text, "-o", str(path), "--quiet"]) == 0
-        run = RunConfig((TextInput(text),), model="riverbank", window=PAGE, stages=WALKED, predict=None)
-        found[name] = path, *inspect_every_head(run)
-    return found
-
-
-def heads_of(report, summary):
-    """Every head, and those that the page was asked for."""
-    named = {(head.layer, head.head): head for head in report.texts[0].heads}
-    return {(head.layer, head.head): head for head in summary.texts[0].heads}, named
-
-
-def drawn(report, summary, seed):
-    """Random cells, half of them of the head that the page was asked for: the head in summary, and as it was asked."""
-    draw, (heads, named) = random.Random(seed), heads_of(report, summary)
-    size = len(report.texts[0].queries)
-    for n in range(CASES):
-        place = draw.choice(sorted(named if n % 2 else heads))
-        stage = draw.choice(["scores", "scaled", "masked", "weights"])
-        yield heads[place], named.get(place, heads[place]), draw.randrange(size), draw.randrange(size), stage
-
-
 @pytest.mark.parametrize("name", ["short", "long"])
 def test_numbers_of_random_cells_are_those_of_the_report(open_page, pages, name):
-    path, report, summary = pages[name]
-    text = report.texts[0]
-    names = [spell_token(token_span(text.tokens, n).text, ascii=False) for n in range(len(text.tokens))]
-    cases = list(drawn(report, summary, 7))
-    addresses = [f"#head=L{h.layer}H{h.head}&query={q}&key={k}&stage={s}" for h, _, q, k, s in cases]
-    watched = open_page(path)
-    shown = read_places(watched.page, addresses)
-    for (head, named, query, key, stage), seen in zip(cases, shown, strict=True):
-        where = f"{name} L{head.layer}H{head.head} {query} {key} {stage}"
-        matrix = named.stages.get(stage)
-        exact = matrix is not None
-        assert seen["head"] == f"L{head.layer}H{head.head}", where
-        assert (seen["badge"] == "exact float32") == exact, where
-        if exact:
-            assert seen["cell"].startswith(f"{query} {names[query]} → {key} {names[key]}: "), where
-            assert np.float32(number(seen["cell"].rsplit(": ")[-1])) == matrix[query, key], where
-        weights = head.top.weight[query]
-        assert len(seen["sources"]) == len(weights), where
-        for rank, row in enumerate(seen["sources"]):
-            source = int(head.top.keys[query, rank])
-            if exact:  # of equal rounded weights, the order is that of the exact ones
-                assert row["source"] == f"{source} {names[source]}", where
-            for measure, (written, digits) in row["measures"].items():
-                value = float(getattr(head.top, measure)[query, rank])
-                if exact:
-                    assert np.float32(number(digits)) == np.float32(value), where
-                if measure == "weight":
-                    assert number(written) == pytest.approx(value, abs=0.5001e-3), where
-        listed = weights.astype(np.float64) if exact else np.round(weights.astype(np.float64), 3)
-        assert number(seen["rest"]) == pytest.approx(max(0.0, 1 - listed.sum()), abs=0.501e-3), where
-        for statistic, (written, digits) in seen["statistics"].items():
-            value = float(getattr(named.rows, statistic)[query])
-            assert number(written) == pytest.approx(value, abs=0.501 * 10.0 ** -DECIMALS.get(statistic, 2)), where
-            if exact:
-                assert np.float32(number(digits)) == np.float32(value), where
-        assert {"entropy", "first", "self", "other", "distance"} <= set(seen["statistics"]) <= set(STATISTICS), where
+    path, *findings = pages[name]
+    page = open_page(path).page
+    check_cells(lambda addresses: read_places(page, addresses), findings, seed=7, count=CASES)
 
 
 def test_every_cell_of_every_stage_is_exact(open_page, pages):
@@ -112,7 +46,7 @@ def test_every_cell_of_every_stage_is_exact(open_page, pages):
     for stage, matrix in head.stages.items():
         watched.page.evaluate(f"location.hash = '#head=L{head.layer}H{head.head}&query=0&stage={stage}'")
         watched.page.get_by_role("button", name="copy", exact=True).click()
-        watched.page.get_by_role("button", name="matrix as CSV").click()
+        watched.page.get_by_role("button", name="the matrix (CSV)").click()
         copied = watched.page.evaluate("window.copied.at(-1)")
         rows = list(csv.reader(io.StringIO(copied)))
         found = np.array([[float(cell) for cell in row[1:]] for row in rows[1:]], dtype=np.float32)
@@ -157,68 +91,54 @@ def test_hostile_tokens_are_text(open_page, tmp_path):
     assert names == [spell_token(one, ascii=False) for one in hostile]
 
 
-def test_keys_alone_reach_everything(open_page, pages):
-    path, report, _ = pages["short"]
-    text = report.texts[0]
-    watched = open_page(path, "#head=L0H0&query=0&key=0&stage=scores")
-    page, press = watched.page, watched.page.keyboard.press
-
-    def place():
-        return dict(part.split("=") for part in page.evaluate("location.hash")[1:].split("&"))
-
-    for keys, expected in (
-        ("]", {"head": "L0H1"}),
-        ("}", {"head": "L1H1"}),
-        ("j", {"query": "1"}),
-        ("ArrowRight", {"key": "1"}),
-        ("s", {"stage": "scaled"}),
-        ("S", {"stage": "scores"}),
-        ("G", {"query": str(len(text.tokens) - 1)}),
-        ("v", {"show": "entropy"}),
-        ("c", {"pin": "L1H1%2C0"}),
-        ("[", {"head": "L1H0"}),
-    ):
-        press(keys)
-        page.wait_for_timeout(150)
-        assert place() | expected == place(), keys
-    press("Space")  # the strongest source of the row
-    page.wait_for_timeout(150)
-    assert "key" not in place()
-    press("1")
-    assert page.evaluate("document.activeElement.id") == "panel-heads"
-    press("ArrowDown")
-    page.wait_for_timeout(150)
-    assert place()["head"] == "L2H0"
-    press("Enter")
-    assert page.evaluate("document.activeElement.id") == "panel-matrix"
-    press("/")
-    page.keyboard.type("river")
-    press("Enter")
-    page.wait_for_timeout(150)
-    assert place()["query"] == "4"
-    press("?")
-    page.wait_for_selector("dialog[open]", timeout=5000)
-    press("Escape")
-    page.wait_for_timeout(150)
-    assert page.locator("dialog").count() == 0
-    reached = set()
-    for _ in range(60):
-        press("Tab")
-        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"panel-heads", "panel-matrix", "panel-text", "copy", "keys", "weights", "lines"} <= reached
-    assert watched.messages == []
+KINDS = {
+    **COMMANDS,
+    "spans": ["run", "It rained. She went home.", "--spans", "sentences"],
+    "rollout": ["run", TEXT, "--measure", "rollout"],
+    "predictions": ["run", "The bank by the [MASK] was steep"],
+}
+OPENED = ("", "r", "e", ":")  # keys after which a page is examined again: roles, and dialogs
 
 
-def test_no_accessibility_violations(open_page, pages):
+def test_no_accessibility_violations(open_page, pages, tmp_path):
     axe = WEB / "node_modules" / "axe-core" / "axe.min.js"
     if not axe.is_file():
         pytest.skip("axe-core is not installed (npm ci --prefix web)")
-    for name in ("short", "long"):
-        for theme in ("light", "dark"):
-            page = open_page(pages[name][0], theme=theme).page
-            page.evaluate(axe.read_text(encoding="utf-8"))
-            found = page.evaluate("axe.run().then((result) => result.violations)")
-            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+    examined = [("long", pages["long"][0], theme, ("",)) for theme in ("light", "dark")]
+    for n, (name, command) in enumerate(KINDS.items()):
+        path = tmp_path / f"{name}.html"
+        assert main([*command, "-o", str(path), "--quiet"]) == 0
+        both = name == "predictions"  # all pages have one style: the others take turns
+        for theme in ("light", "dark") if both else (("light", "dark")[n % 2],):
+            examined.append((name, path, theme, OPENED if both else ("",)))
+    for name, path, theme, keys in examined:
+        page = open_page(path, theme=theme).page
+        page.evaluate(axe.read_text(encoding="utf-8"))
+        for key in keys:
+            if key:
+                page.keyboard.press(key)
+                page.wait_for_timeout(50)
+            found = page.evaluate("axe.run({resultTypes: ['violations']}).then((result) => result.violations)")
+            problems = [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+            assert problems == [], f"{name}, {theme}, {key}"
+            page.keyboard.press("Escape")
+
+
+def test_a_notebook_shows_a_page_that_works(open_page, tmp_path):
+    results = [attnscope.inspect(TEXT, layer=2, head=0), attnscope.compare(TEXT), attnscope.heads(draws=2)]
+    path = tmp_path / "notebook.html"
+    frames = "".join(result._repr_html_() for result in results)
+    path.write_text(f"<!doctype html><html lang=en data-ready><title>notebook</title>{frames}", encoding="utf-8")
+    watched = open_page(path)
+    inner = watched.page.frames[1:]
+    assert len(inner) == 3
+    for frame in inner:
+        frame.wait_for_selector("html[data-ready]", timeout=20_000)
+    seen = inner[0].evaluate("document.querySelector('.matrix-panel p.cell').textContent")
+    query, key = (int(part.split()[0]) for part in seen.partition(": ")[0].split(" → "))
+    assert np.float32(number(seen.rsplit(": ")[-1])) == results[0].weights[0, 0, query, key]
+    assert watched.messages == []
+    assert [one for one in watched.requests if not one.startswith(("file:", "about:"))] == []
 
 
 def test_a_link_leads_to_the_same_cell(open_page, pages):
@@ -233,9 +153,9 @@ def test_a_link_leads_to_the_same_cell(open_page, pages):
 
 def test_a_figure_is_saved_as_svg(open_page, pages, tmp_path):
     page = open_page(pages["short"][0]).page
-    page.get_by_role("button", name="copy", exact=True).click()
+    page.keyboard.press("w")
     with page.expect_download() as waiting:
-        page.get_by_role("button", name="save the matrix as a figure (SVG)").click()
+        page.get_by_role("button", name="the matrix as a figure (SVG)").click()
     saved = tmp_path / "figure.svg"
     waiting.value.save_as(saved)
     svg = saved.read_text(encoding="utf-8")
@@ -270,3 +190,56 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
         first, second, difference = (number(cell.rsplit(": ")[-1]) for cell in cells)
         assert difference == pytest.approx(change["difference"][query][key], abs=2e-7)
         assert second - first == pytest.approx(difference, abs=2e-7)
+
+
+def test_a_row_is_explained_step_by_step(open_page, pages):
+    path, _, summary = pages["short"]
+    head = next(head for head in summary.texts[0].heads if (head.layer, head.head) == (3, 0))
+    page = open_page(path, "#head=L3H0&query=4&stage=weights").page
+    page.keyboard.press("e")
+    assert shows(page, "document.querySelectorAll('dialog tbody tr').length", len(summary.texts[0].tokens))
+    cells = "(row) => [...row.cells].slice(1).map((cell) => cell.textContent)"
+    rows = page.evaluate(f"[...document.querySelectorAll('dialog tbody tr')].map({cells})")
+    masked = head.stages["masked"][4].astype(np.float64)
+    powers = np.exp(masked - masked.max())
+    columns = [head.stages["scores"][4], head.stages["scaled"][4], masked, powers, powers / powers.sum()]
+    for n, row in enumerate(rows):
+        for cell, column in zip(row, columns, strict=True):
+            assert number(cell) == pytest.approx(column[n], abs=0.6e-4), (n, row)
+    total = page.evaluate("document.querySelector('[data-sum]').textContent")
+    assert number(total) == pytest.approx(powers.sum(), rel=1e-4)
+
+
+def test_a_saved_page_is_the_page(open_page, pages, tmp_path):
+    path, saved = pages["short"][0], tmp_path / "saved.html"
+    page = open_page(path).page
+    page.keyboard.press("w")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="this page").click()
+    waiting.value.save_as(saved)
+    assert read_page(saved).header == read_page(path).header
+    places = ["#head=L2H0&query=1&key=4&stage=weights"]
+    assert read_places(open_page(saved).page, places) == read_places(page, places)
+
+
+def test_a_printed_page_is_light_and_has_no_controls(open_page, pages):
+    page = open_page(pages["short"][0], theme="dark").page
+    page.emulate_media(media="print")
+    hidden = "getComputedStyle(document.querySelector('.controls')).display"
+    assert page.evaluate(hidden) == "none"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_a_row_that_is_not_listed_names_the_nearest_that_is(open_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnscope.run.summary_plan._ROWS", 16 * 30)  # so that of 120 rows, every fourth is listed
+    path = tmp_path / "page.html"
+    assert main(["run", "the river ran past the bank " * 20, "-o", str(path), "--quiet"]) == 0
+    (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
+    rows = next(group["rows"] for group in scene["groups"] if [3, 3] in group["units"])
+    query = next(row for row in range(50, 60) if row not in rows and row - 1 not in rows)
+    page = open_page(path, f"#head=L3H3&query={query}").page
+    page.locator(".row-panel p.dim button").click()
+    assert shows(page, "document.querySelectorAll('.row-panel tbody tr').length > 0", True)
+    shown = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')"))
+    assert shown in rows
+    assert abs(shown - query) == min(abs(row - query) for row in rows)

@@ -50,7 +50,7 @@ def test_numbers_of_heads_are_exact(tmp_path):
     for name in ("page.html", "exact.json"):
         assert main([*COMMANDS["heads"], "-o", str(tmp_path / name), "--quiet"]) == 0
     page, exact = read_page(tmp_path / "page.html"), json.loads((tmp_path / "exact.json").read_text())
-    (node,) = page.of_kind("heads")
+    (node,) = page.of_kind("panels")
     np.testing.assert_array_equal(page.numbers(node["panels"][0]["matrix"]), np.array(exact["values"], np.float32))
 
 
@@ -104,8 +104,8 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     path = tmp_path / "page.html"
     assert main(["run", "It rained. She went home.", "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
     page = read_page(path)
-    kinds = [node["k"] for node in page.nodes]
-    assert "matrices" in kinds[: kinds.index("walk")]
+    kinds = [node["k"] for node in page.nodes if isinstance(node, dict)]
+    assert "panels" in kinds[: kinds.index("walk")]
     (scene,) = page.of_kind("walk")[0]["scenes"]
     assert [unit["name"] for unit in scene["units"]] == [f"L{n}H{m}" for n in range(4) for m in range(4)]
 
@@ -115,3 +115,37 @@ def test_a_page_can_be_replaced(tmp_path):
     assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0
     assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 1
     assert main(["run", TEXT, "-o", str(path), "--quiet", "--force"]) == 0
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
+    text = "The bank by the river was steep , so they walked along the river to the bank"
+    path, exact = tmp_path / "page.html", tmp_path / "exact.npz"
+    assert main([command, text, "-o", str(path), "--quiet"]) == 0
+    every = ["--layer", "all", "--head", "all", "--stage", "weights"]
+    assert main(["run", text, "-o", str(exact), "--quiet", *every]) == 0
+    page = read_page(path)
+    scene = page.of_kind("walk")[0]["scenes"][-1]  # of a comparison: the side that is bidirectional
+    roles = scene["roles"]
+    weights = np.load(exact)["weights"].astype(np.float64)  # (layers, heads, queries, keys)
+    count = weights.shape[-1]
+    rows = np.arange(2, count)  # words from the third token on; this text has no special tokens
+    expected = {
+        "previous": weights[:, :, rows, rows - 1].mean(-1),
+        "self": weights[:, :, rows, rows].mean(-1),
+        "next": weights[:, :, rows[:-1], rows[:-1] + 1].sum(-1) / len(rows),
+        "first": weights[:, :, rows, 0].mean(-1),
+        "uniform": np.minimum(weights[:, :, rows], 1 / count).sum(-1).mean(-1),
+    }
+    names = [roles["names"][n] if n >= 0 else None for n in page.raw(roles["main"]).ravel()]
+    strength = page.numbers(roles["strength"]).ravel()
+    seen = [(n, name) for n, name in enumerate(names) if name in expected]
+    assert len({name for _, name in seen}) >= 2
+    for n, name in seen:
+        assert strength[n] == pytest.approx(expected[name].ravel()[n], abs=1e-5)
+        assert strength[n] >= {"uniform": 0.6}.get(name, 0.4)
+    for n, name in enumerate(names):  # of the clearest roles, the largest is the main one
+        largest = max(expected, key=lambda role, n=n: expected[role].ravel()[n] if role != "uniform" else 0.0)
+        if expected[largest].ravel()[n] >= 0.4 and largest != "first":
+            assert name == largest
+    assert roles["measured"].startswith(f"Measured on {len(rows)} words of this text.")

@@ -39,3 +39,12 @@ def read_places(page, places):
 def number(text):
     """A number as a page writes it."""
     return float(text.replace("\N{MINUS SIGN}", "-"))
+
+
+def shows(page, expression, value, seconds=4.0):
+    """Tell whether an expression takes a value within some seconds; the page's policy forbids it to poll by itself."""
+    for _ in range(int(seconds / 0.025)):
+        if page.evaluate(expression) == value:
+            return True
+        page.wait_for_timeout(25)
+    return False

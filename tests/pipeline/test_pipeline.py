@@ -8,8 +8,9 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.model_config import ModelConfig
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.findings.run import STAGES
 from attnscope.model import attention, hooks
 from attnscope.request.run_config import TextInput

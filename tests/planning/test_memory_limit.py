@@ -8,8 +8,9 @@ import torch
 from attnscope.base.errors import MemoryExceeded
 from attnscope.base.system.memory import resident_memory
 from attnscope.batch import dump
-from attnscope.batch.dump import DumpConfig, write_dump
+from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
+from attnscope.batch.loading import DumpConfig
 from attnscope.cli import main
 from attnscope.model.recorders import RowRecorder
 from attnscope.request.memory import MemoryLimit
@@ -25,7 +26,7 @@ MODEL = {"config": "bidirectional"}
 
 @pytest.fixture
 def hoard(monkeypatch):
-    """What recorders of rows keep of every tile besides, which no estimate knows."""
+    """What recorders of rows keep of every tile in addition, which no estimate knows."""
     held, see = [], RowRecorder.update
 
     def see_and_keep(self, tile):

@@ -1,9 +1,29 @@
 """What a command line asks for, as data, and what it means for a text: nothing of attnscope parses it here."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+
+class Words(list[str]):
+    """Words of a text, whose spans are tokens by name.
+
+    Args:
+        words: The words.
+        spans: Positions of each span's tokens, by its name.
+    """
+
+    def __init__(self, words: Iterable[str], spans: Mapping[str, list[int]]) -> None:
+        super().__init__(words)
+        self.spans = spans
+
+    def of_span(self, typed: str) -> list[int]:
+        """The tokens of the span of this name, in any case if only one has it; none without such a span."""
+        alike = [name for name in self.spans if name.casefold() == typed.casefold()]
+        name = typed if typed in self.spans else alike[0] if len(alike) == 1 else None
+        return [] if name is None else self.spans[name]
 
 
 @dataclass(frozen=True)
@@ -17,6 +37,7 @@ class Call:
         file: The texts come from a file, written here; None for TEXT.
         layer: As typed, as are head, query, key, stage and mask; None where nothing is typed.
         hide: Tokens that no query may see, as typed.
+        spans: How the text is divided, as typed; or the ranges of a text in a dump.
         engine: `native` or `transformers`.
         grown: Tokens that a model adds to the text, by id.
     """
@@ -34,6 +55,7 @@ class Call:
     mask: str | None = None
     what_if: str | None = None
     hide: str | None = None
+    spans: Any = None
     top: int | None = None
     by: str | None = None
     no_special: bool = False
@@ -57,6 +79,7 @@ class Call:
             "mask",
             "what_if",
             "hide",
+            "spans",
             "top",
             "by",
             "pool",
@@ -100,6 +123,9 @@ def places(typed: str, words: Sequence[str]) -> list[int]:
             found |= set(every[int(first) if first else None : int(end) if end else None])
         elif part.lstrip("-").isdigit():
             found.add(int(part) % len(words))
+        elif isinstance(words, Words) and words.of_span(part):
+            found |= set(words.of_span(part))
         else:
-            found |= {i for i, word in enumerate(words) if word.casefold() == part.casefold()}
+            exact = {i for i, word in enumerate(words) if word == part}
+            found |= exact or {i for i, word in enumerate(words) if word.casefold() == part.casefold()}
     return sorted(found)

@@ -60,7 +60,7 @@ class Comparing:
 def call(models: Models, seed: int, number: int) -> Comparing:
     """Draw one call."""
     random = Random(f"compare {seed}:{number}")
-    base = replace(draw.call(models, seed, 500_000 + number), more=_KEPT)
+    base = replace(draw.call(models, seed, 500_000 + number, divided=False), more=_KEPT)
     if base.stage == "none":
         base = replace(base, stage="weights")  # what `compare` keeps then: without them it could compare nothing
     tolerance = (random.choice((0.0, 1e-6, 0.05, 1e9)), random.choice((0.0, 1e-3))) if random.random() < 0.3 else None

@@ -6,18 +6,21 @@ The reference cuts inside its own attention: heads give 0 or a mean, edges lose 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from random import Random
 
 import numpy as np
 
+from attnscope.studies.heads.texts import TEXTS
 from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax, rank_correlation
-from tests.referee import draw, masks, runner, verify
+from tests.referee import draw, masks, runner, spanning, verify
 from tests.referee.call import Call, places
-from tests.referee.expected import ROUNDINGS, Number, U
+from tests.referee.expected import ROUNDINGS, Number, U, mean
 from tests.referee.models import MINILM, Model, Models
 from tests.referee.predicting import SHOWN, logit_slack, predicted_places, predicts, spelling, through
-from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, softmax
-from tests.referee.verify import Json, Mismatch, Text, close, same
+from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, run_through, softmax
+from tests.referee.verify import Json, Mismatch, Text, close, same, tokenizer_of
 
 _SHOWN = ("--format", "json", "--quiet", "--max-memory", "4G")
 
@@ -65,6 +68,10 @@ class Cutting:
         mean: Heads give their mean, not 0.
         reference: The text over which it is taken.
         at: Where predictions are compared, as typed.
+        other: The text that is patched from.
+        draws: Draws from other texts, and their seed; None for none.
+        pool: The file of these texts; None for built-in ones.
+        targets: Tokens whose logits are compared.
     """
 
     call: Call
@@ -73,6 +80,10 @@ class Cutting:
     mean: bool = False
     reference: str | None = None
     at: str | None = None
+    other: str | None = None
+    draws: tuple[int, int] | None = None
+    pool: Path | None = None
+    targets: tuple[str, ...] = ()
 
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
@@ -81,6 +92,11 @@ class Cutting:
         words += [] if self.each is None else ["--each", self.each]
         words += ["--with", "mean"] if self.mean else []
         words += [] if self.reference is None else ["--reference", self.reference]
+        words += [] if self.other is None else ["--from", self.other]
+        if self.draws is not None:
+            words += ["--with", "resample", "--draws", str(self.draws[0]), "--seed", str(self.draws[1])]
+        words += [] if self.pool is None else ["--from-file", str(self.pool)]
+        words += [word for target in self.targets for word in ("--target", target)]
         return words + ([] if self.at is None else ["--at", self.at])
 
     def command(self) -> str:
@@ -90,8 +106,31 @@ class Cutting:
 
 def call(models: Models, seed: int, number: int) -> Cutting:
     """Draw one call."""
+    made = _plain_call(models, seed, number)
+    random, model = Random(f"patch {seed}:{number}"), models[made.call.model]
+    if predicts(model.name) == "next" or (predicts(model.name) and made.at is not None):
+        targets = random.sample(model.words, random.choice((0, 1, 1, 2)))
+        made = replace(made, targets=tuple(targets))
+    form = random.choice((None, None, "patch", "resample"))
+    if form is None or made.mean:
+        return made
+    text, pair = made.call.texts[0], made.call.pair
+    if form == "resample":
+        pool = None
+        if random.random() < 0.7:
+            lines = [" ".join(random.choices(model.words, k=random.choice((9, 15)))) for _ in range(2)]
+            pool = models.place / f"pool-{seed}-{number}.txt"
+            pool.write_text("".join(line + "\n" for line in lines))
+        return replace(made, draws=(random.choice((1, 2, 3)), random.randrange(9)), pool=pool)
+    other = " ".join(word if random.random() < 0.4 else random.choice(model.words) for word in text.split())
+    fits = draw.count_tokens(model, other, pair) == draw.count_tokens(model, text, pair)
+    return replace(made, other=other) if fits else made
+
+
+def _plain_call(models: Models, seed: int, number: int) -> Cutting:
+    """Draw a call that takes nothing from other texts."""
     random = Random(f"ablate {seed}:{number}")
-    base = draw.call(models, seed, 1_100_000 + number)
+    base = draw.call(models, seed, 1_100_000 + number, divided=False)
     text, few = " ".join(base.texts[0].split()[:9]), {"stage": None, "top": None, "by": None, "pool": None}
     base = replace(base, texts=(text,), file=None, what_if=None, no_special=False, more=_SHOWN, **few)
     if base.pair is not None:
@@ -150,10 +189,13 @@ class _Blend:
         cuts: The cuts.
         renormalised: Edges lose their score, and else their weight.
         means: What heads give instead of 0, (layers, H, Ev); None for 0.
+        other: A text that heads and edges are taken from; None for none.
     """
 
-    def __init__(self, cuts: Sequence[Resolved], renormalised: bool, means: list[Array] | None) -> None:
-        self.cuts, self.renormalised, self.means = cuts, renormalised, means
+    def __init__(
+        self, cuts: Sequence[Resolved], renormalised: bool, means: list[Array] | None, other: Pass | None = None
+    ) -> None:
+        self.cuts, self.renormalised, self.means, self.other = cuts, renormalised, means, other
 
     def __call__(self, number: int, layer: Layer, used: Allowed, weights: Array) -> Array:
         gone = np.zeros(weights.shape, dtype=bool)
@@ -164,10 +206,16 @@ class _Blend:
         if self.renormalised:
             weights, _ = softmax(np.where(used & ~gone, raw_and_scaled(layer)[1], -np.inf), layer.sinks)
         given = np.where(gone, 0.0, weights) @ layer.v
+        if self.other is not None:
+            values = self.other.layers[number].v
+            given = given + np.where(gone, self.other.weights[number], 0.0) @ values
+            whole = self.other.weights[number] @ values
         for cut in self.cuts:
             for n, h in cut.heads if cut.queries is None else ():
                 if n == number:
                     given[h] = 0.0 if self.means is None else self.means[n][h]
+                    if self.other is not None:
+                        given[h] = whole[h]
         return given
 
 
@@ -195,7 +243,7 @@ def check_heads(
         Mismatch: Something is not so.
     """
     model, text = of
-    kind = predicts(model.name, call.engine)
+    kind = predicts(model.name)
     same("positions", positions, [] if kind is None else predicted_places(model, text)[1])
     at = None if kind is None else positions
     uncut = through(model, text, text.mask)
@@ -208,6 +256,40 @@ def check_heads(
         same(f"has {name}", found.get(name) is not None, number is not None)
         if number is not None:
             close(name, found[name], number)
+
+
+def check_spans(found: Json, record: Json, units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]) -> None:
+    """Verify what a dump keeps of one text whose last span, or whose query, is cut off from each span.
+
+    Raises:
+        Mismatch: Something is not so.
+    """
+    (model, text), division = of, of[1].division
+    assert division is not None
+    kind = predicts(model.name)
+    positions = [] if kind is None else predicted_places(model, text)[1]
+    same("span_positions", record.get("span_positions", []), positions)
+    rows = positions or division.tokens(spanning.reading(division, ()))
+    rows = rows if call.query is None else record["queries"]
+    same("span_rows", record["span_rows"], rows)
+    at = None if kind is None else positions
+    uncut = through(model, text, text.mask)
+    before, count = _compared(uncut, at), len(division.names)
+    keys = [[k for k in division.tokens(n) if kind != "next" or k <= max(rows)] for n in range(count)]
+    numbers = [n for n in range(count) if keys[n]]
+    cuts = [Resolved(units, rows, keys[n]) for n in numbers]
+    after = [_compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts]
+    kl, hidden = _effects_of(before, after, positions or list(range(text.n)))
+    weights = [_weight(text, uncut, cut) for cut in cuts]
+    weight = Number(*(np.array([getattr(one, name) for one in weights]) for name in _FIELDS))
+    same("has loss", found.get("loss") is not None, False)
+    for name, number in (("hidden", hidden), ("weight", weight), ("kl", kl)):
+        there = found.get(name) is not None and not np.isnan(verify.numbers(found[name])).all()
+        same(f"has {name}", there, number is not None)
+        if number is not None:
+            every = Number(np.full(count, np.nan), np.zeros(count))
+            every.value[numbers], every.slack[numbers] = number.value, number.slack
+            close(f"span {name}", found[name], every)
 
 
 def check(made: Cutting, models: Models) -> None:
@@ -227,7 +309,7 @@ def check(made: Cutting, models: Models) -> None:
     same("text", (found["text"], found["pair"]), (made.call.texts[0], made.call.pair))
     same("mask.hidden", found["mask"]["hidden"], made.call.hide)
     same("token ids", [token["id"] for token in found["tokens"]], list(text.encoding.ids))
-    kind = predicts(model.name, made.call.engine)
+    kind = predicts(model.name)
     positions = [] if kind is None else predicted_places(model, text)[1]
     positions = positions if made.at is None else places(made.at, text.words)
     uncut = through(model, text, text.mask)
@@ -242,21 +324,34 @@ def check(made: Cutting, models: Models) -> None:
         means = [_means(layer, w) for layer, w in zip(whole.layers, whole.weights, strict=True)]
     at = None if kind is None else positions
 
-    def cut(cuts: Sequence[Resolved], renormalised: bool) -> _Compared:
-        return _compared(through(model, text, text.mask, _Blend(cuts, renormalised, means)), at)
+    others = _others(found, made, model, text)
+
+    def cut(cuts: Sequence[Resolved], renormalised: bool) -> list[_Compared]:
+        blends = [_Blend(cuts, renormalised, means, other) for other in others]
+        return [_compared(through(model, text, text.mask, blend), at) for blend in blends]
 
     before = _compared(uncut, at)
+    ids = [tokenizer_of(model.path).token_to_id(target) for target in made.targets]
+    same("targets", [target["id"] for target in found["targets"]], ids)
+    for target in found["targets"] if before.logits is not None else ():
+        close("logit", target["logit"], _logit(before, [target["id"]]))
+        if made.other is not None:
+            close("other logit", target["other"], _logit(_compared(_given(others[0]), at), [target["id"]]))
     if made.each is None:
         _cuts(found, made, text, uncut)
         cuts = [_resolved(one, text) for one in made.cuts]
         edges = any(one.query is not None for one in made.cuts)
         ways = {"renormalised": True, "unnormalised": False} if edges else {"mean" if made.mean else "zero": True}
+        ways = {_other_way(made): False} if others[0] is not None else ways
         same("effects", [effect["how"] for effect in found["effects"]], list(ways))
         close("norms", found["norms"], _norms(before.hidden))
         after = [cut(cuts, way) for way in ways.values()]
         shown = {number for effect in found["effects"] for p in effect["predictions"] for number in _ids(p)}
         for effect, one in zip(found["effects"], after, strict=True):
             _effect(effect, before, one, positions)
+            same("has target", effect["target"] is not None, bool(ids))
+            if ids:
+                close("target", effect["target"], mean([_moved(before, each, ids) for each in one]))
             for prediction in effect["predictions"]:
                 spelling("tokens", prediction["tokens"], model)
         _listed(found["effects"], before, after)
@@ -265,17 +360,77 @@ def check(made: Cutting, models: Models) -> None:
     same("positions", found["positions"], positions)
     units = _units(found, made, text, uncut)
     rows = positions or list(range(text.n))
+    if others[0] is not None:
+        same("effects", [effect["how"] for effect in found["effects"]], [_other_way(made)])
     for effect in found["effects"]:
-        after = [cut([unit], effect["how"] != "unnormalised") for unit in units]
-        kl, hidden = _effects_of(before, after, rows)
+        every = [cut([unit], effect["how"] in ("renormalised", "zero", "mean")) for unit in units]
+        kls, moved = zip(*(_effects_of(before, list(after), rows) for after in zip(*every, strict=True)), strict=True)
+        kl, hidden = None if before.logs is None else mean(kls), mean(moved)
+        same("has target", effect["target"] is not None, bool(ids))
+        target = [mean([_moved(before, one, ids) for one in after]) for after in every] if ids else []
+        if target:
+            close("target", effect["target"], Number(*(np.array([getattr(t, n) for t in target]) for n in _FIELDS)))
         same("has kl", effect["kl"] is not None, kl is not None)
         close("hidden", effect["hidden"], hidden)
         if kl is not None:
             close("kl", effect["kl"], kl)
         ranked = verify.numbers(effect["hidden"] if kl is None else effect["kl"])
+        ranked = np.abs(verify.numbers(effect["target"])) if ids else ranked
         expected = rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
         ours = np.nan if effect["correlation"] is None else effect["correlation"]
         close("correlation", ours, Number(np.array(expected), np.array(1e-6)))
+
+
+def _other_way(made: Cutting) -> str:
+    return "resample" if made.other is None else "patch"
+
+
+def _given(other: Pass | None) -> Pass:
+    assert other is not None
+    return other
+
+
+def _others(found: Json, made: Cutting, model: Model, text: Text) -> list[Pass | None]:
+    """The passes over texts that replacements come from; one that is None for 0 and means."""
+    replacing, tokenizer = found["replacing"], tokenizer_of(model.path)
+    same("replacing", replacing is not None, made.other is not None or made.draws is not None)
+    if replacing is None:
+        return [None]
+    every = [[token["id"] for token in tokens] for tokens in replacing["tokens"]]
+    if made.other is not None:
+        pair = [] if made.call.pair is None else [made.call.pair]
+        same("other ids", every, [list(tokenizer.encode(made.other, *pair).ids)])
+    else:
+        assert made.draws is not None
+        texts = TEXTS if made.pool is None else made.pool.read_text().splitlines()
+        pool = [n for one in texts for n in tokenizer.encode(one, add_special_tokens=False).ids]
+        words = [n for n, special in enumerate(text.special) if not special]
+        runs = [pool[n : n + len(words)] for n in range(len(pool) - len(words) + 1)]
+        same("draws", len(every), min(made.draws[0], len(runs)))
+        same("seed", replacing["seed"], made.draws[1])
+        for ids in every:
+            kept = [number for number, special in zip(ids, text.special, strict=True) if special]
+            same("special", kept, [i for i, special in zip(text.encoding.ids, text.special, strict=True) if special])
+            if [ids[n] for n in words] not in runs:
+                raise Mismatch(f"{ids} is not drawn from {pool}")
+    allowed = partial(masks.allowed, text.mask)
+    return [run_through(model.path, ids, text.types, allowed) for ids in every]
+
+
+def _logit(side: _Compared, ids: list[int]) -> Number:
+    """The logit of a token, or a difference of two, averaged over positions."""
+    assert side.logits is not None
+    each = side.logits[:, ids[0]] - (side.logits[:, ids[1]] if len(ids) > 1 else 0.0)
+    slack = np.mean([len(ids) * logit_slack(row) for row in side.logits])
+    return Number(np.array(each.mean()), np.array(2 * slack))
+
+
+def _moved(before: _Compared, after: _Compared, ids: list[int]) -> Number:
+    old, new = _logit(before, ids), _logit(after, ids)
+    return Number(new.value - old.value, new.slack + old.slack)
+
+
+_FIELDS = ("value", "slack")
 
 
 def _is_there(part: str, words: Sequence[str]) -> bool:
@@ -380,47 +535,57 @@ def _divergence(before: _Compared, after: _Compared, n: int) -> Number:
     return Number(np.array(divergence(before.logs[n], after.logs[n])), np.array(slack))
 
 
-def _effect(found: Json, before: _Compared, after: _Compared, positions: list[int]) -> None:
-    """What changes under all cuts together."""
-    cosine, change, _ = _change(before.hidden, after.hidden)
-    close("cosine", found["cosine"], cosine)
-    close("change", found["change"], change)
+def _effect(found: Json, before: _Compared, after: list[_Compared], positions: list[int]) -> None:
+    """What changes under all cuts together, averaged over replacements."""
+    cosines, changes, _ = zip(*(_change(before.hidden, one.hidden) for one in after), strict=True)
+    close("cosine", found["cosine"], mean(cosines))
+    close("change", found["change"], mean(changes))
     there = [] if before.logs is None else positions
     same("positions", [one["position"] for one in found["predictions"]], there)
     for n, one in enumerate(found["predictions"]):
-        assert before.logs is not None and after.logs is not None
-        assert before.logits is not None and after.logits is not None
-        close("kl", one["kl"], _divergence(before, after, n))
-        ids, offs = _ids(one), (2 * logit_slack(before.logits[n]), 2 * logit_slack(after.logits[n]))
-        for name, side, off in (("before", before, offs[0]), ("after", after, offs[1])):
-            assert side.logs is not None
-            share = np.exp(side.logs[n][ids])
+        assert before.logs is not None and before.logits is not None
+        close("kl", one["kl"], mean([_divergence(before, each, n) for each in after]))
+        worst = max(logit_slack(_logits(each)[n]) for each in after)
+        ids, offs = _ids(one), (2 * logit_slack(before.logits[n]), 2 * worst)
+        logs = _log_mean(after)[n]
+        for name, side, off in (("before", before.logs[n], offs[0]), ("after", logs, offs[1])):
+            share = np.exp(side[ids])
             close(name, [token[name] for token in one["tokens"]], Number(share, share * np.expm1(off)))
-        moved = (after.logs[n] - before.logs[n])[ids] / np.log(2)
+        moved = (logs - before.logs[n])[ids] / np.log(2)
         slack = np.full(len(ids), sum(offs) / np.log(2))
         close("change in log-probability", [token["change"] for token in one["tokens"]], Number(moved, slack))
 
 
-def _listed(found: list[Json], before: _Compared, after: list[_Compared]) -> None:
+def _logits(side: _Compared) -> Array:
+    assert side.logits is not None
+    return side.logits
+
+
+def _log_mean(after: list[_Compared]) -> Array:
+    """Logarithms of the mean probabilities, (P, V)."""
+    mean: Array = np.log(np.mean([np.exp(one.logs) for one in after if one.logs is not None], axis=0))
+    return mean
+
+
+def _listed(found: list[Json], before: _Compared, after: list[list[_Compared]]) -> None:
     """The five most probable tokens without the cuts come first, then those under each effect that are not there."""
     for n in range(len(found[0]["predictions"])):
         ids = _ids(found[0]["predictions"][n])
         same("tokens", [_ids(effect["predictions"][n]) for effect in found], [ids] * len(found))
         same("a token is listed once", len(set(ids)), len(ids))
-        for which, side in enumerate((before, *after)):
-            assert side.logits is not None
-            logits, off = side.logits[n], 2 * logit_slack(side.logits[n])
+        sides = [_logits(before), *(_logits(each[0]) if len(each) == 1 else _log_mean(each) for each in after)]
+        for which, side in enumerate(sides):
+            logits, off = side[n], 2 * logit_slack(side[n])
             listed = ids[:SHOWN] if which == 0 else sorted(ids, key=lambda i: -logits[i])[:SHOWN]
             best = np.sort(logits)[::-1][:SHOWN]
             close("most probable", logits[listed], Number(best, np.full(SHOWN, off)))
-        needed = {int(i) for side in (before, *after) for i in _may_be_listed(side, n)}
+        needed = {int(i) for side in sides for i in _may_be_listed(side, n)}
         if extra := set(ids) - needed:
             raise Mismatch(f"tokens: {sorted(extra)} are not among the most probable of any side")
 
 
-def _may_be_listed(side: _Compared, n: int) -> Array:
-    assert side.logits is not None
-    logits = side.logits[n]
+def _may_be_listed(side: Array, n: int) -> Array:
+    logits = side[n]
     return np.flatnonzero(logits >= np.sort(logits)[-SHOWN] - 2 * logit_slack(logits))
 
 

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.referee import spanning
 from tests.referee.call import Call
 from tests.referee.models import MINILM, ROWS, Model, Models
 
@@ -15,7 +16,9 @@ _STAGES = ("scores", "scaled", "masked", "weights", "output")
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 31)
 
 
-def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None" = None) -> Call:
+def call(
+    models: Models, seed: int, number: int, names: "tuple[str, ...] | None" = None, *, divided: bool = True
+) -> Call:
     """One random call.
 
     Args:
@@ -23,12 +26,16 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         seed: Which sequence of calls.
         number: Which call of the sequence.
         names: The models to choose from; None for all, the real one a little less often.
+        divided: Some texts are divided into spans.
     """
     random = Random(f"{seed}:{number}")
     name = random.choice(names) if names else MINILM if random.random() < 0.06 else random.choice(tuple(ROWS))
     model = models[name]
     texts, pair = _texts(random, model)
     counts = [count_tokens(model, text, pair) for text in texts]
+    spans, apart = None, Random(f"spans {seed}:{number}")
+    if divided and apart.random() < 0.3:  # a sequence of its own, so that the other options stay as they were drawn
+        spans, texts = spanning.draw(apart, texts, counts, models.place / f"spans-{seed}-{number}")
     layers, heads = (6, 12) if name == MINILM else (3, 4)
     mask = _mask(random, models.place, counts, seed, number)
     chance = random.random
@@ -45,6 +52,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
         stage=",".join(random.sample(_STAGES, random.randint(0, 5))) or "none" if chance() < 0.6 else None,
         mask=mask,
         what_if=random.choice((None, "stack", "same-scores")) if mask else None,
+        spans=spans,
         hide=hidden(seed, number, texts, counts) if number % 6 == 5 else None,
         top=random.choice((0, 1, 2, 3, 4, 8, 9, 30)) if chance() < 0.6 else None,
         by=random.choice(("weight", "value", "projected")) if chance() < 0.6 else None,
@@ -61,6 +69,7 @@ def call(models: Models, seed: int, number: int, names: "tuple[str, ...] | None"
             "no_special": False,
             "pool": None,
             "engine": None,
+            "spans": spans if apart.random() < 0.5 else None,
             "top": None,
         }
         query = made.query or places(random, texts, counts)

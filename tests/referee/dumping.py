@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.referee import cutting, draw, masks, runner, verify
+from tests.referee import cutting, draw, masks, runner, spanning, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import STAGES, STATISTICS, Unit
 from tests.referee.models import MINILM, Model, Models
@@ -25,7 +25,15 @@ from tests.referee.verify import Json, Mismatch, Text, close, same
 
 _PARTS = ("top", "rows", "columns", "pooled")
 _MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
-_TABLES = {"contributors": "top", "rows": "rows", "columns": "columns", "matrices": "stages", "effects": "effects"}
+_TABLES = {
+    "spans": "spans",
+    "span_effects": "span_effects",
+    "contributors": "top",
+    "rows": "rows",
+    "columns": "columns",
+    "matrices": "stages",
+    "effects": "effects",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ class Dumping:
     Attributes:
         call: What every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept.
         items: Text and second text of every line; an empty text for a blank line.
+        own_spans: Ranges of every line, where texts have spans of their own.
         source: The file of texts.
         output: The dump.
         keep: What is kept besides stages.
@@ -43,6 +52,7 @@ class Dumping:
 
     call: Call
     items: list[tuple[str, str | None]]
+    own_spans: list[list[dict[str, Any]] | None]
     source: Path
     output: Path
     keep: list[str]
@@ -52,7 +62,7 @@ class Dumping:
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
         words = ["batch", str(self.source), "-o", str(self.output), "--model", str(self.call.folder), "--force"]
-        names = ["layer", "head", "query", "stage", "mask", "what_if", "hide", "engine"]
+        names = ["layer", "head", "query", "stage", "mask", "what_if", "hide", "spans", "engine"]
         names += [*(["key"] if self.call.stage else []), *(["top", "by"] if "top" in self.keep else [])]
         for name in names:
             if (value := getattr(self.call, name)) is not None:
@@ -69,7 +79,8 @@ class Dumping:
 def call(models: Models, seed: int, number: int) -> Dumping:
     """Draw one call."""
     random = Random(f"dump {seed}:{number}")
-    base = replace(draw.call(models, seed, 700_000 + number), file=None, pool=None, query=None, key=None, hide=None)
+    base = draw.call(models, seed, 700_000 + number, divided=False)
+    base = replace(base, file=None, pool=None, query=None, key=None, hide=None)
     model = models[base.model]
     items = [_item(random, model) for _ in range(random.choice((1, 2, 5, 8)))]
     if random.random() < 0.3:
@@ -92,13 +103,34 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     stage = random.choice((None, "weights", ",".join(random.sample(STAGES, random.randint(1, 5)))))
     base = replace(base, stage=stage, texts=tuple(text for text, _ in there), pair=None)
     source = models.place / f"items-{seed}-{number}.{'jsonl' if lines else 'txt'}"
-    written = [json.dumps({"text": a} | ({"pair": b} if b else {})) if lines else a for a, b in items]
+    apart = Random(f"dump spans {seed}:{number}")
+    base, own = _spans(apart, base, items, model, lines=lines) if apart.random() < 0.3 else (base, [None] * len(items))
+    members = [
+        {"text": a} | ({"pair": b} if b else {}) | ({"spans": c} if c else {})
+        for (a, b), c in zip(items, own, strict=True)
+    ]
+    written = [json.dumps(some) if lines else some["text"] for some in members]
     source.write_text("".join(line + "\n" for line in written))
     keep = [part for part in _PARTS if random.random() < 0.6] or ["rows"]
     cuts = Random(f"effects {seed}:{number}").random() < 0.2 and base.model != MINILM and base.what_if is None
+    keep += ["spans"] if base.spans or any(own) else []
+    of_spans = "spans" in keep and apart.random() < 0.5 and base.model != MINILM and base.what_if is None
+    keep += ["span_effects"] if of_spans and "mean" not in (base.layer, base.head) else []
     keep += ["effects"] if cuts and "mean" not in (base.layer, base.head) else []
     output = models.place / f"dump-{seed}-{number}{random.choice(('.jsonl', '', '', '.json'))}"
-    return Dumping(base, items, source, output, keep, random.choice((1, 2, 5, 16)))
+    return Dumping(base, items, own, source, output, keep, random.choice((1, 2, 5, 16)))
+
+
+def _spans(
+    random: Random, base: Call, items: list[tuple[str, str | None]], model: Model, *, lines: bool
+) -> tuple[Call, list[list[dict[str, Any]] | None]]:
+    """How texts are divided: all in the same way, or each by ranges of its own."""
+    texts = [text for text, _ in items if text]
+    if lines and random.random() < 0.5:
+        return base, [spanning.ranges(random, a, draw.count_tokens(model, a, None)) if a else None for a, _ in items]
+    shared = sorted(set.intersection(*(set(text.split()) for text in texts)))
+    marks = [",".join(random.sample(shared, random.randint(1, min(3, len(shared)))))] if shared else []
+    return replace(base, spans=random.choice(["words", "sentences", *marks])), [None] * len(items)
 
 
 def _item(random: Random, model: Model) -> tuple[str, str | None]:
@@ -125,7 +157,8 @@ def check(made: Dumping, models: Models) -> None:
     tables = _tables(made, done)
     for record in done:
         text, pair = made.items[record["index"]]
-        item = replace(made.call, texts=(text,), pair=pair)
+        spans: Any = made.call.spans or made.own_spans[record["index"]]
+        item = replace(made.call, texts=(text,), pair=pair, spans=spans)
         for source, arrays in (("", record), ("table ", tables[record["index"]])):
             _record(f"{source}record {record['index']} ", record, arrays, item, made, model)
 
@@ -169,12 +202,18 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     text = Text(model, item, 0)
     text.longest = text.n
     verify._tokens(record["tokens"], text)
-    words = [token["text"] for token in record["tokens"]]
+    words = spanning.named_spans([token["text"] for token in record["tokens"]], text.division)
     queries = list(range(text.n)) if item.query is None else places(item.query, words)
     keys = list(range(text.n)) if item.key is None else places(item.key, words)
     same(where + "queries", record["queries"], queries)
     kept = made.keep + (["stages"] if item.stage else [])
-    same(where + "parts", {part for part in (*_PARTS, "effects", "stages") if record.get(part)}, set(kept))
+    same(
+        where + "parts",
+        {part for part in (*_PARTS, "spans", "span_effects", "effects", "stages") if record.get(part)},
+        set(kept),
+    )
+    if text.division is not None:
+        verify.divided(where, record["divided"], text)
     if item.stage:
         same(where + "keys", record["keys"], keys)
         same(where + "stages", set(record["stages"]), set(item.stages))
@@ -183,6 +222,9 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     if "effects" in made.keep:
         there = [(int(layer), int(head)) for layer, head in record["units"]]
         cutting.check_heads(arrays["effects"], record.get("positions", []), there, item, (model, text))
+    if "span_effects" in made.keep:
+        there = [(int(layer), int(head)) for layer, head in record["units"]]
+        cutting.check_spans(arrays["span_effects"], record, there, item, (model, text))
     for n, (name, (layers, heads)) in enumerate(units):
         unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
         at = f"{where}L{name[0]}H{name[1]} "
@@ -203,6 +245,11 @@ def _unit(
         same(where + "has a sink", "sink" in arrays["rows"], unit.has_sink and not empty)
         if unit.has_sink and not empty:
             close(where + "sink", arrays["rows"]["sink"][n], unit.statistic("sink")[queries])
+    if "spans" in arrays and text.division is not None:
+        expected = spanning.of_unit(unit.layers, unit.heads, text.division)
+        same(where + "spans", set(arrays["spans"]), set(expected))
+        for name, number in expected.items():
+            close(f"{where}spans.{name}", arrays["spans"][name][n], number)
     if "columns" in arrays:
         close(where + "columns", arrays["columns"][n], unit.columns(queries))
     if "pooled" in arrays:
@@ -268,6 +315,25 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
         return {n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows) for n in names}
     if table == "columns":
         return filled((n_units, n), "mass", lambda row: (int(row["key"]),), rows)
+    if table == "span_effects":
+        names, seen = record["divided"]["names"], [row["key_span"] for row in rows]
+        same("spans of the table", len(set(seen)), len(seen))
+        effects = {name: np.full(len(names), np.nan) for name in ("loss", "kl", "hidden", "weight")}
+        for row in rows:
+            same("layer and head of a span", (row["layer"], row["head"]), ("", ""))
+            for name, values in effects.items():
+                values[names.index(row["key_span"])] = float(row[name]) if row[name] else np.nan
+        return {name: values for name, values in effects.items() if not np.isnan(values).all()}
+    if table == "spans":
+        names = [*record["divided"]["names"], "(sink)"]
+        pairs = names if any(row["key_span"] == "(sink)" for row in rows) else names[:-1]
+
+        def pair(row: dict[str, str]) -> tuple[int, int]:
+            return names.index(row["query_span"]), names.index(row["key_span"])
+
+        every = filled((n_units, len(names) - 1, len(pairs)), "weight", pair, rows)
+        sinks = {"sink": every[..., -1]} if pairs is names else {}
+        return {"weights": every[..., : len(names) - 1]} | sinks
     if table == "effects":
         made_of = {name: filled((n_units,), name, lambda row: (), rows).tolist() for name in ("kl", "hidden", "weight")}
         return {name: None if np.isnan(values).all() else values for name, values in made_of.items()}

@@ -52,7 +52,7 @@ class Explaining:
 def call(models: Models, seed: int, number: int) -> Explaining:
     """Draw one call."""
     random = Random(f"explain {seed}:{number}")
-    base = draw.call(models, seed, 900_000 + number)
+    base = draw.call(models, seed, 900_000 + number, divided=False)
     text, n_layers = base.texts[0], 6 if base.model == "minilm" else 3
     count = draw.count_tokens(models[base.model], text, base.pair)
     if len(base.texts) > 1 and masks.of_one_length(base.mask):

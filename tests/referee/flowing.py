@@ -38,7 +38,7 @@ class Flowing:
 def call(models: Models, seed: int, number: int) -> Flowing:
     """Draw one call."""
     random, measure = Random(f"measure {seed}:{number}"), _MEASURES[number % 4]
-    base = draw.call(models, seed, 1_300_000 + number, tuple(ROWS))
+    base = draw.call(models, seed, 1_300_000 + number, tuple(ROWS), divided=False)
     text = " ".join(base.texts[0].split()[:7])
     counts = [draw.count_tokens(models[base.model], text, None)]
     low = random.randrange(3)

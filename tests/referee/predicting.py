@@ -54,12 +54,12 @@ class Predicting:
         return made.removesuffix(shlex.join(self.call.argv())) + shlex.join(self.argv())
 
 
-def predicts(name: str, engine: str | None = None) -> str | None:
-    """What a model predicts: `next`, `masked`, or nothing; transformers itself needs a class with a head."""
+def predicts(name: str) -> str | None:
+    """What a model predicts, under both engines: `next`, `masked`, or nothing."""
     if name not in ROWS:
         return None
     row = ROWS[name]
-    if engine != "transformers" and reference.tied_base(row.model, row.model.config_class(**row.config)):
+    if reference.tied_base(row.model, row.model.config_class(**row.config)):
         return "next"
     kind = row.model.__name__
     if not kind.endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")):
@@ -72,12 +72,12 @@ def call(models: Models, seed: int, number: int) -> Predicting:
     random = Random(f"predict {seed}:{number}")
     kind = ("predict", "generate", "logit")[number % 3]
     fits = {
-        "predict": [name for name in ROWS if predicts(name, "transformers")],
-        "generate": [name for name in ROWS if predicts(name, "transformers") == "next"],
+        "predict": [name for name in ROWS if predicts(name)],
+        "generate": [name for name in ROWS if predicts(name) == "next"],
         "logit": [name for name in ROWS if predicts(name) == "next" and "bert" not in name],
     }
     name = random.choice(fits[kind])
-    base = draw.call(models, seed, 900_000 + number, (name,))
+    base = draw.call(models, seed, 900_000 + number, (name,), divided=False)
     base = replace(base, more=("--format", "json", "--quiet", "--max-memory", "4G"))
     if kind == "predict":
         return Predicting(_with_masks(random, base, models[name]) if predicts(name) == "masked" else base, kind)

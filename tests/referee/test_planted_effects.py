@@ -19,6 +19,7 @@ from attnscope.model.value_zeroing import WithoutValues
 from attnscope.run import prediction_plan
 from attnscope.studies.ablate import seen
 from attnscope.studies.ablate.effects import Baseline
+from attnscope.studies.ablate.replacing import OtherText
 from attnscope.studies.rollout import measure
 from tests.referee.models import Models
 from tests.referee.test_planted_elsewhere import Plant, found_by
@@ -64,6 +65,22 @@ def _the_other_divergence() -> Plant:
 def _before_the_final_norm() -> Plant:
     """As it was."""
     return NativeEngine, "final_states", lambda self, hidden: hidden
+
+
+def _edges_add_nothing() -> Plant:
+    replace_ = BatchCuts.replace_
+
+    def without(self: BatchCuts, output: Any) -> None:
+        edges, self._edges = self._edges, []
+        replace_(self, output)
+        self._edges = edges
+
+    return BatchCuts, "replace_", without
+
+
+def _patches_of_the_token_before() -> Plant:
+    head = OtherText.head
+    return OtherText, "head", lambda self, layer, number: head(self, layer, number).roll(1, 0)
 
 
 def _special_tokens_are_words() -> Plant:
@@ -126,6 +143,8 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _the_other_divergence: ("ablate", 4),
     _before_the_final_norm: ("ablate", 3),
     _special_tokens_are_words: ("ablate", 11),
+    _edges_add_nothing: ("ablate", 4),
+    _patches_of_the_token_before: ("ablate", 17),
     _the_layer_before: ("ablate", 5),
     _effects_of_the_head_before: ("batch", 1),
     _the_first_layer_last: ("measure", 8),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from tests.referee import masks, reference
+from tests.referee import masks, reference, spanning
 from tests.referee.call import Call, places
 from tests.referee.expected import STATISTICS, Attention, Number, U, Unit
 from tests.referee.models import Model
@@ -46,12 +46,14 @@ class Text:
         self.special = [bool(added) or number in special for number, added in flags]
         unknown = _unknown(model.path)
         types = self.encoding.type_ids if model.segments else None
-        given = [call.texts[number], call.pair or ""]
+        given = self.texts = [call.texts[number], call.pair or ""]
         spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
         written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
         self.words = [word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)]
         if call.grown:
             written[-len(call.grown) :] = self.words[-len(call.grown) :]
+        self.division = None if call.spans is None else self._divided(call, number)
+        self.words = spanning.named_spans(self.words, self.division)
         tokens = zip(self.encoding.ids, self.encoding.special_tokens_mask, written, strict=True)
         self.unknown = [number == unknown[0] and not added and text != unknown[1] for number, added, text in tokens]
         marks = [
@@ -61,6 +63,10 @@ class Text:
         self.types = types
         self.mask = masks.expression(call.mask, call.hide, self.words)
         self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), self.mask, call.what_if)
+
+    def _divided(self, call: Call, number: int) -> spanning.Division:
+        texts = [call.texts[number], *([] if call.pair is None else [call.pair])]
+        return spanning.divided(call.spans, texts, self.encoding, self.special)
 
     @property
     def n(self) -> int:
@@ -218,12 +224,13 @@ def report(found: Json, call: Call, model: Model) -> None:
         same("text", (one["text"], one["pair"]), (call.texts[number], call.pair))
         same("hidden", one["hidden"], [] if call.hide is None else places(call.hide, text.words))
         _tokens(one["tokens"], text)
-        words = [token["text"] for token in one["tokens"]]
+        words = spanning.named_spans([token["text"] for token in one["tokens"]], text.division)
         nothing = pooled and call.query is None and call.key is None
         default = [] if nothing else list(range(text.n))
         same("queries", one["queries"], default if call.query is None else places(call.query, words))
         same("keys", one["keys"], default if call.key is None else places(call.key, words))
         _notes(one["notes"], call, text.n, nothing)
+        _spans(f"text {number} spans.", one["spans"], call, text, one["queries"])
         same("units", [(h["layer"], h["head"]) for h in one["heads"]], [name for name, _ in units])
         for head, (name, (layers, heads)) in zip(one["heads"], units, strict=True):
             unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
@@ -263,6 +270,39 @@ def _tokens(found: list[Json], text: Text) -> None:
     same("unknown tokens", [token["unknown"] for token in found], text.unknown)
     for token, span, added in zip(found, e.offsets, e.special_tokens_mask, strict=True):
         same("span", (token["start"], token["end"]), (None, None) if added else span)
+
+
+def _spans(where: str, found: Json | None, call: Call, text: Text, queries: list[int]) -> None:
+    """The spans of a text, and every weight between them."""
+    division = text.division
+    same(where + "there", found is not None, division is not None)
+    if found is None or division is None:
+        return
+    same(where + "division", found["division"], call.spans)
+    divided(where, found["text"], text)
+    same(where + "query", found["query"], spanning.reading(division, queries))
+    same(where + "rows", found["rows"], division.tokens(found["query"]))
+    expected = spanning.expected(text.layers, division, queries)
+    same(where + "generated", found["generated"], None)
+    same(where + "sink", found["sink"] is not None, "sink" in expected)
+    for name, number in expected.items():
+        close(where + name, found[name], number)
+
+
+def divided(where: str, found: Json, text: Text) -> None:
+    """Names, kinds and tokens of the spans of a text; the characters of a span are those of its tokens."""
+    division = text.division
+    assert division is not None
+    for name in ("names", "kinds", "of_token"):
+        same(where + name, found[name], getattr(division, name))
+    parts = zip(text.encoding.offsets, text.encoding.sequence_ids, division.of_token, strict=True)
+    covered: list[set[tuple[int, int]]] = [set() for _ in division.names]
+    for (start, end), segment, span in parts:
+        covered[span] |= {(at, segment) for at in range(start, end)} if segment is not None else set()
+    for span, (ranges, characters) in enumerate(zip(found["characters"], covered, strict=True)):
+        said = {(at, one["segment"]) for one in ranges for at in range(one["start"], one["end"])}
+        blank = [(at, side) for at, side in said - characters if not text.texts[side][at].isspace()]
+        same(f"{where}characters of span {span}", (sorted(characters - said), blank), ([], []))
 
 
 def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:

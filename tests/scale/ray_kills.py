@@ -2,10 +2,12 @@
 
 A cluster of a head and several raylets runs on this machine. In each round, `attnscope batch --ray` is started with a
 random number of actors; one of its actors, the driver itself, or a node is killed at a random moment, and the command
-is started again until it is done. The dump has to be that of one process, byte for byte.
+is started again until it is done. The dump has to be that of one process, byte for byte. At last, `ray.data` and
+`datasets` map the same texts with two processes each.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -13,7 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
@@ -54,7 +59,10 @@ class Kills:
         """Write a dump, during which so many processes are killed; whether it came out right."""
         for kind in kills:
             driver = self.driver()
-            time.sleep(self.luck.uniform(6, 14))
+            deadline = time.monotonic() + 120
+            while not actors() and driver.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.2)
+            time.sleep(self.luck.uniform(0, 8))
             if driver.poll() is None and self.kill(kind, driver):
                 self.killed[kind] += 1
             if driver.wait(300) == 0:
@@ -84,25 +92,70 @@ class Kills:
         return True
 
 
+def missing():
+    """Why this cannot run here; empty if it can."""
+    if not sys.platform.startswith("linux"):
+        return "processes are found in /proc, which this system does not have"
+    lacking = [name for name in ("ray", "datasets") if find_spec(name) is None]
+    return f"not installed: {', '.join(lacking)} (pip install {' '.join(lacking)})" if lacking else ""
+
+
+def mapped(folder):
+    """Whether rows of ray.data and of datasets, mapped by several processes, have the records of a dump."""
+    import datasets
+    import ray
+
+    from attnscope.ray import RecordMapper
+
+    texts = (folder / "texts.txt").read_text().splitlines()
+    lines = (folder / "alone.jsonl").read_text().splitlines()[1:-1]
+    expected = {line["index"]: line for line in map(json.loads, lines)}
+    kept = {"keep": ("top", "rows")}
+    rows = ray.data.from_items([{"text": text, "n": n} for n, text in enumerate(texts)])
+    pool = ray.data.ActorPoolStrategy(size=2)
+    rows = rows.map_batches(RecordMapper, fn_constructor_kwargs=kept, compute=pool, batch_size=50)
+    datasets.disable_progress_bars()
+    others = datasets.Dataset.from_dict({"text": texts, "n": [*range(len(texts))]})
+    others = others.map(RecordMapper(**kept), batched=True, batch_size=50, num_proc=2)
+    return all(sum(same(expected[row["n"]], row) for row in made) == len(texts) for made in (rows.iter_rows(), others))
+
+
+def same(expected, row):
+    """Whether a row has the record of its text, up to the last bits that its batch decides."""
+    record = json.loads(row["record"])
+    if (row["status"], len(record["tokens"])) != (expected["status"], len(expected["tokens"])):
+        return False
+    return row["status"] != "ok" or np.allclose(record["rows"]["entropy"], expected["rows"]["entropy"], atol=1e-4)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    if reason := missing():
+        print(f"not run: {reason}")
+        return 0
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="attnscope-ray-") as name:
         kills = Kills(Path(name), given.seed, given.texts)
+        import ray
+
         try:
             for _ in range(given.rounds):
                 order = ["actor", "driver", "node"]
                 kills.luck.shuffle(order)
                 wrong += not kills.round(order)
+            ray.init(kills.cluster.address, log_to_driver=False)
+            mapper = mapped(Path(name))
         finally:
+            ray.shutdown()
             kills.cluster.shutdown()
         counts = ", ".join(f"{count} of {kind}s" for kind, count in kills.killed.items())
         print(f"{given.rounds} dumps; kills: {counts}; {wrong} wrong")
-    return bool(wrong)
+        print(f"ray.data and datasets, two processes each: {'the records of a dump' if mapper else 'OTHER records'}")
+    return bool(wrong) or not mapper
 
 
 if __name__ == "__main__":

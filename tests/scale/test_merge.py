@@ -65,10 +65,10 @@ def test_joined_parts_are_the_file_of_one_process(folder, capsys, ending):
 
 
 def test_small_chunks_change_nothing(folder, monkeypatch):
-    from attnscope.batch import merge
+    from attnscope.batch import part_lines
 
-    monkeypatch.setattr(merge, "_CHUNK", 700)
-    monkeypatch.setattr(merge, "_PACKED", 100)
+    monkeypatch.setattr(part_lines, "_CHUNK", 700)
+    monkeypatch.setattr(part_lines, "_PACKED", 100)
     assert main(["merge", *parts(), "-o", "joined.jsonl", "--quiet"]) == 0
     assert content(folder / "joined.jsonl") == content(folder / "whole.jsonl")
     assert main(["merge", *parts(".jsonl.gz"), "-o", "joined.jsonl", "--quiet", "--force"]) == 0
@@ -174,6 +174,7 @@ def test_a_shard_is_copied_only_whole(folder, capsys):
         (["part-1.jsonl", "part-1.jsonl", "-o", "j.jsonl"], 1, "is shard 1/3, as is part-1.jsonl"),
         (["part-1.jsonl", "whole.jsonl", "-o", "j.jsonl"], 1, "is shard 1 of 3, but whole.jsonl is shard 1 of 1"),
         (["missing.jsonl", "-o", "j.jsonl"], 1, "missing.jsonl: no such file"),
+        (["s3://parts/p.jsonl", "-o", "j.jsonl"], 1, "s3://parts/p.jsonl: is not on this machine; copy it here first"),
         (["texts.txt", "-o", "j.jsonl"], 2, "'texts.txt' is no part of a dump"),
     ],
 )

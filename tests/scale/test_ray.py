@@ -55,6 +55,24 @@ def test_what_is_refused(folder, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ([], 0, "wrote: d.jsonl (10 ok; 10 were already done)"),
+        (["--top", "5"], 1, "was started with --top 3, now it is --top 5; choose another output"),
+        (["--limit", "11"], 1, "was started with --limit 10, now it is --limit 11; run it without --ray"),
+    ],
+)
+def test_a_finished_dump_is_taken_for_no_other(folder, capsys, options, code, message):
+    """Ray is not even started."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    call = ["batch", "texts.txt", "-o", "d.jsonl", "--layer", "0", "--keep", "top", "--limit", "10"]
+    (folder / "texts.txt").write_text("".join(f"the bank {number}\n" for number in range(12)))
+    assert main([*call, "--quiet"]) == 0
+    assert main([*call, "--ray", "local", *options]) == code
+    assert message in capsys.readouterr().err
+
+
 def expected(folder):
     (folder / "few.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     arguments = ["-o", "few.jsonl", "--keep", "top", "--threads", "1", "--quiet"]

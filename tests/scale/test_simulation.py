@@ -1,5 +1,8 @@
 """The simulation of a million texts: seeded, and never faster than arithmetic allows."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from benchmarks.million import Costs, simulate
@@ -31,3 +34,21 @@ def test_stragglers_hold_up_an_array_more_than_actors():
     costs = Costs(1_000_000, 100, 30.0, 15_000, hours_between_failures=1e9)
     array, actors = (simulate(costs, 1, shards_each=n)[0] for n in (1, 4))
     assert actors < 0.7 * array
+
+
+def test_the_page_says_what_the_simulation_does():
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if "MB/s |" in row]
+    seen, lost = [], []
+    for about, alone, disk, array, actors in rows:
+        if about:
+            rate, gigabytes = (float(word) for word in re.findall(r"\d+", about))
+            assert alone == f"{1e6 / rate / 3600:.1f} h"
+        costs = Costs(1_000_000, 100, rate, 1000 * gigabytes, disk=1e6 * float(disk.split()[0]))
+        found = [simulate(costs, 1, shards_each=n) for n in (1, 4)]
+        assert [array, actors] == [f"{end / 60:.1f} min" for end, _, _ in found]
+        seen.append((rate, disk))
+        lost += [(round(seconds), restarts) for _, seconds, restarts in found]
+    assert len({*seen}) == 4
+    seconds, restarts = max(lost)
+    assert f"({seconds} s of work in {['no', 'one', 'two', 'three', 'four', 'five'][restarts]} failures" in page

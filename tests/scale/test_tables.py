@@ -47,9 +47,11 @@ def converted(folder, table, *options):
 def test_a_folder_is_one_table_for_every_reader(folder):
     assert write("d.parquet/", "--keep", "top,rows") == 0
     expected = converted(folder, "contributors", "--keep", "top,rows")
-    parts = sorted((folder / "d.parquet").glob("*.parquet"))
+    parts = sorted((folder / "d.parquet").glob("[0-9]*.parquet"))
     assert len(parts) > 3
-    assert {path.name for path in (folder / "d.parquet").iterdir()} - {path.name for path in parts} == {"_SUCCESS"}
+    assert {path.name for path in (folder / "d.parquet").iterdir()} - {path.name for path in parts} == {
+        "_SUCCESS.parquet"
+    }
     pd.testing.assert_frame_equal(pd.read_parquet("d.parquet"), expected)
     assert (
         pl.read_parquet("d.parquet")
@@ -65,11 +67,20 @@ def test_a_folder_is_one_table_for_every_reader(folder):
     assert "RLE_DICTIONARY" in column.encodings
 
 
+def test_datasets_opens_a_folder(folder):
+    """It takes every file in it for a part, `_SUCCESS.parquet`, too."""
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    datasets.disable_progress_bars()
+    assert write("d.parquet/") == 0
+    made = datasets.load_dataset("d.parquet", split="train", cache_dir=str(folder / "cache"))
+    pd.testing.assert_frame_equal(made.to_pandas(), pd.read_parquet("d.parquet"), check_dtype=False)
+
+
 def test_several_tables_are_subfolders(folder):
     names = ("contributors", "rows", "columns", "effects", "matrices")
     keep = ["--keep", "top,rows,columns,effects", "--stage", "weights", "--limit", "12"]
     assert write("d.parquet/", *keep, "--table", ",".join(names)) == 0
-    assert {path.name for path in (folder / "d.parquet").iterdir()} == {*names, "_SUCCESS"}
+    assert {path.name for path in (folder / "d.parquet").iterdir()} == {*names, "_SUCCESS.parquet"}
     assert write("dump.jsonl", *keep) == 0
     for name in names:
         assert main(["convert", "dump.jsonl", f"{name}.parquet", "--table", name, "--quiet"]) == 0
@@ -119,7 +130,7 @@ def test_starting_over_keeps_the_old_tables_until_new_ones_are_safe(folder, caps
     old = files(folder / "d.parquet")
     assert write("d.parquet/", "--top", "5") == 1
     assert "was started with --top 3, now it is --top 5" in capsys.readouterr().err
-    assert files(folder / "d.parquet").items() >= {k: v for k, v in old.items() if k != "_SUCCESS"}.items()
+    assert files(folder / "d.parquet").items() >= {k: v for k, v in old.items() if k != "_SUCCESS.parquet"}.items()
     assert write("d.parquet/", "--top", "5", "--force") == 0
     (folder / "two").mkdir()
     assert write("two/d.parquet/", "--top", "5") == 0
@@ -132,7 +143,7 @@ def test_verify_and_status(folder, capsys):
     assert capsys.readouterr().out == "120 of 120 texts (100 %) · finished\n"
     assert main(["verify", "d.parquet"]) == 0
     assert "every checksum and count is right; equal to the texts of texts.txt" in capsys.readouterr().err
-    part = sorted((folder / "d.parquet").glob("*.parquet"))[1]
+    part = sorted((folder / "d.parquet").glob("[0-9]*.parquet"))[1]
     part.write_bytes(flipped(part.read_bytes(), 200))
     assert main(["verify", "d.parquet"]) == 1
     assert f"d.parquet: the part {part.name} is damaged" in capsys.readouterr().err

@@ -21,19 +21,27 @@ from tests.scale.test_merge import content, lines
 MANY = [f"{'word ' * (i * 7 % 5 + 1)}{i}" for i in range(150)]
 
 
+TIMES = {"kill": 99, "once": 1, "twice": 2}
+
+
+def computed(folder):
+    """How often each text was computed, or begun."""
+    path = folder / "computed"
+    return Counter(int(number) for number in path.read_text().split()) if path.exists() else Counter()
+
+
 class Lethal(Work):
-    """A text that says `kill` ends its process; one that says `once` does so the first time, as a file remembers."""
+    """A text that says `kill` ends its process; one that says `once` or `twice` does so that often, as a file says."""
 
     def __init__(self, folder, pause=0.0):
         super().__init__(pause)
         self.folder, self.parent = folder, os.getpid()
 
     def process(self, ready):
+        times = computed(self.folder)
         (self.folder / "computed").open("a").write("".join(f"{item.index}\n" for item in ready))
         for item in ready:
-            seen = self.folder / f"seen-{item.index}"
-            if "kill" in item.text.text or ("once" in item.text.text and not seen.exists()):
-                seen.touch()
+            if any(word in item.text.text and times[item.index] < most for word, most in TIMES.items()):
                 assert os.getpid() != self.parent
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().process(ready)
@@ -119,17 +127,49 @@ def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
     assert (records[30]["status"], records[30]["error"]) == ("failed", reason)
     for record, other in zip(records, others, strict=True):
         assert record["index"] == 30 or (record["status"], record["tokens"]) == ("ok", other["tokens"])
-    deaths = Counter((tmp_path / "computed").read_text().split())["30"]
-    assert 3 <= deaths <= 6  # with its group, then alone
+    assert computed(tmp_path)[30] == 3  # twice with its group, then alone
 
 
-def test_a_text_that_kills_its_worker_once_is_done_again(tmp_path):
-    texts = [*MANY[:30], "not more than once", *MANY[30:60]]
+@pytest.mark.parametrize("often", ["once", "twice"])
+def test_a_text_that_kills_its_worker_less_often_is_done_again(tmp_path, often):
+    """In its group, for the same bytes: chance may have killed the worker, as it does here."""
+    texts = [*MANY[:30], f"not more than {often}", *MANY[30:60]]
     (tmp_path / "one").mkdir()
     expected, _ = written(tmp_path / "one", texts)
     found, (summary, _) = written(tmp_path, texts, workers=2, work=Lethal(tmp_path))
     assert summary.counts == {"ok": 61}
     assert found == expected
+
+
+class Numbered(Lethal):
+    """Notes the number of each worker that computes."""
+
+    def process(self, ready):
+        (self.folder / "numbers").open("a").write(f"{self.number} {os.getpid()}\n")
+        return super().process(ready)
+
+
+def test_a_worker_that_replaces_another_takes_its_number(tmp_path):
+    """And with it its GPU."""
+    texts = [*MANY[:30], "not more than twice", *MANY[30:60]]
+    written(tmp_path, texts, workers=2, work=Numbered(tmp_path))
+    seen = {tuple(line.split()) for line in (tmp_path / "numbers").read_text().splitlines()}
+    assert len({pid for _, pid in seen}) == len(seen) >= 3  # the last one may find nothing to do
+    assert {number for number, _ in seen} == {"0", "1"}
+
+
+class TooMuchTogether(Work):
+    """A group that ends its process, each text of which can be computed alone."""
+
+    def process(self, ready):
+        if len(ready) > 1 and any(item.index == 30 for item in ready):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().process(ready)
+
+
+def test_texts_that_kill_their_worker_only_together_are_computed_apart(tmp_path):
+    _, (summary, _) = written(tmp_path, MANY[:60], workers=2, work=TooMuchTogether())
+    assert summary.counts == {"ok": 60}
 
 
 class DiesAtFirst(Work):
@@ -240,7 +280,7 @@ def test_workers_end_with_their_parent(folder):
 
 
 def test_auto_measures(folder, monkeypatch):
-    """Two processes that sleep are twice as fast as one."""
+    """Two processes that sleep are twice as fast as one; a short run is not worth a trial."""
     from msgspec.structs import replace
 
     from attnscope.batch import trial
@@ -250,14 +290,34 @@ def test_auto_measures(folder, monkeypatch):
 
     monkeypatch.setattr(trial, "count_cpus", lambda: 2)
     monkeypatch.setattr(trial, "limit_threads", lambda wanted: wanted or 2)
-    monkeypatch.setattr(trial, "_WORTH", 0.0)
     new = replace(BLOCKS, threads=0)
     with InputReader("texts.txt", None, "text") as given:
         given.facts()
         items = SelectedItems(given, Settings())
-        assert trial.choose_workers(Work(0.01), new, None, items, 200)[0] == 2
-        monkeypatch.setattr(trial, "_WORTH", 1e9)
-        workers, bounds = trial.choose_workers(Work(0.01), new, None, items, 200)
-        assert (workers, bounds.threads) == (0, 2)
-    assert trial.choose_workers(Work(), replace(new, threads=1), None, items, 200)[0] == 2
-    assert trial.choose_workers(Work(), replace(new, threads=2), None, items, 200)[0] == 0
+
+        def chosen(work, bounds, a_token=0.0, worth=0.0):
+            monkeypatch.setattr(trial, "_WORTH", worth)
+            workers, bounds = trial.choose_workers(work, bounds, None, items, 200, a_token)
+            return workers, bounds.threads
+
+        assert chosen(Work(0.01), new) == (2, 1)
+        assert chosen(Work(0.01), new, worth=1e9) == (0, 2)  # by its guess
+        assert chosen(Work(), new, a_token=1e12, worth=60.0) == (0, 2)  # by its trial
+        monkeypatch.setattr(trial, "_GAIN", 4.0)
+        assert chosen(Work(0.01), new) == (0, 2)
+    assert chosen(Work(), replace(new, threads=1)) == (2, 1)
+    assert chosen(Work(), replace(new, threads=2)) == (0, 2)
+
+
+def test_a_trial_ends_in_time(monkeypatch):
+    """After the first group of many, however long that took."""
+    from attnscope.batch import trial
+    from attnscope.batch.items import text_item
+
+    monkeypatch.setattr(trial, "limit_threads", lambda wanted: wanted)
+    texts = [text_item(place, text) for place, text in enumerate(MANY)]
+    work, begun = Work(0.05), time.perf_counter()
+    speed = trial._trial(work, BLOCKS, 200, texts, 1, 0.01, True)
+    assert len(work.looked) == 1
+    assert 0 < speed <= sum(map(len, MANY)) / 0.05
+    assert time.perf_counter() - begun < 1

@@ -179,3 +179,13 @@ def test_names_are_rows_and_columns() -> None:
     assert report.keys == [0, 1, 2, 3, 4, 5]
     with pytest.raises(attnscope.AttnscopeError, match="did you mean 'Doc 2'"):
         attnscope.inspect(TEXT, spans="Doc 2:", key="Doc 22")
+
+
+def test_a_range_named_answer_at_the_end_is_the_answer() -> None:
+    kinds = {}
+    for last in ("answer", "reply"):
+        report = attnscope.inspect(TEXT, spans={"doc": (0, 33), last: (33, 49)}, layer=0, head=0)
+        kinds[last] = report.data.texts[0].spans.text.kinds
+    assert kinds == {"answer": ["first", "text", "answer"], "reply": ["first", "text", "text"]}
+    report = attnscope.inspect(TEXT, spans={"answer": (0, 33), "doc": (33, 49)}, layer=0, head=0)
+    assert "answer" not in report.data.texts[0].spans.text.kinds

@@ -93,6 +93,53 @@ def test_the_table_has_every_pair(texts: Path, tmp_path: Path, format: str) -> N
         assert float(row["weight"]) == pytest.approx(record.spans.weights[unit, query, key], abs=1e-7)
 
 
+@pytest.mark.parametrize("name", ["dump.jsonl", "shards"])
+def test_effects_of_spans_are_those_of_ablate(models: Models, tmp_path: Path, name: str) -> None:
+    """With an answer in the text, and with `--query`; an interrupted dump becomes the same."""
+    folder = models[next(row for row in ROWS if row.startswith("llama"))].path
+    ranges = {"bank": [0, 8], "river": [9, 17], "answer": [18, 25]}
+    lines = [
+        {"text": text, "spans": ranges if n != 1 else {"we": [0, 6], "sea": [9, 30]}}
+        for n, text in enumerate(TEXTS[:2])
+    ]
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--keep", "span_effects", "--model", str(folder), "--head", "0-2")
+    made = dump(source, tmp_path / name, *options)
+    records = list(attnscope.read_dump(made))
+    for record, line in zip(records, lines, strict=True):
+        query = {} if "answer" in line["spans"] else {"query": len(record.tokens) - 1}
+        found = attnscope.ablate(
+            line["text"], spans=line["spans"], each="span", model=folder, head=[0, 1, 2], max_memory="4G", **query
+        )
+        expected, effects = found.data, found.data.effects[0]
+        assert (effects.loss is None) == (record.span_effects.loss is None) == bool(query)
+        assert (record.span_rows, record.span_positions) == (expected.rows, expected.positions)
+        assert effects.kl is not None
+        numbers = {"weight": expected.weights, "hidden": effects.hidden, "kl": effects.kl, "loss": effects.loss}
+        for measure, values in numbers.items():
+            if values is not None:
+                every = np.full(len(record.divided.names), np.nan)
+                every[expected.span_numbers] = values
+                np.testing.assert_allclose(
+                    getattr(record.span_effects, measure), every, rtol=1e-4, atol=1e-6, err_msg=measure
+                )
+    assert main(["convert", str(made), str(tmp_path / "effects.csv"), "--quiet"]) == 0
+    rows = list(csv.DictReader((tmp_path / "effects.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["index", "id", "layer", "head", "key_span", "loss", "kl", "hidden", "weight"]
+    cut = [(record, n) for record in records for n in np.flatnonzero(~np.isnan(record.span_effects.hidden))]
+    for row, (record, n) in zip(rows, cut, strict=True):
+        assert (row["index"], row["layer"], row["key_span"]) == (str(record.index), "", record.divided.names[n])
+        assert float(row["hidden"]) == pytest.approx(record.span_effects.hidden[n], rel=1e-6)
+    if name == "dump.jsonl":
+        whole = made.read_bytes()
+        for line in whole.splitlines():
+            value = json.loads(line)
+            validate(value, {"schema": "header", "index": "record", "end": "end"}[next(iter(value))])
+        made.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+        assert dump(source, made, *options).read_bytes() == whole
+
+
 def test_a_report_has_the_table_too() -> None:
     pytest.importorskip("pandas", reason="the extra pandas")
     report = attnscope.inspect(TEXTS[0], spans="words")

@@ -20,9 +20,10 @@ def rows_of(screen: str, heading: str) -> dict[str, list[float]]:
     lines = screen[screen.index(heading) :].partition("\n\n")[0].splitlines()[1:]
     found = {}
     for line in lines:
-        match = re.fullmatch(r" *(?:\d+ )?(\(\w+\)|\w+(?: \w+)*?)((?:  +[\d.]+)+)(?:  .*)?", line)
+        match = re.fullmatch(r" *(?:\d+ )?(\(\w+\)|\w+(?: \w+)*?)((?:  +[\d.·]+)+)(?:  .*)?", line)
         if match:
-            found[match[1]] = [float(number) for number in match[2].split()]
+            # a weight below 0.005 is a dot
+            found[match[1]] = [float(number.replace("·", "0")) for number in match[2].split()]
     return found
 
 
@@ -54,6 +55,19 @@ def test_a_named_query_is_what_reads() -> None:
     assert "[Doc 1 " in screen
 
 
+def test_a_span_is_explained_by_its_last_token() -> None:
+    found = attnscope.explain(TEXT, spans=MARKS, query="doc 2", key="doc 1", layer=2, head=1).data
+    report = attnscope.inspect(TEXT, spans=MARKS, layer=2, head=1)
+    last = max(n for n, span in enumerate(report.span_of_token) if report.spans[span] == "Doc 2")
+    alone = attnscope.explain(TEXT, query=last, layer=2, head=1).data
+    assert found.query == last
+    np.testing.assert_array_equal(found.row.weights, alone.row.weights)
+    assert [cell.key for cell in found.cells] == report.data.texts[0].spans.text.tokens(1)
+    assert [note for note in found.notes if f"the last of them, {last} '.', is explained" in note]
+    with pytest.raises(attnscope.AttnscopeError, match="is 4 tokens"):
+        attnscope.explain(TEXT, spans=MARKS, query="the")
+
+
 def test_most_attended_tokens() -> None:
     report = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
     of_token = np.array(report.span_of_token)
@@ -64,6 +78,19 @@ def test_most_attended_tokens() -> None:
         best = inside[received[inside].argmax()]
         line = next(one for one in screen[screen.index("most attended") :].splitlines() if one.startswith(name))
         assert f" {received[best]:.3f}" in line.partition("·")[0], line
+
+
+def test_what_each_token_reads_is_the_mean_of_its_rows() -> None:
+    report = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
+    rows = report.weights.astype(np.float64).mean((0, 1)) @ np.eye(len(report.spans))[report.span_of_token]
+    screen = draw(report.data, 120, verbose=True)
+    lines = screen[screen.index("spans that the token reads most") :].splitlines()[1:]
+    question = [position for position, span in enumerate(report.span_of_token) if report.spans[span] == "Question"]
+    for position, line in zip(question, lines, strict=False):
+        best = np.argsort(-rows[position])[:3]
+        said = " · ".join(f"{report.spans[n]} {rows[position, n]:.2f}" for n in best)
+        assert line.split("  ", 1)[0].split()[0] == str(position)
+        assert line.endswith(said), (line, said)
 
 
 def test_at_most_twenty_rows_and_columns() -> None:

@@ -1,10 +1,14 @@
 """Weights between spans are sums of the whole matrices; more cases: `python -m tests.spans.proof`."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 import attnscope
 from attnscope.model.recorders import SpanRecorder
+from tests.helpers.architectures import TWO_PARTS, make, save
 from tests.referee.models import Models
 from tests.spans import proof
 
@@ -46,3 +50,17 @@ def test_no_spans_unless_asked_for() -> None:
     assert report.data.texts[0].spans is None
     with pytest.raises(attnscope.AttnscopeError, match="not divided into spans"):
         _ = report.spans
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_each_part_of_an_encoder_decoder(tmp_path: Path, part: str) -> None:
+    """Cross-attention has no spans: its keys are those of another text."""
+    folder, text = save(tmp_path, make("bart", TWO_PARTS["bart"])), "the bank by the river was old"
+    engine: dict[str, Any] = {"model": folder, "engine": "transformers", "spans": "words"}
+    other = {"context": "the river"} if part == "decoder" else {}
+    whole = attnscope.inspect(text, part=part, layer="all", head="all", **engine, **other)
+    members = np.eye(len(whole.spans))[whole.span_of_token]
+    expected = (members / members.sum(0)).T @ whole.weights.astype(np.float64) @ members
+    np.testing.assert_allclose(whole.span_weights, expected, atol=1e-6)
+    with pytest.raises(attnscope.AttnscopeError, match=r"only to self-attention.* part='encoder' or part='decoder'"):
+        attnscope.inspect(text, part="cross", context="the river", **engine)

@@ -181,3 +181,41 @@ def test_texts_that_the_model_does_not_know(capsys):
     assert main(["heads", "Life is short, eat dessert first", "--config", "life-is-short", "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "RANDOM WEIGHTS" in shown
+
+
+def test_two_keys_are_contrasted_over_all_heads(minilm, tmp_path, capsys):
+    """Each number is that of the whole matrices of `run`, and eager transformers', minus the other."""
+    path, typed = tmp_path / "heads.csv", ["--query", "it,tired", "--key", "animal,The", "--against", "street"]
+    assert main(["heads", TEXT, "--model", str(minilm), *typed, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["heads", TEXT, "--model", str(minilm), *typed, "-o", str(path), "--quiet"]) == 0
+    whole = inspect(requested((TextInput(TEXT),), str(minilm), layer="all", head="all", stages=("weights",))).texts[0]
+    weights = (
+        np.stack([head.stages["weights"] for head in whole.heads])
+        .astype(np.float64)
+        .reshape(6, 12, *[len(whole.tokens)] * 2)
+    )
+    places = {token.text: n for n, token in enumerate(whole.tokens)}
+    rows, (text,) = [places["it"], places["tired"]], found["texts"]
+    assert (text["queries"], text["keys"]) == (rows, [1, places["animal"]])
+    assert text["against"] == [places["street"]]
+    keys, against = (weights[:, :, rows][..., text[name]].sum(-1).mean(-1) for name in ("keys", "against"))
+    np.testing.assert_allclose(found["values"], keys - against, atol=1e-6)
+    np.testing.assert_allclose(found["contrast"]["keys"], keys, atol=1e-6)
+    np.testing.assert_allclose(found["contrast"]["against"], against, atol=1e-6)
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    assert lines[0] == ["layer", "head", "weight", "key", "against"]
+    np.testing.assert_allclose([float(line[2]) for line in lines[1:]], (keys - against).ravel(), atol=1e-6)
+    assert main(["heads", TEXT, "--model", str(minilm), *typed]) == 0
+    shown = capsys.readouterr().out
+    layer, head = np.unravel_index(np.abs(keys - against).argmax(), keys.shape)
+    first = next(line.split() for line in shown.splitlines() if line.split()[:1] == [f"L{layer}H{head}"])
+    expected = [
+        f"{value[layer, head]:{form}}" for value, form in ((keys - against, "+.2f"), (keys, ".2f"), (against, ".2f"))
+    ]
+    assert first[1:] == [number.replace("-", "−") for number in expected]
+
+
+def test_a_contrast_needs_a_key(capsys):
+    assert main(["heads", TEXT, "--against", "street", "--measure", "entropy"]) == 2
+    assert "--against: needs --key" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
 from attnscope.views import figure as drawing
 from attnscope.views import parts
-from attnscope.views.figure import canvas, matrices
+from attnscope.views.figure import canvas, labels
 from attnscope.views.spans import Span, ours
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
@@ -403,11 +403,11 @@ def test_long_names_are_cut_at_once():
     """A word may be as long as its text."""
     name = "Wi" * 50_000
     start = perf_counter()
-    cut = matrices._cut(name, 90.0, 9.0)
+    cut = labels.cut_name(name, 90.0, 9.0)
     assert perf_counter() - start < 10  # one letter after the other took minutes
     assert cut.endswith("…") and name.startswith(cut[:-1])
     assert canvas.text_width(cut, 9.0) <= 90.0 < canvas.text_width(name[: len(cut)] + "…", 9.0)
-    assert matrices._cut("bank", 90.0, 9.0) == "bank"
+    assert labels.cut_name("bank", 90.0, 9.0) == "bank"
 
 
 def test_a_picture_that_is_too_large_is_refused(monkeypatch):

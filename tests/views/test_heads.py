@@ -13,9 +13,12 @@ from msgspec.structs import replace
 from attnscope.base.errors import UsageError
 from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
 from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
 from attnscope.studies.heads.screen import Listing
+from attnscope.studies.present import present
 from attnscope.studies.run.screen import are_thumbnails
+from attnscope.views import parts
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.sample_overviews import pooled_of, weights_of
 from tests.helpers.sample_reports import causal, report, text_report, tokens, words
@@ -98,9 +101,6 @@ def test_a_table_has_a_row_for_every_head(tmp_path):
 
 
 def test_other_findings_are_no_table_of_heads(tmp_path):
-    for ending in ("csv", "parquet"):
-        with pytest.raises(UsageError, match=rf"what run finds cannot be written as \.{ending}"):
-            export(report(text_report(tokens(words(2)))), tmp_path / f"x.{ending}")
     with pytest.raises(UsageError, match=r"what heads finds cannot be written as \.safetensors"):
         export(survey(), tmp_path / "x.safetensors")
 
@@ -162,8 +162,11 @@ def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing
 
 def test_words_are_merged_in_pictures_of_many_heads():
     made = sheet(2, 5, 6)
-    shown = draw(made, 200, format="heat", words=True)
-    assert shown.count("between words: summed over") == len(made.texts[0].heads)
+    text = replace(made.texts[0], tokens=[replace(token, piece=f"##{token.text}") for token in made.texts[0].tokens])
+    shown = present(replace(made, texts=[with_words(text)]), format="heat")
+    (grid,) = (part for part in shown if isinstance(part, parts.HeatGrid))
+    assert [panel.matrix.shape for panel in grid.panels] == [(1, 1)] * len(text.heads)
+    assert all(panel.matrix[0, 0] == pytest.approx(1) for panel in grid.panels)
 
 
 def test_the_other_measure_is_offered():

@@ -81,6 +81,8 @@ def agrees(case, stage, r, c, cell):
         return cell == "·"
     if stage == "weights" and value == 0:
         return cell == "0"
+    if stage == "weights" and (cell == "·" or value < 0.005):
+        return cell == "·" and value < 0.005
     digits, _, power = cell.partition("e")
     unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
     return "." in cell and abs(read_number(cell) - value) <= 0.5001 * unit

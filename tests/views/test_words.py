@@ -6,9 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.cli import main
+from attnscope.findings.run import with_words
 from attnscope.findings.tokens import Token, continues, group_words, spell_piece, spell_word
 from attnscope.request.selection import parse_positions
 from attnscope.studies.present import present
@@ -86,8 +88,9 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
     (head,) = text.heads
     if case == "left out":
         head.top.left_out.extend(["special tokens", "first token"])
-    (group,) = (part for part in present(made, words=True) if isinstance(part, parts.Matrices))
-    (ranking,) = (part for part in present(made, words=True) if isinstance(part, parts.Bars))
+    made = replace(made, texts=[with_words(text)])
+    (group,) = (part for part in present(made) if isinstance(part, parts.Matrices))
+    (ranking,) = (part for part in present(made) if isinstance(part, parts.Bars))
     (stage,) = group.panels
     whole = not kw.get("keys")
     rows, columns = ([[p for p in word if p in some] for word in WORDS] for some in (text.queries, text.keys))
@@ -125,16 +128,20 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
 
 
 def test_words_and_ids_are_on_the_screen():
-    made = report(text_report(pieces(), allowed=causal))
-    shown = draw(made, 100, words=True, ids=True)
+    made = with_words_of(report(text_report(pieces(), allowed=causal)))
+    shown = draw(made, 100, ids=True)
     (block,) = read_tables(shown, len(WORDS))["weights"]
     assert block.columns == [word[0] for word in WORDS]
     ids = " ".join(re.search(r"^ids .*?(?=\n\n)", shown, re.MULTILINE | re.DOTALL)[0].split())
     assert ids == "ids " + " · ".join(f"{i} {piece} {100 + i}" for i, piece in enumerate(PIECES))
 
 
-def test_words_need_a_terminal_and_weights(capsys):
-    for args in (["--words", "--format", "json"], ["--ids", "--output", "x.txt"], ["--words", "--stage", "scores"]):
+def with_words_of(made):
+    return replace(made, texts=[with_words(text) for text in made.texts])
+
+
+def test_words_need_weights_and_ids_a_terminal(capsys):
+    for args in (["--ids", "--output", "x.txt"], ["--words", "--stage", "scores"]):
         assert main(["run", "a bank", *args]) == 2
         assert args[0] in capsys.readouterr().err
 
@@ -156,12 +163,12 @@ def test_what_words_do_not_have_is_refused(capsys, asked, said):
 
 def test_words_of_some_columns_are_counted_and_ranked_among_them():
     """Positions are those of pieces, so that a range of them out of so many words would be no share of them."""
-    made = report(text_report(pieces(), allowed=causal, queries=[8, 9], keys=[2, 3, 4, 8]))
-    shown = draw(made, 100, words=True)
+    made = with_words_of(report(text_report(pieces(), allowed=causal, queries=[8, 9], keys=[2, 3, 4, 8])))
+    shown = draw(made, 100)
     assert "\n2 of 7 columns: unbelievable … ran\n" in shown
     assert "words, by weight, of the columns shown" in shown
     assert "--stage" not in shown
-    assert "weights: 2 of 7" in draw(made, 100, words=True, format="heat")
+    assert "weights: 2 of 7" in draw(made, 100, format="heat")
 
 
 def test_every_command_leads_with_unknown_words(capsys, minilm):

@@ -35,7 +35,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
-    # The trainer numbers equally frequent pieces differently in every run, so they are numbered anew by their names.
+    # The trainer numbers equally frequent pieces differently in every run, so they are numbered again by their names.
     names = [*SPECIALS, *sorted(set(tokenizer.get_vocab()) - set(SPECIALS))]
     vocabulary = {name: number for number, name in enumerate(names)}
     tokenizer.model = models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=100)

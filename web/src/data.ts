@@ -6,7 +6,7 @@ type Staged = { of: string; how: "weights" | "scaled"; scale?: number; allowed?:
 export type Source = Ref | Product | Staged;
 export type Numbers = Float32Array | Float64Array;
 type Entry = { o: number; t: string; s: number[] };
-type Typed = Uint8Array | Uint16Array | Uint32Array | Int16Array | Int32Array | Float32Array | BigInt64Array;
+type Typed = Uint8Array | Uint16Array | Uint32Array | Int16Array | Int32Array | Float32Array;
 
 const TYPES: Record<string, { new (buffer: ArrayBuffer): Typed; BYTES_PER_ELEMENT: number }> = {
   u1: Uint8Array,
@@ -69,12 +69,17 @@ export class Data {
     const raw = this.raw(ref);
     if (ref.decimals === undefined) return raw as Float32Array;
     const factor = 10 ** ref.decimals;
+    const found = new Float64Array(raw.length);
     if (ref.falls) {
       // every rank is stored as what it is less than the one before
       const rank = raw.length / this.shape(ref)[0]!;
       for (let i = rank; i < raw.length; i++) raw[i] = Number(raw[i - rank]) - Number(raw[i]);
     }
-    return Float64Array.from(raw as Uint16Array, (step) => (step === ref.missing ? Number.NaN : step / factor));
+    for (let i = 0; i < found.length; i++) {
+      const step = raw[i] as number;
+      found[i] = step === ref.missing ? Number.NaN : step / factor;
+    }
+    return found;
   }
 
   matrix(ref: Ref): Matrix {
@@ -90,15 +95,8 @@ export class Data {
       const [left, right] = source.product;
       const [rows, rank] = this.shape(left) as [number, number];
       const columns = this.shape(right)[0]!;
-      const sum = new Float64Array(rows * columns);
-      const a = this.numbers(left);
-      const b = this.numbers(right);
-      for (let k = 0; k < rank; k++)
-        for (let r = 0; r < rows; r++) {
-          const factor = a[r * rank + k]!;
-          for (let c = 0, at = r * columns; c < columns; c++, at++) sum[at]! += factor * b[c * rank + k]!;
-        }
-      return matrixOf(this.corrected(Float32Array.from(sum), source.d), rows, columns);
+      const found = product(this.numbers(left), this.numbers(right), rows, columns, rank);
+      return matrixOf(this.corrected(found, source.d), rows, columns);
     }
     const before = this.stage(sources, source.of);
     const { rows, columns } = before;
@@ -123,6 +121,24 @@ export class Data {
     for (let i = 0; i < bits.length; i++) bits[i]! += (folded[i]! >>> 1) ^ -(folded[i]! & 1);
     return found;
   }
+}
+
+// A product of two narrow matrices, with the operations and in the order of container.product.
+function product(left: Numbers, right: Numbers, rows: number, columns: number, rank: number): Float32Array {
+  const found = new Float32Array(rows * columns);
+  const turned = new Float64Array(rank * columns); // what is read in a row lies in a row
+  for (let c = 0; c < columns; c++) for (let k = 0; k < rank; k++) turned[k * columns + c] = right[c * rank + k]!;
+  const line = new Float64Array(columns);
+  for (let r = 0; r < rows; r++) {
+    line.fill(0);
+    for (let k = 0; k < rank; k++) {
+      const factor = left[r * rank + k]!;
+      const start = k * columns;
+      for (let c = 0; c < columns; c++) line[c]! += factor * turned[start + c]!;
+    }
+    found.set(line, r * columns);
+  }
+  return found;
 }
 
 // The softmax of every row, with the operations and in the order of container.softmax, so that the bits are the same.
@@ -172,7 +188,9 @@ export interface Header {
 }
 
 export async function read(text: string): Promise<[Header, Data]> {
-  const packed = Uint8Array.from(atob(text.replace(/\s+/g, "")), (c) => c.charCodeAt(0));
+  const binary = atob(text); // skips line breaks
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const length = new DataView(bytes.buffer).getUint32(0, true);

@@ -45,8 +45,6 @@ export function exactText(value: number): string {
   return String(Number(value.toPrecision(9))).replace("-", MINUS);
 }
 
-export const count = (n: number, what: string): string => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
-
 export type Rgb = [number, number, number];
 const hex = (text: string): Rgb[] =>
   text.split(" ").map((c) => [0, 2, 4].map((i) => Number.parseInt(c.slice(i, i + 2), 16)) as Rgb);

@@ -1,6 +1,6 @@
 // A matrix as a canvas: cells of colour, with numbers where they fit, labels, a cursor, zoom, and keys.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { css, inkOn, mixed, parseHex, place, type Rgb, ramp, type Scale, type Theme } from "./format";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { css, inkOn, MINUS, mixed, parseHex, place, type Rgb, ramp, type Scale, type Theme } from "./format";
 import { useTheme } from "./theme";
 
 export interface Label {
@@ -17,15 +17,14 @@ export interface HeatProps {
   say: (row: number, column: number) => string;
   scale: Scale;
   label: string;
-  kind: string;
   colours?: string[][] | null;
   zero?: boolean; // cells of exactly 0 are marked
-  masked?: ReadonlySet<number>;
   cursor?: [number, number];
   onCursor?: (row: number, column: number) => void;
   onHover?: (cell: [number, number] | null) => void;
   height?: number;
   limit?: number; // largest size of a cell
+  digits?: boolean; // numbers although cells are too small for them, or none although they are large enough
   id?: string;
   legend?: string;
   // Draws a cell instead of its colour.
@@ -78,8 +77,15 @@ export function Heat(props: HeatProps) {
     if (next[0] !== r0 || next[1] !== c0) setCorner(next);
   }, [cursor[0], cursor[1], shownRows, shownColumns]);
 
+  const drawn = useMemo(() => {
+    let picture: HTMLCanvasElement | null = null;
+    return () => {
+      picture ??= pixels(props, theme, layout, r0, c0);
+      return picture;
+    };
+  }, [props.value, props.colours, theme, r0, c0, shownRows, shownColumns]);
   useLayoutEffect(() => {
-    if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover);
+    if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover, drawn);
   });
 
   const cellAt = (event: MouseEvent): [number, number] | null => {
@@ -102,7 +108,7 @@ export function Heat(props: HeatProps) {
     props.onHover?.(found);
   };
   const zoomTo = (factor: number) => {
-    const next = Math.max(layout.fit, Math.min(64, (zoom || layout.fit) * factor));
+    const next = Math.max(layout.fit, Math.min(160, (zoom || layout.fit) * factor));
     setZoom(next <= layout.fit * 1.01 ? 0 : next);
     const half = Math.floor(layout.space / next / 2);
     setCorner([cursor[0] - half, cursor[1] - half]);
@@ -196,8 +202,11 @@ export function Heat(props: HeatProps) {
 function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; legend?: string }) {
   if (props.colours) return <span />;
   const colours = ramp(props.theme, props.scale.signed);
-  const stops = [0, 32, 64, 96, 128, 160, 192, 224, 256].map((n) => css(colours[n]!)).join(",");
-  const write = (value: number) => value.toLocaleString("en", { maximumSignificantDigits: 3 }).replace("-", "\u2212");
+  const stops = colours
+    .filter((_, n) => n % 32 === 0)
+    .map(css)
+    .join(",");
+  const write = (value: number) => String(Number(value.toPrecision(3))).replace("-", MINUS);
   return (
     <span class="ramp">
       {write(props.scale.low)}
@@ -219,6 +228,7 @@ interface Layout {
   shownRows: number;
   shownColumns: number;
   upright: boolean; // names of columns stand upright
+  bare: boolean; // cells without numbers
 }
 
 const measured = new Map<string, number>();
@@ -253,11 +263,13 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const most = props.limit ?? 64;
   const room = Math.max(40, props.height ?? 640);
   let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - names) / rows.length));
-  if (fit < LEAST_LABEL && !zoom) {
+  if (fit < LEAST_LABEL && !zoom && !props.digits) {
     left = textWidth(String(rows.length), 11) + GAP;
     names = 16;
     fit = Math.min(most, (space - left) / columns.length, (room - names) / rows.length);
   }
+  const roomy = fit >= 26;
+  if (props.digits && !roomy) fit = 40;
   const cell = zoom ? Math.max(zoom, fit) : fit;
   const upright = cell < names - GAP;
   const top = cell >= LEAST_LABEL ? (upright ? names : 22) : 16;
@@ -274,6 +286,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
     shownRows,
     shownColumns,
     upright,
+    bare: !!props.digits && roomy,
   };
 }
 
@@ -285,7 +298,7 @@ function shorten(text: string, room: number, size: number): string {
   return `${letters.slice(0, keep).join("")}…`;
 }
 
-const THEMES = {
+export const THEMES = {
   light: { ink: "#1c2430", dim: "#5b6675", cursor: "#d9480f", none: "#eceef1", page: [255, 255, 255] as Rgb },
   dark: { ink: "#e6eaf0", dim: "#98a3b3", cursor: "#ffa94d", none: "#232a35", page: [20, 24, 31] as Rgb },
 };
@@ -301,6 +314,28 @@ export function cellColour(props: HeatProps, theme: Theme, row: number, column: 
   return colourOf(theme, props.scale, value);
 }
 
+// A pixel for every cell that is shown.
+function pixels(
+  props: HeatProps,
+  theme: Theme,
+  { shownRows, shownColumns }: Layout,
+  r0: number,
+  c0: number,
+): HTMLCanvasElement {
+  const picture = new ImageData(shownColumns, shownRows);
+  const none = parseHex(THEMES[theme].none);
+  for (let r = 0, at = 0; r < shownRows; r++)
+    for (let c = 0; c < shownColumns; c++, at += 4) {
+      picture.data.set(cellColour(props, theme, r0 + r, c0 + c) ?? none, at);
+      picture.data[at + 3] = 255;
+    }
+  const small = document.createElement("canvas");
+  small.width = shownColumns;
+  small.height = shownRows;
+  small.getContext("2d")!.putImageData(picture, 0, 0);
+  return small;
+}
+
 function draw(
   canvas: HTMLCanvasElement,
   props: HeatProps,
@@ -310,6 +345,7 @@ function draw(
   c0: number,
   cursor: [number, number],
   hover: [number, number] | null,
+  colours: () => HTMLCanvasElement,
 ) {
   const { cell, left, top, shownRows, shownColumns } = layout;
   const look = THEMES[theme];
@@ -319,22 +355,9 @@ function draw(
   const g = canvas.getContext("2d")!;
   g.scale(ratio, ratio);
   g.clearRect(0, 0, layout.width, layout.height);
-  const picture = new ImageData(shownColumns, shownRows);
-  for (let r = 0, at = 0; r < shownRows; r++)
-    for (let c = 0; c < shownColumns; c++, at += 4) {
-      const colour = cellColour(props, theme, r0 + r, c0 + c) ?? parseHex(look.none);
-      picture.data.set(colour, at);
-      picture.data[at + 3] = 255;
-    }
-  const small = document.createElement("canvas");
-  small.width = shownColumns;
-  small.height = shownRows;
-  small.getContext("2d")!.putImageData(picture, 0, 0);
-  g.imageSmoothingEnabled = cell * ratio < 1;
-  g.drawImage(small, left, top, shownColumns * cell, shownRows * cell);
-  if (props.paint) {
-    g.clearRect(left, top, shownColumns * cell, shownRows * cell);
-    g.imageSmoothingEnabled = false;
+  g.imageSmoothingEnabled = cell * ratio < 1 && !props.paint;
+  if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * cell);
+  else {
     for (let r = 0; r < shownRows; r++)
       for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * cell, cell);
   }
@@ -373,11 +396,11 @@ function numbers(
   g: CanvasRenderingContext2D,
   props: HeatProps,
   theme: Theme,
-  { cell, left, top, shownRows, shownColumns }: Layout,
+  { cell, left, top, shownRows, shownColumns, bare }: Layout,
   r0: number,
   c0: number,
 ) {
-  if (cell < 20) return;
+  if (cell < 20 || bare) return;
   let longest = 1;
   for (let r = 0; r < shownRows; r++)
     for (let c = 0; c < shownColumns; c++) longest = Math.max(longest, props.text(r0 + r, c0 + c).length);

@@ -39,8 +39,8 @@ async function start() {
   try {
     const [header, data] = await read(source.textContent ?? "");
     if (header.version !== VERSION) throw new Error(`its data have version ${header.version}`);
-    source.textContent = "";
     root.textContent = "";
+    await new Promise((done) => setTimeout(done)); // what was read is one task, and what is drawn another
     render(<Page header={header} data={data} />, root);
     document.documentElement.dataset.ready = "";
   } catch (error) {

@@ -1,6 +1,7 @@
 // Scenes and heads of a walk: what attnscope/views/page/walk.py writes.
 import { type Data, type Matrix, matrixOf, type Numbers, type Ref, type Source } from "./data";
 import type { Label } from "./heat";
+import type { Tree } from "./parts";
 
 interface AxisData {
   kind: string;
@@ -83,7 +84,7 @@ export interface SceneData {
   passages: [string, number, number][];
   stages: string[];
   aligned: boolean;
-  predictions: { title: (string | [string, string, number, string])[]; tokens: string[]; probabilities: number[] }[];
+  predictions: { title: Tree[]; tokens: string[]; probabilities: number[] }[];
   numbers: { name: string; meaning: string; values: Ref }[];
   roles: null | {
     names: string[];
@@ -92,6 +93,7 @@ export interface SceneData {
     meanings: string[];
     main: Ref;
     strength: Ref;
+    measured: string;
   };
   command: string;
   first: [number, number];
@@ -213,6 +215,11 @@ export class Head {
     return found;
   }
 
+  // The row nearest to a query of which sources are listed.
+  nearest(query: number): number | undefined {
+    return [...(this.group?.rows ?? [])].sort((a, b) => Math.abs(a - query) - Math.abs(b - query))[0];
+  }
+
   get by(): string {
     return this.group?.by ?? "weight";
   }
@@ -248,6 +255,21 @@ export class Head {
       return best;
     }
     return this.listed(query)?.find((one) => one.key !== undefined)?.key;
+  }
+
+  // The query with the largest weight on a word other than itself and the first; 0 if the page holds no matrix.
+  telling(): number {
+    const { queries, keys } = this.scene;
+    const weights = this.stage("weights");
+    const plain = new Set([0, ...keys.data.special]);
+    let [most, found] = [0, 0];
+    for (let r = 0; weights && r < weights.rows; r++)
+      for (let c = 0; c < weights.columns; c++) {
+        const share = weights.at(r, c);
+        if (share > most && !plain.has(c) && keys.positions[c] !== queries.positions[r])
+          [most, found] = [share, r + this.unit.start];
+      }
+    return found;
   }
 
   // The weights of a row by key: all of them, or those that are listed.

@@ -18,6 +18,7 @@ export interface Place {
   history: Spot[];
   needle: string;
   predictions: boolean;
+  digits: boolean;
 }
 
 export interface Bounds {
@@ -32,9 +33,10 @@ export interface Bounds {
 }
 
 const clamp = (n: number, count: number) => Math.max(0, Math.min(n, count - 1));
+const turn = (n: number, count: number) => ((n % count) + count) % count;
 const same = (a: Spot, b: Spot) => (Object.keys(a) as (keyof Spot)[]).every((name) => a[name] === b[name]);
 const cycle = (items: string[], item: string, step: number) =>
-  items[(Math.max(0, items.indexOf(item)) + step + items.length) % items.length]!;
+  items[turn(Math.max(0, items.indexOf(item)) + step, items.length)]!;
 
 export function fitSpot(spot: Spot, b: Bounds): Spot {
   return {
@@ -73,19 +75,15 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     });
   };
   const head = (step: number): Place => {
-    const all = b.layers * b.heads;
-    const n = (((spot.layer * b.heads + spot.head + step) % all) + all) % all;
+    const n = turn(spot.layer * b.heads + spot.head + step, b.layers * b.heads);
     return at({ layer: Math.floor(n / b.heads), head: n % b.heads });
   };
   const by = name.startsWith("previous") ? -1 : 1;
-  const turn = (n: number, count: number) => ((n % count) + count) % count;
   const steps: Record<string, () => Place> = {
     left: () => move(0, -1),
     right: () => move(0, 1),
     up: () => move(-1, 0),
     down: () => move(1, 0),
-    page_up: () => move(-10, 0),
-    page_down: () => move(10, 0),
     first_key: () => at({ key: 0 }),
     last_key: () => at({ key: b.keys - 1 }),
     first_query: () => at({ query: 0 }),
@@ -97,7 +95,8 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
     mask: () => at({ mask: turn(spot.mask + by, b.masks) }),
     display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
-    roles: () => (b.displays.includes("roles") ? { ...place, display: "roles" } : place),
+    roles: () => ({ ...place, display: place.display === "roles" ? "thumbnails" : "roles" }),
+    digits: () => ({ ...place, digits: !place.digits }),
     pin: () => ({ ...place, pinned: place.pinned ? null : spot }),
     swap: () => (place.pinned ? { ...place, spot: place.pinned, pinned: spot } : place),
     predictions: () => ({ ...place, predictions: !place.predictions }),
@@ -161,7 +160,7 @@ export function placeOf(
     ...place,
     spot,
     stage: parts.get("stage") ?? place.stage,
-    display: parts.get("show") ?? place.display,
-    pinned: pin ? { ...spot, layer: pin[0], head: pin[1], mask: Number(pinMask) || 0 } : place.pinned,
+    display: parts.get("show") ?? "thumbnails",
+    pinned: pin && { ...spot, layer: pin[0], head: pin[1], mask: Number(pinMask) || 0 },
   };
 }

@@ -1,7 +1,12 @@
 // What leaves the page: text for the clipboard, and figures. Tokens only become text nodes, here too.
+import { arithmetic } from "./cell";
+import type { Command } from "./commands";
 import type { Matrix } from "./data";
 import { css, exactText, inkOn, ramp } from "./format";
 import { cellColour, type HeatProps, type Label } from "./heat";
+import { matrixProps } from "./matrix";
+import type { Head, Scene } from "./model";
+import type { Place } from "./place";
 
 const SVG = "http://www.w3.org/2000/svg";
 const quoted = (text: string) =>
@@ -16,7 +21,7 @@ const digits = (value: number) =>
         : "-inf";
 const name = (label: Label) => `${label.number} ${label.name}`.trim();
 
-export function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: number): string {
+function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: number): string {
   const lines = [["query", ...columns.map((c) => quoted(name(c)))].join(",")];
   for (let r = 0; r < matrix.rows; r++) {
     if (only !== undefined && r !== only) continue;
@@ -25,7 +30,7 @@ export function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: nu
   return `${lines.join("\n")}\n`;
 }
 
-export function asNumpy(matrix: Matrix): string {
+function asNumpy(matrix: Matrix): string {
   const rows = Array.from(
     { length: matrix.rows },
     (_, r) => `    [${Array.from({ length: matrix.columns }, (_, c) => digits(matrix.at(r, c))).join(", ")}],`,
@@ -33,7 +38,7 @@ export function asNumpy(matrix: Matrix): string {
   return `import numpy as np\nfrom numpy import inf, nan\n\nmatrix = np.array([\n${rows.join("\n")}\n], dtype=np.float32)\n`;
 }
 
-export async function copy(text: string): Promise<boolean> {
+async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
     return true;
@@ -56,14 +61,14 @@ function element(tag: string, attributes: Record<string, string | number>, text?
 }
 
 // A figure on white: cells with numbers if they are few, labels, and a scale.
-export function asSvg(props: HeatProps, title: string, subtitle: string): string {
+function asSvg(props: HeatProps, title: string, subtitle: string): string {
   const { rows, columns } = props;
   const few = rows.length * columns.length <= 256;
   const cell = few ? 46 : Math.max(2, Math.min(16, 900 / Math.max(rows.length, columns.length)));
   const named = cell >= 9;
   const letters = (labels: Label[]) => Math.min(24, Math.max(0, ...labels.map((l) => name(l).length)));
   const left = 20 + (named ? letters(rows) * 7 : 40);
-  const top = 64 + (named ? (few ? 16 : letters(columns) * 7) : 16);
+  const top = 64 + (named ? letters(columns) * 7 : 16);
   const width = Math.max(left + columns.length * cell + 20, 420);
   const height = top + rows.length * cell + 50;
   const root = element("svg", {
@@ -103,9 +108,8 @@ export function asSvg(props: HeatProps, title: string, subtitle: string): string
     if (c % every) return;
     const text = named ? shorten(name(label)) : label.number;
     const [x, y] = [left + (c + 0.5) * cell, top - 5];
-    const turned =
-      named && !few ? { transform: `rotate(-90 ${x + 4} ${y})`, x: x + 4, y } : { x, y, "text-anchor": "middle" };
-    labels.append(element("text", turned as unknown as Record<string, number>, few ? shorten(text).slice(0, 8) : text));
+    const turned = named ? { transform: `rotate(-90 ${x + 4} ${y})`, x: x + 4, y } : { x, y, "text-anchor": "middle" };
+    labels.append(element("text", turned as unknown as Record<string, number>, text));
   });
   root.append(labels);
   const stops = ramp("light", props.scale.signed);
@@ -120,10 +124,70 @@ export function asSvg(props: HeatProps, title: string, subtitle: string): string
   return new XMLSerializer().serializeToString(root);
 }
 
-export function download(text: string, file: string, type: string) {
+function download(text: string, file: string, type: string) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = file;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+// The page as it was opened.
+function wholePage(): string {
+  const page = document.documentElement.cloneNode(true) as HTMLElement;
+  page.querySelector("#app")!.textContent = "";
+  delete page.dataset.ready;
+  return `<!doctype html>\n${page.outerHTML}\n`;
+}
+
+// What can be copied, and what can be saved, of a place.
+export function exportsOf(
+  scene: Scene,
+  head: Head | null,
+  place: Place,
+  key: number | null,
+  command: string,
+  help: Record<string, string>,
+  say: (text: string) => void,
+): { copies: Command[]; saves: Command[] } {
+  const copies: Command[] = [];
+  const saves: Command[] = [];
+  const copied = (key: string, name: string, text: () => string) =>
+    copies.push({
+      key,
+      name,
+      group: "Copy",
+      run: async () => say((await copy(text())) ? `copied: ${name}` : "the browser did not let this page copy"),
+    });
+  const saved = (key: string, name: string, file: string, type: string, text: () => string) =>
+    saves.push({
+      key,
+      name,
+      group: "Save",
+      run: () => {
+        download(text(), file, type);
+        say(`saved: ${file}`);
+      },
+    });
+  const found = head && matrixProps(scene, head, place.stage);
+  if (head && found) {
+    const { props, matrix, map } = found;
+    const { query } = place.spot;
+    const what = map ? "map" : place.stage;
+    const file = `${head.unit.name.replace(" ", "-")}-${what}`;
+    const csv = () => asCsv(props.rows, props.columns, matrix);
+    if (!map && key !== null)
+      copied("c", "the cell", () => `${props.say(query, key)}\n${arithmetic(head, query, key)}\n`);
+    if (!map) copied("r", "the row (CSV)", () => asCsv(props.rows, props.columns, matrix, query));
+    copied("m", "the matrix (CSV)", csv);
+    copied("n", "the matrix (NumPy)", () => asNumpy(matrix));
+    const svg = () => asSvg(props, `${head.unit.name} ${what}`, help[what]!);
+    saved("f", "the matrix as a figure (SVG)", `${file}.svg`, "image/svg+xml", svg);
+    saved("m", "the matrix as a table (CSV)", `${file}.csv`, "text/csv", csv);
+    saved("n", "the matrix as code (NumPy)", `${file}.py`, "text/x-python", () => asNumpy(matrix));
+  }
+  copied("t", "the command for a terminal", () => command);
+  copied("l", "the link to this place", () => location.href);
+  saved("p", "this page", "page.html", "text/html", wholePage);
+  return { copies, saves };
 }

@@ -33,13 +33,19 @@ export function TextPanel(props: Props) {
   );
 }
 
+const AT_ONCE = 1000; // passages that are drawn in one task
+
 function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }: Props) {
   const theme = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const painted = useRef<HTMLElement[]>([]);
+  const [count, setCount] = useState(AT_ONCE);
+  useEffect(() => {
+    if (count < scene.data.passages.length) setTimeout(() => setCount(count * 4)); // the rest of a long text later
+  }, [count, scene]);
   const pieces = useMemo(
     () =>
-      scene.data.passages.map(([text, q, k], n) =>
+      scene.data.passages.slice(0, count).map(([text, q, k], n) =>
         q < 0 && k < 0 ? (
           text
         ) : (
@@ -48,7 +54,7 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
           </bdi>
         ),
       ),
-    [scene],
+    [scene, count],
   );
   const places = useMemo(() => {
     const queries = new Map<number, number>();

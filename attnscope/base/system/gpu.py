@@ -44,6 +44,11 @@ def cuda_device(name: str, multiplications: int) -> str | None:
     return "cuda:0" if name == "cuda" else name
 
 
+def count_gpus() -> int:
+    """Count the CUDA devices; torch is imported."""
+    return int(sys.modules["torch"].cuda.device_count())
+
+
 def gpu_memory(device: str) -> GpuMemory | None:
     """Return the memory of a CUDA device, such as `cuda:0`; None if there is no such device."""
     torch = sys.modules["torch"]

@@ -66,7 +66,7 @@ class DescribedModel:
         config: Its sizes and switches.
         raw: The file, with its `model_type` and without keys that the user wanted ignored.
         notes: Remarks for the user: keys that were ignored or missing, code that was not run.
-        ignored_keys: Keys that were ignored, because nobody reads them or the user wanted it.
+        ignored_keys: Keys that were ignored, because no code reads them or the user wanted it.
     """
 
     family: Family

@@ -1,4 +1,4 @@
-"""Decide what becomes of a config key that a family does not know: ignored where nobody reads it, otherwise refused.
+"""Decide what becomes of a config key that a family does not know: ignored if no code reads it, otherwise refused.
 
 A key is ignored only with evidence: its name does not occur in the sources of transformers that could read it
 (`transformers_keys.py`), no other architecture has a field of that name, no part of the name suggests attention, and it

@@ -82,7 +82,7 @@ def make_texts(
     else:
         tokens = [[_token(value, n, where) for n, value in enumerate(text)] for text in _by_text(values, counts, where)]
     if written is None:
-        return [_joined(each) for each in tokens]
+        return [join_tokens(each) for each in tokens]
     texts = [written] if isinstance(written, str) else written
     if not isinstance(texts, list | tuple) or len(texts) != len(counts) or not all(isinstance(t, str) for t in texts):
         raise AttnscopeError(f"{written!r:.60} is not {len(counts)} texts", where="text", hint="give one for each text")
@@ -129,7 +129,7 @@ def _token(value: Any, number: int, where: str) -> Token:
     raise AttnscopeError(f"token {number} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
 
 
-def _joined(tokens: list[Token]) -> tuple[str, list[Token]]:
+def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
     """Return the text that tokens spell, and the tokens with their places in it.
 
     Words are a blank apart, unless the spelling of a token says where blanks are. Special tokens cover no text.

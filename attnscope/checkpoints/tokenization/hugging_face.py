@@ -43,7 +43,7 @@ class FileTokenizer:
         path: The file.
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
-        n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: what the library keeps besides words.
+        n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: kept by the library beyond words.
         notes: Remarks on what was switched off, and how it was built.
         warnings: Decisions made while building it.
         unknown_id: The id for unknown words; None if there is none.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import torch
@@ -18,7 +18,14 @@ from attnscope.model.attention import attend
 from attnscope.model.batch import Batch
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.inputs import AttentionInputs, AttentionSpec, Rotation
-from attnscope.model.masks import FunctionMask, build_mask, intersect, mask_from_matrix, padding_mask
+from attnscope.model.masks import (
+    FunctionMask,
+    GivenQueriesMask,
+    build_mask,
+    intersect,
+    mask_from_matrix,
+    padding_mask,
+)
 from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
@@ -60,6 +67,7 @@ class ArraysEngine:
     given: GivenArrays
     device: torch.device
     settings: EngineSettings
+    _masks: dict[tuple[str, tuple[int, ...]], Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def forward(
         self,
@@ -74,7 +82,7 @@ class ArraysEngine:
         workspace, layers = Workspace(), sorted(set(recorders) & set(self.given.layers))
         with torch.inference_mode():
             for layer in layers:
-                inputs = self._inputs(layer, batch)
+                inputs = self.inputs(layer, batch)
                 if self.given.weights:
                     where = f"{self.given.name}: layer {layer}"
                     record_weights(inputs, recorders[layer], batch.tokens.lengths, where)
@@ -91,7 +99,7 @@ class ArraysEngine:
                     progress(layer + 1, layers[-1] + 1)
         return None
 
-    def _inputs(self, layer: int, batch: Batch) -> AttentionInputs:
+    def inputs(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return a layer's queries, keys and values as attention takes them."""
         inputs, rotation = self._tensors(layer, batch), self.given.settings[layer].rope
         if rotation is None:
@@ -104,14 +112,12 @@ class ArraysEngine:
 
     def _tensors(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return the arrays of a layer for the texts of a batch, on the device."""
-        given, ranges = self.given, [self.given.ranges[number] for number in self._numbers(batch)]
-        sides = {}
-        for name, array in given.read(layer).items():
-            where = f"{given.name}: layer {layer}: {name}"
-            tensor = as_tensor(array, where, given.dtype)
-            if given.weights:  # rows that see nothing are NaN in reports, and 0 here
-                tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
-            sides[name] = pad(pack(tensor, given.axes, where), ranges, self.device)
+        given = self.given
+        sides = {
+            name: self._padded(name, array, layer, batch)
+            for name, array in given.read(layer).items()
+            if name != "output"
+        }
         if given.weights:
             weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
             nothing = weights.new_empty(*weights.shape[:3], 0)
@@ -119,7 +125,21 @@ class ArraysEngine:
         q, k, v = sides["q"], sides["k"], sides.get("v")
         return AttentionInputs(layer, q, k, k[..., :0] if v is None else v, self._spec(layer, batch))
 
-    def _numbers(self, batch: Batch) -> list[int]:
+    def side(self, layer: int, batch: Batch, name: str) -> Tensor:
+        """Return one of a layer's arrays for the texts of a batch, (B, heads, T, width), on the device."""
+        return self._padded(name, self.given.read(layer)[name], layer, batch)
+
+    def _padded(self, name: str, array: Any, layer: int, batch: Batch) -> Tensor:
+        given = self.given
+        where = f"{given.name}: layer {layer}: {name}"
+        tensor = as_tensor(array, where, given.dtype)
+        if given.weights:  # rows that see nothing are NaN in reports, and 0 here
+            tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
+        ranges = given.ranges if name in ("k", "v") else given.query_ranges
+        rows = [ranges[number] for number in self.numbers(batch)]
+        return pad(pack(tensor, given.axes, where), rows, batch.tokens.lengths, self.device)
+
+    def numbers(self, batch: Batch) -> list[int]:
         """Return which of the given texts a batch holds, by their tokens themselves: equal texts have arrays each."""
         numbers = {id(tokens[0]): number for number, (_, tokens) in enumerate(self.given.texts)}
         return [numbers[id(tokens[0])] for tokens in batch.texts]
@@ -129,21 +149,38 @@ class ArraysEngine:
         scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
         sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        return AttentionSpec(scale, intersect((self._own(layer, batch), pad_mask)), settings.softcap, sinks=sinks)
+        mask = intersect((self._own(layer, batch), *self._queries(batch), pad_mask))
+        return AttentionSpec(scale, mask, settings.softcap, sinks=sinks)
+
+    def _queries(self, batch: Batch) -> list[Mask]:
+        """Return the mask that leaves rows whose queries were not given without keys, if there are any."""
+        firsts = [self.given.first_queries[number] for number in self.numbers(batch)]
+        return [GivenQueriesMask(tuple(firsts), torch.tensor(firsts, device=self.device))] if any(firsts) else []
 
     def _own(self, layer: int, batch: Batch) -> Mask:
         terms = parse_mask(self.given.config().mask_of(layer))
         named: dict[MaskTerm, Mask] = {
-            term: self._named(self.given.matrices[term.path], batch) for term in terms if isinstance(term, MatrixFile)
+            term: self._named(term.path, batch) for term in terms if isinstance(term, MatrixFile)
         }
         return build_mask(terms, resolved=named)
 
-    def _named(self, given: Any, batch: Batch) -> Mask:
-        """Return the mask of a matrix or of a function, which counts texts as they were given."""
-        if not callable(given):
-            return mask_from_matrix(given, self.device)
-        numbers = torch.tensor(self._numbers(batch), device=self.device)
-        return FunctionMask(lambda b, h, q, k: given(numbers[b], h, q, k), len(batch.texts), self.given.sizes.heads)
+    def _named(self, name: str, batch: Batch) -> Mask:
+        """Return the mask of a matrix or of a function, which counts texts as they were given.
+
+        The layers of a batch share it, with what was evaluated of a function.
+        """
+        numbers, given = self.numbers(batch), self.given.matrices[name]
+        place = name, tuple(numbers)
+        if place not in self._masks:
+            if callable(given):
+                on_device = torch.tensor(numbers, device=self.device)
+                sizes = len(numbers), self.given.sizes.heads, max(batch.tokens.lengths)
+                self._masks[place] = FunctionMask(
+                    lambda b, h, q, k: given(on_device[b], h, q, k), *sizes, device=self.device
+                )
+            else:
+                self._masks[place] = mask_from_matrix(given, self.device)
+        return self._masks[place]
 
     def _observed(self, own: Mask, batch: Batch) -> Mask | None:
         """Return the mask that recorders see instead; None for the arrays' own."""
@@ -151,7 +188,8 @@ class ArraysEngine:
             return None
         lengths = batch.tokens.lengths
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        return intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad_mask))
+        asked = build_mask(self.settings.terms, own, self.settings.resolved)
+        return intersect((asked, *self._queries(batch), pad_mask))
 
     @property
     def sizes(self) -> tuple[int, int]:

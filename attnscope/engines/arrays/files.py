@@ -21,9 +21,9 @@ from attnscope.base.files.reading import open_regular, read_at_most
 from attnscope.checkpoints.headers import TensorInfo, read_header, sample_digest
 
 ENDINGS = (".safetensors", ".npz")
-ARRAYS = ("q", "k", "v", "weights")
+ARRAYS = ("q", "k", "v", "output", "weights")
 SETTINGS = ("scale", "softcap", "window", "sinks", "rope", "mask")
-SHARED = (*SETTINGS, "layout", "tokens", "text", "cu_seqlens", "lengths", "layers", "dtype", "source")
+SHARED = (*SETTINGS, "layout", "tokens", "text", "cu_seqlens", "cu_seqlens_q", "lengths", "layers", "dtype", "source")
 _LAYER = re.compile(r"layer\.(\d{1,6})\.([a-z_]+)")
 _TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _NUMPY = {"I32": "<i4", "I64": "<i8", "U8": "u1", "BOOL": "?", "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}

@@ -37,7 +37,9 @@ class GivenArrays:
         sizes: Sizes of every layer.
         settings: Layer to how its scores become weights.
         axes: Order of the axes of the arrays that `read` returns.
-        ranges: First row of every text, where texts are one after the other, and the row after its last.
+        ranges: First row of every text in keys and values, where texts are one after the other, and the row after its
+            last.
+        query_ranges: The same of queries, which may be those of a text's last tokens alone.
         texts: Every text with its tokens.
         read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
         layer_bytes: Bytes of the largest layer.
@@ -47,6 +49,7 @@ class GivenArrays:
         dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
         fingerprint: See findings.run.Provenance.
         weights: The weights themselves are given.
+        outputs: The output of attention is given, too, as `output`.
         notes: Remarks on how the numbers are read.
     """
 
@@ -55,6 +58,7 @@ class GivenArrays:
     settings: Mapping[int, LayerSettings]
     axes: tuple[str, ...]
     ranges: list[tuple[int, int]]
+    query_ranges: list[tuple[int, int]]
     texts: list[tuple[str, list[Token]]]
     read: Callable[[int], Mapping[str, Any]]
     layer_bytes: int
@@ -63,12 +67,19 @@ class GivenArrays:
     dtype: str = "float32"
     fingerprint: str = ""
     weights: bool = False
+    outputs: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Numbers of the layers that are there."""
         return tuple(self.settings)
+
+    @property
+    def first_queries(self) -> list[int]:
+        """Position of the first query in every text; 0 where the queries of all tokens are there."""
+        pairs = zip(self.ranges, self.query_ranges, strict=True)
+        return [(end - start) - (q_end - q_start) for (start, end), (q_start, q_end) in pairs]
 
     @property
     def inputs(self) -> tuple[TextInput, ...]:
@@ -108,7 +119,13 @@ class GivenArrays:
         if not 0 <= number < len(self.texts):
             raise UsageError(f"there is no text {number}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
         name = self.name if len(self.texts) == 1 else self.origin(number)
-        return replace(self, name=name, ranges=[self.ranges[number]], texts=[self.texts[number]])
+        return replace(
+            self,
+            name=name,
+            ranges=[self.ranges[number]],
+            query_ranges=[self.query_ranges[number]],
+            texts=[self.texts[number]],
+        )
 
     def with_settings(self, **changes: Mapping[int, Any]) -> "GivenArrays":
         """Return the same arrays with other settings: setting to its values by layer."""

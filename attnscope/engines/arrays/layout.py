@@ -74,17 +74,68 @@ def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> Packe
     return PackedShape(sizes["tokens"] * (1 if texts is None else texts), sizes["heads"], sizes["width"], texts)
 
 
+def query_ranges(
+    shape: PackedShape,
+    keys: PackedShape,
+    ranges: Sequence[tuple[int, int]],
+    cu_seqlens: Any,
+    axes: Sequence[str],
+    where: str,
+    *,
+    packed: bool,
+) -> list[tuple[int, int]]:
+    """Return the first query of every text, and the row after its last; queries are those of a text's last tokens.
+
+    Args:
+        shape: Shape of the queries.
+        keys: Shape of the keys.
+        ranges: Rows of every text in the keys.
+        cu_seqlens: First query of every text, and the number of queries; None if a text has as many as keys, or if
+            there is one text, or an axis for texts.
+        axes: The layout.
+        where: Where the queries are from, for errors.
+        packed: Texts are one after the other, without an axis for them.
+
+    Raises:
+        AttnscopeError: A text has more queries than keys, or these do not cover the rows.
+    """
+    if cu_seqlens is not None:
+        found = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")
+    elif packed:
+        found = list(ranges)
+        if shape.rows != ranges[-1][1]:
+            hint = "pass cu_seqlens_q: 0, then the end of each text's queries"
+            raise AttnscopeError(f"has {shape.rows} queries for {ranges[-1][1]} keys", where=where, hint=hint)
+    elif shape.rows == keys.rows:
+        found = list(ranges)
+    else:
+        each = shape.rows // (shape.texts or 1)
+        found = [(each * n, each * n + each) for n in range(shape.texts or 1)]
+    counts = [[end - start for start, end in rows] for rows in (found, ranges)]
+    if len(counts[0]) != len(counts[1]) or any(q > k for q, k in zip(*counts, strict=True)):
+        spelled = [", ".join(map(str, each[:8])) for each in counts]
+        hint = "give a query for every key, or those of a text's last tokens, as a step of decoding has them"
+        raise AttnscopeError(f"has texts of {spelled[0]} queries and {spelled[1]} keys", where=where, hint=hint)
+    return found
+
+
 def text_ranges(
-    shape: PackedShape, cu_seqlens: Any, lengths: Any, axes: Sequence[str], where: str
+    shape: PackedShape,
+    cu_seqlens: Any,
+    lengths: Any,
+    axes: Sequence[str],
+    where: str,
+    option: str = "cu_seqlens",
 ) -> list[tuple[int, int]]:
     """Return the first row of every text, and the row after its last.
 
     Args:
-        shape: Of the queries.
+        shape: Shape of the keys.
         cu_seqlens: First row of every text, and the number of rows; None if there is one text, or an axis for texts.
-        lengths: Tokens of every text, where texts are padded to one length; None without padding.
+        lengths: Tokens of every text, if texts are padded to one length; None without padding.
         axes: The layout.
-        where: Where the queries are from, for errors.
+        where: Where the array is from, for errors.
+        option: Name of `cu_seqlens`, for errors.
 
     Raises:
         AttnscopeError: These do not cover the rows in order.
@@ -101,14 +152,14 @@ def text_ranges(
     if (shape.texts or 1) > 1:
         hint = "pack the texts one after the other, or leave cu_seqlens out"
         raise AttnscopeError(f"the layout has an axis for {shape.texts} texts already", where="cu_seqlens", hint=hint)
-    bounds = _whole_numbers(cu_seqlens, "cu_seqlens")
+    bounds = _whole_numbers(cu_seqlens, option)
     if len(bounds) < 2 or bounds[0] != 0 or any(b <= a for a, b in pairwise(bounds)):
         hint = "expected 0, then the end of every text, such as 0, 12, 42"
-        raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where="cu_seqlens", hint=hint)
+        raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where=option, hint=hint)
     if bounds[-1] != shape.rows:
         found = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
         hint = "name the order of the axes: layout tokens,heads,width" if shape.heads == bounds[-1] else ""
-        raise AttnscopeError(found, where="cu_seqlens", hint=hint or "its last number is the number of all tokens")
+        raise AttnscopeError(found, where=option, hint=hint or "its last number is the number of all tokens")
     return list(pairwise(bounds))
 
 

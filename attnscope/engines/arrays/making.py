@@ -13,7 +13,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.tokenization.given import make_texts
 from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
-from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, text_ranges
+from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
 from attnscope.engines.arrays.settings import NAMES, LayerSettings, layer_settings, require_expression, split_windows
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
@@ -71,7 +71,7 @@ def _of_file(
 
 
 def _require_parts(parts: Mapping[str, set[str]], where: str) -> None:
-    """Refuse a layer that lacks queries or keys, or has weights besides."""
+    """Refuse a layer that lacks queries or keys, or has weights, too."""
     for layer, names in parts.items():
         if names == {"weights"}:
             continue
@@ -92,8 +92,8 @@ def from_arrays(
     """Take arrays that are in memory.
 
     Args:
-        parts: `q`, `k`, and `v` if there are values; or `weights`. Each is one array, with an axis for layers or
-            without, a list of arrays, or a dict by layer.
+        parts: `q`, `k`, and `v` and `output` if they are known; or `weights`. Each is one array, with or without an
+            axis for layers, a list of arrays, or a dict by layer.
         values: Settings, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
         layers: Numbers of the layers; None to count from 0.
         name: What they are called.
@@ -211,16 +211,15 @@ def _assemble(
     packed = {place: packed_shape(shape, axes, place) for place, shape in shapes.items()}
     _refuse_types(dtypes, next(iter(shapes)))
     sizes = _sizes(packed, weights=weights)
-    first = next(iter(packed.values()))
-    ranges = text_ranges(first, values.get("cu_seqlens"), values.get("lengths"), axes, next(iter(packed)))
+    place = f"{next(iter(packed)).rpartition('.')[0]}.{'weights' if weights else 'q'}"
+    first, keys = packed[place], _keys(packed, place, weights=weights)
+    cu_seqlens, cu_queries = values.get("cu_seqlens"), values.get("cu_seqlens_q")
+    ranges = text_ranges(keys, cu_seqlens, values.get("lengths"), axes, place)
+    queries = query_ranges(first, keys, ranges, cu_queries, axes, place, packed=cu_seqlens is not None)
     texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
-    if weights:
-        longest = max(end - start for start, end in ranges)
-        if first.width != first.rows // (first.texts or 1) or longest > first.width:
-            found = f"has {first.rows // (first.texts or 1)} queries and {first.width} keys"
-            raise AttnscopeError(found, where=next(iter(packed)), hint="give a weight for every pair of tokens")
     lengths = [end - start for start, end in ranges]
-    mask, matrices, windows = _mask(values.get("mask"), layers, lengths, sizes.heads, weights=weights)
+    rows = [end - start for start, end in queries]
+    mask, matrices, windows = _mask(values.get("mask"), layers, lengths, rows, sizes.heads, weights=weights)
     settings = layer_settings({key: values.get(key) for key in NAMES}, layers, sizes.heads)
     if any(window is not None for window in windows.values()):
         if values.get("window") is not None:
@@ -229,6 +228,7 @@ def _assemble(
     _check_ropes(settings, sizes.width)
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
+    notes += _decoding_notes(ranges, queries)
     notes += ["float64 numbers are computed in float32"] if "float64" in dtypes else []
     if len(layers) <= layers[-1]:
         notes.append(f"layers {', '.join(map(str, layers[:12]))}{', …' * (len(layers) > 12)} are given")
@@ -242,6 +242,7 @@ def _assemble(
         settings=settings,
         axes=axes,
         ranges=ranges,
+        query_ranges=queries,
         texts=texts,
         read=read,
         layer_bytes=numbers * itemsize,
@@ -250,12 +251,34 @@ def _assemble(
         dtype=next(iter(narrow)) if len(dtypes) == 1 and narrow else "float32",
         fingerprint=digest.hex()[:16],
         weights=weights,
+        outputs=any(name.endswith(".output") for name in shapes),
         notes=tuple(notes),
     )
 
 
+def _keys(packed: Mapping[str, PackedShape], place: str, *, weights: bool) -> PackedShape:
+    """Return the shape of the keys: of weights, their columns."""
+    if not weights:
+        return packed[f"{place.rpartition('.')[0]}.k"]
+    shape = packed[place]
+    return PackedShape(shape.width * (shape.texts or 1), shape.heads, shape.width, shape.texts)
+
+
 def _fields(settings: LayerSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in NAMES}
+
+
+def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[int, int]]) -> list[str]:
+    """Say which queries are there, if some are not."""
+    counts = [(q_end - q_start, end - start) for (start, end), (q_start, q_end) in zip(ranges, queries, strict=True)]
+    partial = [(known, of) for known, of in counts if known < of]
+    if not partial:
+        return []
+    known, of = partial[0]
+    if len(partial) > 1:
+        return ["queries are those of the last tokens of each text; rows before them are unknown"]
+    last = "last token" if known == 1 else f"last {known:,} tokens"
+    return [f"queries are those of the {last} of {of:,}; rows before them are unknown"]
 
 
 def _refuse_types(dtypes: set[str], where: str) -> None:
@@ -284,14 +307,19 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
         raise AttnscopeError(
             f"q has width {q.width}, k {k.width}", where=place, hint="give queries and keys of one width"
         )
-    if not q.rows == k.rows == v.rows:
+    if k.rows != v.rows or q.texts != k.texts or q.rows > k.rows:
         found = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
-        hint = "give the queries of every token: a step of decoding has only those of the last one"
+        hint = "give k and v of every token, and q of every token or of the last ones"
         raise AttnscopeError(found, where=place, hint=hint)
     if q.heads % k.heads or v.heads != k.heads:
         found = f"q has {q.heads} heads, k {k.heads}, v {v.heads}"
         hint = "the query heads are a multiple of the key/value heads; layout names another order of axes"
         raise AttnscopeError(found, where=place, hint=hint)
+    output = first.get("output")
+    needed = q.heads, q.rows, v.width
+    if output is not None and ("v" not in first or (output.heads, output.rows, output.width) != needed):
+        hint = "give it the tokens and heads of q and the width of v, and give v, too"
+        raise AttnscopeError(f"has {_spell(output)}, q {_spell(q)}, v {_spell(v)}", where=f"{place}.output", hint=hint)
     return GivenSizes(q.heads, k.heads, q.width, v.width if "v" in first else 0)
 
 
@@ -300,7 +328,7 @@ def _spell(shape: PackedShape) -> str:
 
 
 def _mask(
-    given: Any, layers: Sequence[int], lengths: Sequence[int], heads: int, *, weights: bool
+    given: Any, layers: Sequence[int], lengths: Sequence[int], rows: Sequence[int], heads: int, *, weights: bool
 ) -> tuple[str, dict[str, Any], dict[int, int | None]]:
     """Return the mask that layers share, the matrices or the function that it names, and the window of each layer."""
     if weights:
@@ -325,7 +353,7 @@ def _mask(
         code = getattr(given, "__code__", None)
         name = f"array:{hashlib.sha256(code.co_code if code else repr(given).encode()).hexdigest()[:8]}"
         return name, {name: given}, {}
-    matrix = _matrix(given, lengths, heads)
+    matrix = _matrix(given, lengths, rows, heads)
     name = f"array:{hashlib.sha256(matrix.tobytes()).hexdigest()[:8]}"
     return name, {name: matrix}, {}
 
@@ -335,10 +363,12 @@ def _shared(masks: Mapping[int, str]) -> tuple[str, dict[str, Any], dict[int, in
     return mask, {}, windows
 
 
-def _matrix(given: Any, lengths: Sequence[int], heads: int) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Return a boolean matrix (queries, keys) or (heads, queries, keys).
+def _matrix(
+    given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int
+) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return a boolean matrix (queries, keys) or (heads, queries, keys), with a row for every token.
 
-    Also of one that is added to scores: 0 where allowed, else −inf.
+    It is made of one with a row for every query, or of one that is added to scores: 0 where allowed, else −inf.
     """
     array = given.detach().cpu() if hasattr(given, "detach") else given
     array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
@@ -354,6 +384,9 @@ def _matrix(given: Any, lengths: Sequence[int], heads: int) -> "np.ndarray[Any, 
     if array.dtype != np.bool_ or not (array.ndim == 2 or per_head):
         hint = "pass an expression such as causal, or a boolean matrix (queries, keys)"
         raise AttnscopeError(f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint)
+    missing = array.shape[-1] - array.shape[-2]
+    if missing > 0 and set(rows) == {array.shape[-2]}:
+        array = np.pad(array, [*[(0, 0)] * (array.ndim - 2), (missing, 0), (0, 0)])
     if set(lengths) != {array.shape[-1]} or array.shape[-2] != array.shape[-1]:
         found = (
             f"has shape {list(array.shape)}, but the texts have {', '.join(map(str, sorted(set(lengths))[:8]))} tokens"

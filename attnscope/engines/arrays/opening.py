@@ -15,7 +15,9 @@ from attnscope.request.run_config import RunConfig
 if TYPE_CHECKING:
     import torch
 
-    from attnscope.engines.arrays.engine import ArraysModel
+    from attnscope.engines.arrays.engine import ArraysEngine, ArraysModel
+    from attnscope.findings.given_output import GivenOutput
+    from attnscope.model.batch import Batch
 
 _OF_MODELS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "hash_weights")
 
@@ -51,6 +53,11 @@ def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
 
         return ArraysModel(given, device)
 
+    def outputs(engine: "ArraysEngine", batch: "Batch") -> "list[GivenOutput]":
+        from attnscope.engines.arrays.outputs import compare_outputs
+
+        return compare_outputs(engine, batch)
+
     config = given.config()
     return ModelSource(
         name=as_unicode(given.name),
@@ -69,7 +76,9 @@ def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
         layerwise=False,
         runs=False,
         dtype=given.dtype,
+        compare_outputs=outputs if given.outputs else None,
         layers=given.layers if len(given.layers) < config.n_layers else None,
+        first_queries={given.origin(n): first for n, first in enumerate(given.first_queries) if first},
     )
 
 
@@ -85,7 +94,7 @@ def _refuse_model_options(given: GivenArrays, run: RunConfig) -> None:
             )
     if given.weights and not run.own_mask:
         name = "hide" if run.hide is not None else "mask"
-        hint = "remove it, or give queries and keys instead of weights"
+        hint = f"give queries and keys instead of weights; weights are compared with another {arg('qkv')} or a model"
         raise UsageError("no other mask can be applied to given weights", where=arg(name), hint=hint)
     if run.show_padding:
         hint = "remove it: arrays hold no padding"

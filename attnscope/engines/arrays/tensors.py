@@ -81,13 +81,19 @@ def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
     return ordered
 
 
-def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
-    """Return some texts side by side, (B, heads, longest, width), shorter ones filled up with zeros."""
-    longest = max(end - start for start, end in ranges)
-    if len(ranges) == 1:
+def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Return some texts side by side, (B, heads, longest, width), filled up with zeros.
+
+    Args:
+        packed: (rows, heads, width).
+        ranges: First row of every text, and the row after its last.
+        lengths: Tokens of every text; where a text has fewer rows, these are its last tokens.
+        device: Where the result goes.
+    """
+    if len(ranges) == 1 and ranges[0][1] - ranges[0][0] == lengths[0]:
         ((start, end),) = ranges
         return packed[start:end].transpose(0, 1)[None].to(device)
-    batch = packed.new_zeros(len(ranges), longest, *packed.shape[1:])
-    for number, (start, end) in enumerate(ranges):
-        batch[number, : end - start] = packed[start:end]
+    batch = packed.new_zeros(len(ranges), max(lengths), *packed.shape[1:])
+    for number, ((start, end), length) in enumerate(zip(ranges, lengths, strict=True)):
+        batch[number, length - (end - start) : length] = packed[start:end]
     return batch.transpose(1, 2).to(device)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.base.errors import AttnscopeError, arg
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
@@ -99,9 +99,9 @@ class TransformersEngine:
 
         Args:
             batch: See Engine.forward.
-            recorders: Likewise.
-            progress: Likewise.
-            final: Likewise.
+            recorders: Recorders of each layer.
+            progress: Called after each layer.
+            final: Whether final states are returned.
             variants: What is cut for each place of the batch; empty where nothing is.
 
         Raises:
@@ -133,7 +133,7 @@ class TransformersEngine:
                 recorders=recorders.get(inputs.layer, ()),
                 need_output=self.settings.all_outputs or final or inputs.layer < last,
                 tile_elements=self.settings.tile_elements,
-                cuts=cuts_of_layer(variants, inputs.layer),
+                cuts=cuts_of_layer(variants or self.settings.variants, inputs.layer),
             )
             output = self._attend(inputs, pad, show)
             if progress is not None:
@@ -201,6 +201,11 @@ class TransformersEngine:
         takes = inspect.signature(model.forward).parameters
         if self.loaded.n_segments:
             inputs["token_type_ids"] = batch.tokens.ids[1]
+        if batch.tokens.positions is not None:
+            if "position_ids" not in takes:
+                found = f"{type(model).__name__} takes no position ids"
+                raise UsageError(found, where=arg("input_ids"), hint="put padding after the text, without position_ids")
+            inputs["position_ids"] = batch.tokens.positions
         if "use_cache" in takes:
             inputs["use_cache"] = False
         with rotated_by_length(model, batch.tokens.lengths):

@@ -220,7 +220,14 @@ def _count_biases(loaded: "TransformersModel", chosen: str) -> int:
 def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
     """Return the sizes that the rest of the program needs; the mathematics is left to transformers."""
     part = loaded.parts[chosen]
+    # as in RoBERTa: positions are counted from the row after that of padding, and padding is not counted
+    tables = (
+        (name, one) for name, one in loaded.model.named_modules() if getattr(one, "padding_idx", None) is not None
+    )
+    padding_id = next((int(one.padding_idx) for name, one in tables if "position" in name), None)
     return ModelConfig(
+        padding_id=padding_id,
+        position_offset=0 if padding_id is None else padding_id + 1,
         vocab_size=loaded.vocab_size,
         d_model=loaded.d_model,
         n_layers=part.n_layers,

@@ -22,6 +22,7 @@ from attnscope.model.recorders.sums import (
     SumRecorder,
 )
 from attnscope.model.recorders.top import TopRecorder, strongest
+from attnscope.model.recorders.values import ValueRecorder
 
 __all__ = [
     "SUM_RECORDERS",
@@ -43,6 +44,7 @@ __all__ = [
     "TokenReading",
     "TopRecorder",
     "UniformRecorder",
+    "ValueRecorder",
     "WordRecorder",
     "strongest",
 ]

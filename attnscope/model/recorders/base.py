@@ -3,7 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from attnscope.model.recorders.span_tokens import SpanTokens
@@ -29,6 +31,19 @@ class KeyTokens:
         """Special tokens, (B, K), bool."""
         return self.kinds["special"]
 
+    @cached_property
+    def _members(self) -> dict[tuple[str, ...], Tensor]:
+        return {}
+
+    def members(self, kinds: tuple[str, ...]) -> Tensor:
+        """Return 1 for a key that is content, or of each of these kinds, else 0, (B, 1 + kinds, K), float32.
+
+        The recorders of all layers share it.
+        """
+        if kinds not in self._members:
+            self._members[kinds] = torch.stack([self.content(), *(self.kinds[kind] for kind in kinds)], 1).float()
+        return self._members[kinds]
+
     def content(self) -> Tensor:
         """Return tokens that are neither special, nor padding, nor the first: (B, K), bool."""
         keep = self.real & ~self.special
@@ -41,7 +56,6 @@ class RecordedTokens:
     """Which tokens of a batch take part in what is recorded.
 
     Attributes:
-        sources: The key side.
         eligible: Keys that take part in the ranking of contributors, (B, K), bool.
         shown: Rows that each text's sums count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool.
@@ -101,8 +115,8 @@ def _as_range(places: Sequence[int]) -> Sequence[int]:
 
 
 def _moved(places: Sequence[int], by: int) -> Sequence[int]:
-    found = _as_range(places)
-    return range(found.start + by, found.stop + by) if isinstance(found, range) else [place + by for place in found]
+    places = _as_range(places)
+    return range(places.start + by, places.stop + by) if isinstance(places, range) else [place + by for place in places]
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,6 @@ class Overlap:
         heads: Their places in the tile.
         here: Their places in the recorder.
         inside: Rows' places in the tile, a range where they are neighbours.
-        rows: Rows' places in the recorder.
     """
 
     heads: list[int]

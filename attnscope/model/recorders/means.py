@@ -21,12 +21,6 @@ class MeanRowRecorder(BaseRecorder):
     The mean over one layer is made block by block, so that a block's rows are all that is kept. Blocks differ between
     layers, so that a mean over several keeps all of its rows until the last layer.
 
-    Args:
-        heads: Query heads of each layer.
-        rows: Query positions, sorted.
-        sources: The key side.
-        n_layers: Layers.
-
     Attributes:
         recorded: Statistic to (B, 1, rows); NaN where any head's row is fully masked.
     """
@@ -36,8 +30,8 @@ class MeanRowRecorder(BaseRecorder):
     def __init__(self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, n_layers: int) -> None:
         super().__init__(heads, rows)
         shape, device = (sources.real.shape[0], 1, len(self.rows)), sources.real.device
-        self._statistics = [one for one in ROW_STATISTICS if not one.linear]
-        self.recorded = {one.name: torch.full(shape, torch.nan, device=device) for one in self._statistics}
+        self._statistics = [statistic for statistic in ROW_STATISTICS if not statistic.linear]
+        self.recorded = {statistic.name: torch.full(shape, torch.nan, device=device) for statistic in self._statistics}
         self._n, self._whole = len(self.heads) * n_layers, n_layers > 1
         self._n_keys = sources.real.shape[1]
         self._blocks: dict[int, _MeanRows] = {}
@@ -68,8 +62,8 @@ class MeanRowRecorder(BaseRecorder):
         block.seen += count * (rows.stop - rows.start)
         if block.seen == self._n * block.n_rows:
             block.divide(self._n)
-            for one in self._statistics if block.weights.shape[-1] else ():
-                self.recorded[one.name][:, :, of_block] = one.compute(cast(RowWeights, block))
+            for statistic in self._statistics if block.weights.shape[-1] else ():
+                self.recorded[statistic.name][:, :, of_block] = statistic.compute(cast(RowWeights, block))
             del self._blocks[of_block.start]
 
 

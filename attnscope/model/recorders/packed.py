@@ -30,7 +30,7 @@ class PackedMatrices:
 
     def __init__(self, units: int, sizes: Sequence[tuple[int, int]]) -> None:
         self.units, self._runs = units, list[tuple[slice, int, int]]()
-        for (rows, columns), run in groupby(enumerate(sizes), key=lambda one: one[1]):
+        for (rows, columns), run in groupby(enumerate(sizes), key=lambda numbered: numbered[1]):
             places = [place for place, _ in run]
             self._runs.append((slice(places[0], places[-1] + 1), rows, columns))
         self._kept: dict[str, list[Tensor]] = {}

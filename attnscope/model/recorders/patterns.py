@@ -48,12 +48,12 @@ class TargetRecorder(BaseRecorder):
         at = self._targets[:, overlap.rows] - tile.k0  # (B, r, N)
         inside = (at >= 0) & (at < weights.shape[-1])
         index = at.clamp(0, weights.shape[-1] - 1)[:, None].expand(-1, weights.shape[1], -1, -1)
-        found = weights.gather(-1, index)  # (B, h, r, N)
+        on_targets = weights.gather(-1, index)  # (B, h, r, N)
         if self._strongest:
             largest = weights.amax(-1, keepdim=True)  # (B, h, r, 1)
             alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row does not attend to any target
-            found = ((found == largest) & alone).float()
-        part = (found * inside[:, None]).sum(2)
+            on_targets = ((on_targets == largest) & alone).float()
+        part = (on_targets * inside[:, None]).sum(2)
         return partial(_add, self.sums, part, overlap)
 
 
@@ -149,15 +149,17 @@ class WordRecorder(BaseRecorder):
 
     def _largest(self, values: Tensor, overlap: Overlap, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return weights of at least LEAST, and their places in (B, heads, Q, K), in order."""
-        flat = values.flatten()
-        index = (flat >= LEAST).nonzero()[:, 0]
+        large = values >= LEAST
+        if self._measured is not self._counted:
+            large &= self._measured[:, None, overlap.rows, None]
+        index = large.flatten().nonzero()[:, 0]
         row, key = index // values.shape[3], index % values.shape[3] + tile.k0
         head, row = row // values.shape[2], row % values.shape[2] + overlap.rows.start
         text, head = head // values.shape[1], head % values.shape[1]
-        head = torch.tensor(overlap.here, device=head.device)[head]
-        measured = self._measured[text, row]
+        here = overlap.index
+        head = head + here.start if isinstance(here, slice) else torch.tensor(here, device=head.device)[head]
         place = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
-        return flat[index][measured], place[measured]
+        return values.flatten()[index], place
 
     def _add(
         self,
@@ -184,7 +186,7 @@ class WordRecorder(BaseRecorder):
         """Compare the weights that were kept with their predictions, and forget them."""
         if not self._kept:
             return
-        kept, place = (torch.cat(some) for some in zip(*self._kept, strict=True))
+        kept, place = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         self._kept.clear()
         weights = kept.to(self.sums.dtype)
         n_keys, n_rows, n_heads = self._words.shape[1], len(self.rows), len(self.heads)
@@ -213,7 +215,7 @@ class UniformRecorder(BaseRecorder):
 
     Attributes:
         shared: Σ over rows of Σ_j min(α_j, 1/n), n keys being visible, (B, heads).
-        rows_seen: Rows that count and are not fully masked, likewise.
+        rows_seen: Rows that count and are not fully masked, in the same form.
     """
 
     needs_masked = True  # which keys are allowed

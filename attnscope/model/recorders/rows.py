@@ -1,6 +1,6 @@
 """Record statistics of every row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import log
 from threading import Lock
@@ -23,15 +23,9 @@ _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 class RowRecorder(BaseRecorder):
     """Statistics of every row, as report.row_statistics declares them.
 
-    Args:
-        heads: Query heads.
-        rows: Query positions, sorted.
-        sources: The key side.
-        names: Statistics that are kept.
-
     Attributes:
         recorded: Statistic to (B, heads, rows).
-        sink: What each row gives to the head's sink, likewise; None where the layer has none.
+        sink: What each row gives to the head's sink, in the same form; None where the layer has none.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
         specs: How scores became weights, by layer.
     """
@@ -41,15 +35,13 @@ class RowRecorder(BaseRecorder):
     ) -> None:
         super().__init__(heads, rows)
         self.names, self.sources = tuple(names), sources
-        defined = [one for one in ROW_STATISTICS if one.name in self.names and (sources.same or not one.aligned)]
-        self._statistics = sorted(defined, key=lambda one: self.names.index(one.name))
-        kinds = {one.name: sources.kinds[one.name] for one in defined if one.key_token is not None}
-        self._kinds = {"content": sources.content()} | kinds
+        wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
+        defined = [statistic for statistic in wanted if sources.same or not statistic.aligned]
+        self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
+        self._kinds = _Kinds(sources, [statistic.name for statistic in defined if statistic.key_token is not None])
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
-        known = [one.name for one in self._statistics]  # they come first, so that a tile's are written through a slice
-        stored = dict(zip([*known, *(name for name in self.names if name not in known)], self._all, strict=True))
-        self.recorded: dict[str, Tensor] = {name: stored[name] for name in self.names}
+        self.recorded = self._by_name(self.names)
         self.sink: Tensor | None = None
         self.fully_masked = torch.zeros(shape, dtype=torch.bool, device=sources.special.device)
         self._making = Lock()
@@ -57,11 +49,15 @@ class RowRecorder(BaseRecorder):
 
     def to_cpu(self) -> None:
         """Move the statistics to the CPU, all of them at once."""
-        self.recorded, self._kinds, order = {}, {}, list(self.recorded)
+        order, self.recorded = list(self.recorded), {}
         super().to_cpu()
-        known = [one.name for one in self._statistics]
-        stored = dict(zip([*known, *(name for name in self.names if name not in known)], self._all, strict=True))
-        self.recorded = {name: stored[name] for name in order}
+        self.recorded = self._by_name(order)
+
+    def _by_name(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return statistics as views; those that are defined come first, so that a tile writes them through a slice."""
+        defined = [statistic.name for statistic in self._statistics]
+        stored = dict(zip([*defined, *(name for name in self.names if name not in defined)], self._all, strict=True))
+        return {name: stored[name] for name in names}
 
     def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
         """Keep the statistics of a whole layer.
@@ -103,9 +99,9 @@ class RowRecorder(BaseRecorder):
         box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
         weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
         kind = _TileRows if tile.summary is None else _SummedRows
-        rows = kind(weights, masked, sink, box, self._kinds, tile, overlap, same=self.sources.same)
-        found = torch.stack([one.compute(rows) for one in self._statistics])
-        values = overlap.select_rows(found)  # (statistics, B, h, r)
+        rows = kind(weights, masked, sink, box, self._kinds, tile, overlap)
+        computed = torch.stack([statistic.compute(rows) for statistic in self._statistics])
+        values = overlap.select_rows(computed)  # (statistics, B, h, r)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
         self._all[: len(values), :, overlap.index, overlap.rows] = values
@@ -113,7 +109,31 @@ class RowRecorder(BaseRecorder):
 
 def finite_scores(scores: Tensor) -> Tensor:
     """Return scores with NaN in place of −inf."""
-    return scores.masked_fill(scores == -torch.inf, torch.nan)
+    return scores.nan_to_num(torch.nan, torch.inf, torch.nan)
+
+
+class _Kinds:
+    """Which keys of a batch are content, and of which other kinds.
+
+    Args:
+        sources: The key side.
+        names: Kinds among `KEY_TOKENS`.
+
+    Attributes:
+        names: Kinds in the order of `members`, content first.
+        members: See KeyTokens.members.
+        aligned: Queries and keys are the same tokens.
+    """
+
+    def __init__(self, sources: KeyTokens, names: Sequence[str]) -> None:
+        self.names, self.aligned = ["content", *names], sources.same
+        self.members = sources.members(tuple(names))
+
+    def own_content(self, first: int, end: int) -> Tensor:
+        """Return 1 for rows whose own position is content, (B, 1, end − first); 0 behind the last key."""
+        members = self.members[:, :1, first:end]
+        missing = end - first - members.shape[-1]
+        return F.pad(members, (0, missing)) if missing else members
 
 
 class _TileRows:
@@ -121,13 +141,12 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        masked: Masked scores, likewise.
+        masked: Masked scores, in the same form.
         sink: What the rows give to a sink, (B, h, r); None where there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
-        kinds: Kind to keys of that kind, (B, K), bool.
+        kinds: The kinds of keys.
         tile: The tile.
         overlap: Which of its heads and rows they are.
-        same: Queries and keys are the same tokens.
     """
 
     def __init__(
@@ -136,14 +155,12 @@ class _TileRows:
         masked: Tensor,
         sink: Tensor | None,
         box: tuple[int, int, int, int],
-        kinds: Mapping[str, Tensor],
+        kinds: _Kinds,
         tile: Tile,
         overlap: Overlap,
-        *,
-        same: bool,
     ) -> None:
         self.weights, self._masked, self._sink, self._box, self._overlap = weights, masked, sink, box, overlap
-        self._kinds, self._tile, self._same = kinds, tile, same
+        self._kinds, self._tile = kinds, tile
 
     def max_score(self) -> Tensor:
         """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
@@ -188,12 +205,10 @@ class _TileRows:
 
     def on_others(self) -> Tensor:
         """Return the weight on content that is not the row itself."""
-        if not self._same:
+        if not self._kinds.aligned:
             return self._sums["content"]
-        first, last, k0, k1 = self._box
-        mine = F.pad(self._kinds["content"][:, k0:k1].float(), (k0, 0))[:, None, first:last]  # (B, 1, r), or short …
-        mine = F.pad(mine, (0, self.weights.shape[2] - mine.shape[-1]))  # … where the keys end before the rows
-        return (self._sums["content"] - self.on_self() * mine).clamp_min_(0.0)
+        own_content = self._kinds.own_content(*self._box[:2])
+        return (self._sums["content"] - self.on_self() * own_content).clamp_min_(0.0)
 
     def within(self, n: int) -> Tensor:
         """Return the weight on keys at most `n` positions away."""
@@ -211,13 +226,14 @@ class _TileRows:
     def _sums(self) -> dict[str, Tensor]:
         """Weight on keys of every kind, and what `distance` needs, (B, h, r) each: one product for all of them."""
         _, _, k0, k1 = self._box
-        columns = {name: keys[:, k0:k1].float() for name, keys in self._kinds.items()}  # (B, k) each
-        if self._same:
-            outside = zip(("outside", "left", "right"), _outside_rows(self._box, self.weights.device), strict=True)
-            columns |= {name: one.expand_as(columns["content"]) for name, one in outside}
-        sums = matmul_transposed(self.weights.flatten(1, 2), torch.stack(list(columns.values()), 1))
+        names, columns = list(self._kinds.names), self._kinds.members[..., k0:k1]  # (B, columns, k)
+        if self._kinds.aligned:
+            names += ["outside", "left", "right"]
+            outside = _outside_rows(self._box, self.weights.device).expand(len(columns), -1, -1)
+            columns = torch.cat((columns, outside), 1)
+        sums = matmul_transposed(self.weights.flatten(1, 2), columns.contiguous())
         sums = sums.view(*self.weights.shape[:3], -1).movedim(-1, 0)  # (columns, B, h, r)
-        return dict(zip(columns, sums, strict=True))
+        return dict(zip(names, sums, strict=True))
 
 
 class _SummedRows(_TileRows):
@@ -249,18 +265,18 @@ class _SummedRows(_TileRows):
     def _sums(self) -> dict[str, Tensor]:
         assert self._tile.summary is not None
         first, _, k0, k1 = self._box
-        kinds, reaches = torch.stack(list(self._kinds.values()), 1)[..., k0:k1], (0, *WITHIN)
-        names = ["distance", *(f"within {n}" for n in reaches), *self._kinds]
+        kinds, reaches = self._kinds.members[..., k0:k1].bool(), (0, *WITHIN)
+        names = ["distance", *(f"within {n}" for n in reaches), *self._kinds.names]
         sums = self._tile.summary.sums(self.weights, kinds, reaches, first - k0)
         return dict(zip(names, sums, strict=True))
 
 
-def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how far the keys of a box are outside the run of rows, and whether to the left or right, (k,) each."""
+def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> Tensor:
+    """Return the distance of keys from the run of rows, −1 for a key left of it, and 1 for one right of it: (3, k)."""
     first, last, k0, k1 = box
-    places = torch.arange(k0, k1, device=device)
-    left, right = (first - places).clamp_min(0), (places - (last - 1)).clamp_min(0)
-    return (left + right).float(), (left > 0).float(), (right > 0).float()
+    places = torch.arange(k0, k1, dtype=torch.float32, device=device)
+    apart = places - places.clamp(first, last - 1)
+    return torch.stack((apart.abs(), apart.clamp(-1, 0), apart.clamp(0, 1)))
 
 
 class _DiagonalBand:
@@ -287,15 +303,19 @@ class _DiagonalBand:
     def within(self, n: int) -> Tensor:
         """Return the weight on keys at most `n` positions away, (B, h, r)."""
         if n >= self.furthest:
-            return self.weights.sum(-1)
+            return self._total
         return self.band[..., max(0, self.before - n) : self.before + 1 + n].sum(-1)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        return self.weights.sum(-1)
 
     def distance(self, outside: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """Return mean |query − key|, (B, h, r).
 
         Args:
             outside: Σ w · how far a key is outside the run of rows, (B, h, r).
-            left: Weight on keys to the left of it.
+            left: −1 times the weight on keys to the left of it.
             right: Weight on keys to the right of it.
         """
         first, last, k0, k1 = self.box
@@ -303,4 +323,4 @@ class _DiagonalBand:
         c0, c1 = min(max(first, k0), k1), max(min(last, k1), k0)
         apart = (rows[:, None] - torch.arange(c0, c1, dtype=torch.float32, device=left.device)).abs_()  # (r, c)
         inside = (self.weights[..., c0 - k0 : c1 - k0] * apart).sum(-1) if c0 < c1 else torch.zeros_like(left)
-        return outside + left * (rows - first) + right * (last - 1 - rows) + inside
+        return outside - left * (rows - first) + right * (last - 1 - rows) + inside

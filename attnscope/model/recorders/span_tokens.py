@@ -9,6 +9,8 @@ from torch import Tensor
 
 from attnscope.model.tile import as_slice
 
+_MEMBERSHIPS = 1 << 20  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block
+
 
 @dataclass(frozen=True)
 class SpanTokens:
@@ -22,13 +24,17 @@ class SpanTokens:
     of_token: Tensor
     count: int
     _host: "np.ndarray[tuple[int, int], np.dtype[np.int64]]" = field(init=False, repr=False)
-    _keys: Tensor = field(init=False, repr=False)
+    _keys: Tensor | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Prepare what tiles look up: on a GPU, each read of it would wait."""
         object.__setattr__(self, "_host", self.of_token.cpu().numpy())
+        fits = self.of_token.numel() * self.count <= _MEMBERSHIPS
+        object.__setattr__(self, "_keys", self._members(0, self.of_token.shape[1]) if fits else None)
+
+    def _members(self, k0: int, k1: int) -> Tensor:
         spans = torch.arange(self.count, device=self.of_token.device)
-        object.__setattr__(self, "_keys", (self.of_token[..., None] == spans).float())  # (B, T, S)
+        return (self.of_token[:, k0:k1, None] == spans).float()  # (B, k, S)
 
     def among(self, rows: Sequence[int]) -> list[int]:
         """Return the spans that any text has among some rows."""
@@ -40,6 +46,24 @@ class SpanTokens:
         numbers = torch.tensor(spans, device=self.of_token.device)
         return (self.of_token[:, None, as_slice(rows)] == numbers[:, None]).float()
 
-    def keys(self, k0: int, k1: int) -> Tensor:
-        """Return 1 where a key belongs to a span, (B, keys, S), float32."""
-        return self._keys[:, k0:k1]
+    def sum_keys(self, weights: Tensor, k0: int, exact: torch.dtype) -> Tensor:
+        """Sum weights over the keys of each span, block by block, so that memory does not grow with keys × spans.
+
+        Args:
+            weights: Weights on the keys from k0 on, (B, …, k).
+            k0: First key.
+            exact: Type of the sums.
+
+        Returns:
+            (B, …, S).
+        """
+        flat, shape = weights.flatten(1, -2), (*weights.shape[:-1], self.count)  # (B, n, k)
+        k1 = k0 + flat.shape[-1]
+        if self._keys is not None:
+            return (flat @ self._keys[:, k0:k1]).to(exact).view(shape)
+        size = max(1, _MEMBERSHIPS // (self.count * len(flat)))
+        total = flat.new_zeros(*flat.shape[:2], self.count, dtype=exact)
+        for start in range(k0, k1, size):
+            end = min(start + size, k1)
+            total += flat[..., start - k0 : end - k0] @ self._members(start, end)
+        return total.view(shape)

@@ -1,5 +1,6 @@
 """Record the weight that the spans of a text give each other: sums of a size that does not grow with the text."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
@@ -18,48 +19,53 @@ class TokenReading:
     Args:
         spans: The spans.
         queries: Number of that span in every text.
-        also: Other rows of every text whose shares are wanted; empty for none.
+        rows: Rows of every text whose own shares are kept, sorted.
 
     Attributes:
-        received: Their weight on every token, (B, T).
-        shares: Weight of each of them, and of the other rows, on every span, (B, T, S).
-        counted: Heads in which each of these may see something, (B, T).
+        received: Weight of the span's tokens on every token, (B, T).
+        counted: Heads in which each token of the span, and each of the rows, may see something, (B, T).
+        shares: Weight of each row on every span, for each text (rows, S).
     """
 
-    def __init__(self, spans: SpanTokens, queries: Sequence[int], also: Sequence[Sequence[int]] = ()) -> None:
-        self._queries = spans.of_token == torch.tensor(queries, device=spans.of_token.device)[:, None]  # (B, T)
-        self._rows = self._queries.clone()
-        for text, rows in enumerate(also):
-            self._rows[text, list(rows)] = True
-        self._host = self._rows.cpu().numpy()
-        exact = torch.float64 if has_float64(spans.of_token.device) else torch.float32
-        self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=spans.of_token.device)
+    def __init__(self, spans: SpanTokens, queries: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        self._spans, self._places = spans, rows
+        device = spans.of_token.device
+        self._queries = spans.of_token == torch.tensor(queries, device=device)[:, None]  # (B, T)
+        self._read = self._queries.clone()
+        for text, some in enumerate(rows):
+            self._read[text, list(some)] = True
+        self._host = self._read.cpu().numpy()
+        exact = torch.float64 if has_float64(device) else torch.float32
+        self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=device)
         self.counted = torch.zeros_like(self.received)
-        self.shares = torch.zeros(*self.received.shape, spans.count, dtype=exact, device=self.received.device)
+        self.shares = [torch.zeros(len(some), spans.count, dtype=exact, device=device) for some in rows]
 
-    def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int, keys: Tensor) -> Deferred | None:
+    def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int) -> Deferred | None:
         """Sum up a tile.
 
         Args:
             weights: (B, h, r, k).
-            rows: Its rows.
+            rows: Its rows, neighbours.
             live: Heads in which each of them is not fully masked, (B, r).
             k0: First key.
-            keys: 1 where a key belongs to a span, (B, k, S).
         """
         at = as_slice(rows)
         if not self._host[:, at].any():
             return None
-        read = self._rows[:, at]
-        over_heads = weights.sum(1) * read[..., None]  # (B, r, k)
-        shares = over_heads @ keys
-        received = (over_heads * self._queries[:, at, None]).sum(1)
-        counted = live * read
+        over_heads = weights.sum(1)  # (B, r, k)
+        received = (self._queries[:, None, at].to(over_heads.dtype) @ over_heads)[:, 0]  # (B, k)
+        counted = live * self._read[:, at]
+        inside = [slice(bisect_left(some, rows[0]), bisect_left(some, rows[-1] + 1)) for some in self._places]
+        chosen = sorted({row - rows[0] for some, here in zip(self._places, inside, strict=True) for row in some[here]})
+        shares = self._spans.sum_keys(over_heads[:, chosen], k0, self.received.dtype)  # (B, chosen, S)
+        number = {row + rows[0]: place for place, row in enumerate(chosen)}
 
         def add() -> None:
             self.received[:, k0 : k0 + received.shape[1]] += received
-            self.shares[:, at] += shares
             self.counted[:, at] += counted
+            for text, (some, here) in enumerate(zip(self._places, inside, strict=True)):
+                if here.start < here.stop:
+                    self.shares[text][here] += shares[text, as_slice([number[row] for row in some[here]])]
 
         return add
 
@@ -104,8 +110,7 @@ class SpanRecorder(BaseRecorder):
         weights, exact = overlap.cut(tile.weights), self._sum.dtype  # (B, h, r, k)
         members = self._spans.members(rows, present)  # (B, P, r)
         by_key = members[:, None] @ weights  # (B, h, P, k): queries first, since a tile has few spans of them
-        keys = self._spans.keys(tile.k0, tile.k1)
-        part = (by_key @ keys[:, None]).to(exact)  # (B, h, P, S)
+        part = self._spans.sum_keys(by_key, tile.k0, exact)  # (B, h, P, S)
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         live = members[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, h, P, r)
         if fully_masked is not None:
@@ -114,7 +119,7 @@ class SpanRecorder(BaseRecorder):
         sink = None
         if tile.sink is not None:
             sink = (live @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
-        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0, keys)
+        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
         here = overlap.here
         if self.mean:
             part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]

@@ -62,6 +62,49 @@ class ColumnRecorder(BaseRecorder):
         return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
 
 
+class ReceivedRecorder(BaseRecorder):
+    """What every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
+
+    Args:
+        heads: Query heads.
+        rows: Query positions that any text shows, sorted.
+        shown: Those that each text shows, (B, Q), bool.
+        sources: The key side.
+        mean: Over heads (and over every layer that it is shown) together instead of each apart.
+    """
+
+    needs_masked = True
+
+    def __init__(
+        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
+    ) -> None:
+        super().__init__(heads, rows)
+        self.mean, self._shown, self._same = mean, shown, sources.same
+        shape = (2, shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
+        self._sums = torch.zeros(shape, device=shown.device)  # of weights, and of even shares
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Add up what each column receives, and what it would receive."""
+        overlap = self.overlap(tile)
+        if overlap is None:
+            return None
+        rows = as_slice(self.rows[overlap.rows])
+        counted = self._shown[:, rows].float()[:, None, :, None]  # (B, 1, r, 1)
+        allowed = overlap.cut(tile.stage("allowed"))  # (B, h, r, k)
+        even = allowed / allowed.sum(-1, keepdim=True).clamp_min(1)
+        if self._same:
+            queries = torch.tensor(list(self.rows[overlap.rows]), device=allowed.device)[:, None]
+            counted = counted * (queries != torch.arange(tile.k0, tile.k1, device=allowed.device))
+        part = torch.stack([(matrix * counted).sum(2) for matrix in (overlap.cut(tile.weights), even)])  # (2, B, h, k)
+        part, here = (part.sum(2, keepdim=True), [0]) if self.mean else (part, overlap.here)
+        return partial(_add, self._sums, part, (slice(None), slice(None), as_slice(here), slice(tile.k0, tile.k1)))
+
+    def compute(self) -> Tensor:
+        """Return (B, heads, K); NaN where no shown query may attend to a source."""
+        received, even = self._sums
+        return torch.where(even > 0, received / even, torch.nan)
+
+
 class PooledRecorder(BaseRecorder):
     """A map of fixed size: weights summed over runs of keys, and averaged over runs of queries.
 
@@ -193,6 +236,9 @@ def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedToken
 
 SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
     "columns": lambda heads, spec, tokens, mean: ColumnRecorder(
+        heads, spec.counted, tokens.shown, tokens.sources, mean=mean
+    ),
+    "received": lambda heads, spec, tokens, mean: ReceivedRecorder(
         heads, spec.counted, tokens.shown, tokens.sources, mean=mean
     ),
     "pooled": lambda heads, spec, tokens, mean: PooledRecorder(

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionInputs
@@ -72,8 +71,8 @@ class TopRecorder(BaseRecorder):
         measure = self._ranked(tile, overlap, weights)
         known = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
         known = known and measure.device.type == "cpu"
-        keys, found = strongest(measure, self.count, tile.peaks if known else None)
-        none, n = found == -torch.inf, keys.shape[-1]
+        keys, values = strongest(measure, self.count, tile.peaks if known else None)
+        none, n = values == -torch.inf, keys.shape[-1]
         self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
@@ -166,10 +165,9 @@ def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count > RANKED_SINGLY:
         values, places = rows.sort(dim=-1, descending=True, stable=True)
         return places[:, :count], values[:, :count]
-    left, pairs = rows.clone(), []
-    for _ in range(count):
-        pairs.append(left.max(-1, keepdim=True))
-        left.scatter_(-1, pairs[-1].indices, -torch.inf)
+    left, pairs = rows.clone(), [rows.max(-1, keepdim=True)]
+    while len(pairs) < count:
+        pairs.append(left.scatter_(-1, pairs[-1].indices, -torch.inf).max(-1, keepdim=True))
     return torch.cat([pair.indices for pair in pairs], -1), torch.cat([pair.values for pair in pairs], -1)
 
 
@@ -199,12 +197,12 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     peaks = rows[:, :whole].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
     chunks = _few_or_many(peaks, count)[0].sort(-1).values  # in the order of the row, for the sake of equals
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
-    some = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten()).view(n, -1)
-    again = F.pad(chunks[:, 1:] == chunks[:, :-1], (1, 0))  # where fewer chunks than that hold anything
-    if rows.device.type != "cpu" or again.any():
-        some = some.masked_fill(again.repeat_interleave(_CHUNK, -1), -torch.inf)
-    some = torch.cat((some, rows[:, whole:]), -1)  # (n, count · chunk and the rest)
-    at, values = _few_or_many(some, count)
+    candidates = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten())
+    repeated = chunks[:, 1:] == chunks[:, :-1]  # where fewer chunks than that hold anything
+    if rows.device.type != "cpu" or repeated.any():
+        candidates.view(n, count, _CHUNK)[:, 1:].masked_fill_(repeated[..., None], -torch.inf)
+    candidates = torch.cat((candidates.view(n, -1), rows[:, whole:]), -1)  # (n, count · chunk and the rest)
+    at, values = _few_or_many(candidates, count)
     inside = at < count * _CHUNK
     places = chunks.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) * _CHUNK + at % _CHUNK
-    return torch.where(inside, places, whole + at - count * _CHUNK), values
+    return torch.where(inside, places, at + (whole - count * _CHUNK)), values

@@ -34,6 +34,7 @@ def continue_text(
     rules: GenerationRules,
     spelling: tuple[Spell, Callable[[int], Token]],
     device: torch.device,
+    on_token: Callable[[Prediction], None] | None = None,
 ) -> Continued:
     """Return a text continued by the most probable token, again and again.
 
@@ -44,6 +45,7 @@ def continue_text(
         rules: What changes the logits, and where the text ends.
         spelling: Function that turns an id into a piece and a token.
         device: Where the model runs.
+        on_token: Called with the prediction of every new token at once.
 
     Raises:
         AttnscopeError: The rules leave no token.
@@ -58,6 +60,8 @@ def continue_text(
         next_tokens = [token for token in most_probable(allowed, spell) if token.logit != -torch.inf]
         text.generated.append(Prediction("next", len(text.tokens) - 1, next_tokens))
         text.tokens.append(make(next_tokens[0].id))
+        if on_token is not None:
+            on_token(text.generated[-1])
         if next_tokens[0].id in rules.eos_token_id:
             break
     return text

@@ -26,12 +26,14 @@ class TextSlice:
         queries: Rows.
         keys: Columns.
         extent: Positions of the whole text, for its map and averages; None without them.
+        n_sources: Tokens that its keys come from; for what they receive.
     """
 
     text: int
     queries: list[int]
     keys: list[int]
     extent: TextExtent | None = None
+    n_sources: int = 0
 
 
 def head_report(
@@ -57,6 +59,9 @@ def head_report(
     ]
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink[counted]
+    sums = {} if extent is None else whole_text_arrays(recorded, text, extent)
+    if "received" in recorded.sums:
+        sums["received"] = to_numpy(recorded.sums["received"].compute()[text, recorded.head][: place.n_sources])
     scale, softcap, bias = _shared_spec(recorded)
     return HeadReport(
         layer="mean" if unit.mean_layer else unit.layers[0],
@@ -71,7 +76,7 @@ def head_report(
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
         means=None if extent is None else means(recorded, text, extent),
-        **({} if extent is None else whole_text_arrays(recorded, text, extent)),
+        **sums,
     )
 
 

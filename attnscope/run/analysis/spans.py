@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from attnscope.findings.spans import SpanReport, TextSpans
+from attnscope.findings.spans import KEPT_ROWS, SpanReport, TextSpans
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.tile import Recorder
@@ -36,7 +36,9 @@ class SpanRecorders:
         tokens = span_tokens(batch, spans)
         self._predicting = predicting or [()] * len(spans)
         self._spans, self._queries, self._sizes = spans, queries, sizes
-        self._reading = TokenReading(tokens, queries, predicting)
+        self._rows = [one.tokens(query)[-KEPT_ROWS:] for one, query in zip(spans, queries, strict=True)]
+        self._kept = [sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)]
+        self._reading = TokenReading(tokens, queries, self._kept)
         self._of_layers = [SpanRecorder(range(sizes[1]), tokens, reading=self._reading) for _ in range(sizes[0])]
         self.recorders: dict[int, list[Recorder]] = {layer: [one] for layer, one in enumerate(self._of_layers)}
 
@@ -55,18 +57,20 @@ class SpanRecorders:
         if any(one is not None for one in sinks):
             none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)  # a layer without sinks gives them nothing
             sink = torch.stack([none if one is None else one[text, :, :count].cpu() for one in sinks])
-        rows, read, predicting = spans.tokens(query), self._reading, self._predicting[text]
-        received, shares, counted = (x[text, :n].cpu().double() for x in (read.received, read.shares, read.counted))
+        received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
+        kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
+        shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]
+        number = {position: place for place, position in enumerate(kept)}
         return SpanReport(
             division,
             spans,
             query,
             to_numpy(weights),
             None if sink is None else to_numpy(sink),
-            to_numpy(received / counted[rows].sum()),
+            to_numpy(received / counted[spans.tokens(query)].sum()),
             rows,
-            to_numpy((shares / counted[:, None])[rows, :count]),
-            to_numpy((shares / counted[:, None])[list(predicting), :count]) if predicting else None,
+            to_numpy(shares[[number[row] for row in rows]]),
+            to_numpy(shares[[number[row] for row in predicting]]) if predicting else None,
         )
 
 

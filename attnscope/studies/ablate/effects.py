@@ -1,38 +1,14 @@
 """Compare hidden states and predictions with and without cuts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnscope.engines.protocol import Engine
-from attnscope.model.cuts import EdgeCut, HeadCut, LayerCut, Variant
 from attnscope.model.precision import to_float64
-from attnscope.studies.ablate.plan import LOGITS, Cut
-
-
-def make_variant(cuts: Sequence[Cut], *, renormalised: bool, outputs: Mapping[int, Tensor]) -> Variant:
-    """Return what several cuts together do to each layer.
-
-    Args:
-        cuts: The cuts.
-        renormalised: How edges are cut; see EdgeCut.
-        outputs: Replacement for the output of every head, by layer, (H, Ev); layers that are absent use 0.
-    """
-    made: dict[int, LayerCut] = {}
-    for cut in cuts:
-        for layer in cut.layers:
-            heads = [head for at, head in cut.heads if at == layer]
-            before = made.get(layer, LayerCut())
-            if cut.queries is None or cut.keys is None:
-                given = outputs.get(layer)
-                added = tuple(HeadCut(head, None if given is None else given[head]) for head in heads)
-                made[layer] = LayerCut((*before.heads, *added), before.edges)
-            else:
-                edge = EdgeCut(heads, cut.queries, cut.keys, renormalised)
-                made[layer] = LayerCut(before.heads, (*before.edges, edge))
-    return made
+from attnscope.studies.ablate.plan import LOGITS
 
 
 @dataclass(frozen=True)
@@ -114,6 +90,21 @@ class Baseline:
             logits = log_softmax(self.engine, rows[n : n + step])
             found.append(logits.gather(1, ids[n : n + step, None])[:, 0])
         return torch.cat(found).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
+
+
+def target_logits(engine: Engine, hidden: Tensor, targets: Sequence[int]) -> Tensor:
+    """Return the logit of every target, (V, targets), float64, averaged over positions.
+
+    Args:
+        engine: The model.
+        hidden: Final states of variants at the positions, (V, P, D).
+        targets: Ids.
+    """
+    rows, found = hidden.flatten(0, 1), []
+    step = max(1, LOGITS // engine.logits(rows[:1]).shape[1])
+    for n in range(0, len(rows), step):
+        found.append(to_float64(engine.logits(rows[n : n + step]))[:, list(targets)])
+    return torch.cat(found).view(*hidden.shape[:2], -1).mean(1)
 
 
 def log_softmax(engine: Engine, rows: Tensor) -> Tensor:

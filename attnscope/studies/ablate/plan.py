@@ -8,18 +8,18 @@ from typing import Literal
 from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
-from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.findings.spans import TextSpans
-from attnscope.findings.tokens import Token
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.words import words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
+from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.plan import RunPlan, plan_texts
 from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
 from attnscope.run.text_plan import TextPlan
 
 Unit = Literal["head", "layer", "edge", "span"]
-Replacement = Literal["zero", "mean"]
+Replacement = Literal["zero", "mean", "resample"]
 _NARROWS = {
     None: (),
     "head": ("layer", "head"),
@@ -46,6 +46,11 @@ class AblationOptions:
             model, and the mask tokens of a masked one.
         answer: Text that answers the text, for `each` span; None for what the text has, or the model generates.
         generate: Number of tokens that the model generates as the answer; None for a default.
+        target: A token whose logit is compared, or two whose difference is; empty for none.
+        patch_from: A text of as many tokens whose activations replace those of the text; None for none.
+        others: Texts that `resample` draws from; empty for built-in ones.
+        draws: How often `resample` draws; None for a default.
+        seed: Seed of these draws; None for 0.
     """
 
     cuts: tuple[CutExpression, ...] = ()
@@ -55,28 +60,27 @@ class AblationOptions:
     at: PositionSelection | None = None
     answer: str | None = None
     generate: int | None = None
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Heads that are cut, or edges of them.
-
-    Attributes:
-        written: As it was typed; empty where it was not.
-        heads: Layer and head of each.
-        queries: Positions of the queries of edges; None for whole heads.
-        keys: Positions of the keys of these edges; None if whole heads are cut.
-    """
-
-    written: str
-    heads: tuple[tuple[int, int], ...]
-    queries: tuple[int, ...] | None = None
-    keys: tuple[int, ...] | None = None
+    target: tuple[str, ...] = ()
+    patch_from: str | None = None
+    others: tuple[str, ...] = ()
+    draws: int | None = None
+    seed: int | None = None
 
     @property
-    def layers(self) -> list[int]:
-        """Layers that it touches, sorted."""
-        return sorted({layer for layer, _ in self.heads})
+    def how(self) -> str:
+        """What takes the place of a head's output; see CutEffect."""
+        return self.replacement if self.patch_from is None else "patch"
+
+    @property
+    def from_others(self) -> bool:
+        """Replacements are what other texts have at the same positions."""
+        return self.how in ("resample", "patch")
+
+    def ways(self, *, edges: bool) -> list[tuple[str, bool]]:
+        """Return each way to cut, and whether edges are renormalised; edges without a replacement have two."""
+        if edges and not self.from_others:
+            return [("renormalised", True), ("unnormalised", False)]
+        return [(self.how, not self.from_others)]
 
 
 def check_options(run: RunConfig, asked: AblationOptions) -> None:
@@ -91,6 +95,7 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
         what = "cannot be used together" if asked.cuts else "are both missing: nothing is cut"
         hint = f"use {arg('cut', 'L5H1')}, {arg('cut', 'L5H1: it→animal')}, or {arg('each', 'head')}"
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
+    _check_replacement(asked)
     if asked.reference is not None and asked.replacement != "mean":
         raise UsageError(
             f"applies only to {arg('replacement', 'mean')}",
@@ -118,52 +123,39 @@ def check_options(run: RunConfig, asked: AblationOptions) -> None:
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
+    if run.words and not (asked.each == "edge" or any(cut.edge is not None for cut in asked.cuts)):
+        raise UsageError("applies only to edges", where=arg("words"), hint=f"remove it, or use {arg('each', 'edge')}")
     if asked.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
         hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
         raise UsageError("cannot cut every edge of every head", where=arg("each", "edge"), hint=hint)
+
+
+def _check_replacement(asked: AblationOptions) -> None:
+    """Refuse options of other texts that have nothing to do, and what is undefined for spans."""
+    for name in ("others", "draws", "seed"):
+        if getattr(asked, name) not in (None, ()) and asked.how != "resample":
+            where, hint = arg(name), f"add {arg('replacement', 'resample')}"
+            raise UsageError(f"applies only to {arg('replacement', 'resample')}", where=where, hint=hint)
+    if asked.patch_from is not None and asked.replacement != "zero":
+        hint = "remove one of them"
+        raise UsageError(f"{arg('patch_from')} and {arg('replacement')} cannot be used together", hint=hint)
+    if len(asked.target) > 2:
+        found, hint = f"given {len(asked.target)} times", "give one token, or two for a difference"
+        raise UsageError(found, where=arg("target"), hint=hint)
+    if asked.each == "span":
+        for name, given in (("target", asked.target), ("patch_from", asked.patch_from is not None)):
+            if given:
+                found, hint = f"does not apply to {arg('each', 'span')}", f"use {arg('each', 'head')}"
+                raise UsageError(found, where=arg(name), hint=hint)
+        if asked.replacement == "resample":
+            found, hint = "applies to heads, layers and edges, not to spans", "remove it"
+            raise UsageError(found, where=arg("replacement"), hint=hint)
 
 
 def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
     """Tokenize the text and resolve the named queries and keys; all of them where none were named."""
     (text_plan,) = plan_texts(replace(run, window=None, pool=None), source)
     return text_plan
-
-
-def resolve_cuts(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """Resolve cut expressions to layers, heads and positions of the model and the text.
-
-    Raises:
-        UsageError: A layer, head or token is not there.
-    """
-    c, found = source.config, list[Cut]()
-    for expression in asked.cuts:
-        where = arg("cut", expression.written)
-        places: dict[tuple[int, int], None] = {}
-        for layers, heads in expression.heads:
-            for layer in layers.numbers(c.n_layers, "layer", where):
-                places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
-        if expression.edge is None:
-            found.append(Cut(expression.written, tuple(places)))
-            continue
-        written = run.texts[0]
-        own = written.text, written.pair
-        query, key = expression.edge
-        queries = _side(query, text.tokens, own, where, text.spans)
-        sources = text.tokens if text.context is None else text.context
-        keys = _side(key, sources, own if text.context is None else (written.context,), where, text.spans)
-        found.append(Cut(expression.written, tuple(places), queries, keys))
-    return found
-
-
-def _side(
-    side: PositionSelection | None,
-    tokens: Sequence[Token],
-    texts: Sequence[str | None],
-    where: str,
-    spans: TextSpans | None,
-) -> tuple[int, ...]:
-    """Return positions of one side of an edge; all where it is left out."""
-    return tuple(range(len(tokens)) if side is None else sorted(side.find(tokens, texts, where, spans=spans)))
 
 
 def compared_positions(
@@ -200,52 +192,38 @@ def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: Tex
     places = [(layer, head) for layer in layers for head in heads]
     if asked.each == "head":
         return [Cut("", (place,)) for place in places]
-    pairs = [(query, key) for query in text.queries for key in text.keys]
+    pairs = [(query, key) for query in _sides(run, text)[0] for key in _sides(run, text)[1]]
     if len(places) * len(pairs) > MOST_EDGES:
         found = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
         hint = (
             f"at most {MOST_EDGES:,}; select fewer with {arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
         )
         raise UsageError(found, where=arg("each", "edge"), hint=hint)
-    return [Cut("", (place,), (query,), (key,)) for place in places for query, key in pairs]
+    return [Cut("", (place,), query, key) for place in places for query, key in pairs]
 
 
-def plan_reference(asked: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
-    """Return the text over which `mean` averages; None where it is the text itself.
-
-    Tokens that `--hide` names are hidden in this text as well, as far as it has them; otherwise its mean would be
-    computed under another mask.
-    """
-    if asked.reference is None:
-        return None
-    if source.needs_context:
-        hint = "remove it: the mean is then over the text itself"
-        raise UsageError("cannot be used with a model that attends to a second text", where=arg("reference"), hint=hint)
-    tokens, notes = tokenize(source, asked.reference, None, arg("reference"), truncate=run.truncate)
-    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {asked.reference}")
-    hidden, missing = list[int](), list[str]()
-    if run.hide is not None:
-        given = (asked.reference,)
-        hidden = sorted(run.hide.find(tokens, given, arg("hide"), missing=missing))
-    if missing:
-        notes.append(f"has no {', '.join(missing)} to hide")
-    return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
+def _sides(run: RunConfig, text: TextPlan) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return the tokens of the queries and of the keys of edges: one for each, or those of a word."""
+    if not run.words:
+        return [(query,) for query in text.queries], [(key,) for key in text.keys]
+    words = words_of(text.tokens, text.context or text.tokens, text.queries, text.keys)
+    return list(map(tuple, words.queries)), list(map(tuple, words.keys))
 
 
 def plan_variants(
     run: RunConfig,
     source: ModelSource,
-    texts: tuple[TextPlan, TextPlan | None],
+    texts: tuple[TextPlan, Sequence[TextPlan]],
     count: int,
     kept: int,
     n_positions: int,
-) -> tuple[RunPlan, RunPlan | None, int]:
-    """Plan the pass without cuts, that of the reference, and how many variants run side by side.
+) -> tuple[RunPlan, Sequence[RunPlan], int]:
+    """Plan the pass without cuts, those of other texts, and how many variants run side by side.
 
     Args:
         run: What the user asked.
         source: The model.
-        texts: The text, and the one over which `mean` averages, if there is one.
+        texts: The text, and those that replacements come from.
         count: Variants in all.
         kept: Bytes that recorders keep.
         n_positions: Positions whose predictions are compared.
@@ -253,7 +231,7 @@ def plan_variants(
     Raises:
         AttnscopeError: Not even one variant fits into memory.
     """
-    text, reference = texts
+    text, others = texts
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
     entering, leaving = bytes_per_token(source)
@@ -261,7 +239,7 @@ def plan_variants(
     while True:
         logits = logit_bytes(source, at_once * n_positions)
         hidden = at_once * len(text.tokens) * leaving
-        groups = [[text] * at_once, *([[reference]] if reference else [])]
+        groups = [[text] * at_once, *([other] for other in others)]
         try:
             plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
         except AttnscopeError:
@@ -270,7 +248,7 @@ def plan_variants(
             at_once //= 2
             continue
         alone = changed(plans[0], text_plans=[text])
-        return alone, plans[1] if reference else None, at_once
+        return alone, plans[1:], at_once
 
 
 def bytes_per_token(source: ModelSource) -> tuple[int, int]:
@@ -286,16 +264,19 @@ def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
     return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
 
 
-def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int]) -> int:
-    """Return bytes of what is recorded without cuts.
+def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int], *, others: bool = False) -> int:
+    """Return bytes of what is recorded without cuts, and of one other text that replacements come from.
 
     Args:
         cuts: What will be cut.
         sides: Queries and keys of the text.
         heads: Query heads of a layer, and the width of a value.
+        others: Replacements come from other texts.
     """
     cells = len({layer for cut in cuts for layer in cut.layers}) * heads[0] * (sides[1] + heads[1])
     rows = {query for cut in cuts for query in cut.queries or ()}
     columns = {key for cut in cuts for key in cut.keys or ()}
     recorded = len({place for cut in cuts if cut.queries is not None for place in cut.heads})
-    return 4 * (cells + recorded * len(rows) * len(columns))
+    kept = cells + recorded * len(rows) * len(columns) * (1 + others)
+    whole = {place for cut in cuts if cut.queries is None for place in cut.heads}
+    return 4 * (kept + others * (len(whole) * sides[0] + recorded * sides[1]) * heads[1])

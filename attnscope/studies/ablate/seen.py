@@ -6,9 +6,10 @@ import numpy as np
 from torch import Tensor
 
 from attnscope.model.batch import Batch
-from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, MeanOutputRecorder
+from attnscope.model.recorders import ColumnRecorder, MeanOutputRecorder
 from attnscope.model.tile import Recorder
-from attnscope.studies.ablate.plan import Cut
+from attnscope.run.cut_plan import Cut
+from attnscope.studies.ablate.replacing import edge_recorders
 
 
 class Seen:
@@ -31,17 +32,7 @@ class Seen:
         whole = sorted({layer for cut in cuts if cut.queries is None for layer in cut.layers})
         self._columns = {n: ColumnRecorder(every, range(n_queries), counted, batch.sources) for n in whole}
         self._means = {n: MeanOutputRecorder(every, heads[1], batch.tokens.real) for n in whole if means}
-        edges = [cut for cut in cuts if cut.queries is not None]
-        rows = sorted({query for cut in edges for query in cut.queries or ()})
-        keys = sorted({key for cut in edges for key in cut.keys or ()})
-        self._row, self._key = ({place: n for n, place in enumerate(side)} for side in (rows, keys))
-        chosen: dict[int, set[int]] = {}
-        for cut in edges:
-            for layer, head in cut.heads:
-                chosen.setdefault(layer, set()).add(head)
-        self._matrices = {
-            layer: MatrixRecorder(["weights"], sorted(some), rows, keys) for layer, some in chosen.items()
-        }
+        self._row, self._key, self._matrices = edge_recorders(cuts)
         self._off_sink: dict[int, list[float]] = {}
         self._weights: dict[int, np.ndarray] = {}
 

@@ -7,6 +7,7 @@ import numpy as np
 from attnscope.findings.ablation import Effects, EffectSurvey
 from attnscope.studies.heads.screen import Listing
 from attnscope.studies.screens.header import more_options, notes
+from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -45,7 +46,7 @@ def _answer(found: EffectSurvey, settings: DisplaySettings) -> Facts:
     """Say what is answered, and how probable that is."""
     lines: list[tuple[str, Spans]] = []
     if found.answer:
-        text = "".join(_spelled(found, position) for position in found.answer)
+        text = spell_run([found.tokens[position] for position in found.answer])
         probability = ""
         if found.log_probability is not None:
             bits = formatted(found.log_probability, f"z.{settings.precision}f")
@@ -57,13 +58,6 @@ def _answer(found: EffectSurvey, settings: DisplaySettings) -> Facts:
     said = "which predict the answer" if found.answer and first == found.answer[0] - 1 else "which --query names"
     lines.append(("cut off", note(f"{rows}, {said if found.answer or len(found.rows) > 1 else 'the last'}")))
     return Facts(lines, remark=False)
-
-
-def _spelled(found: EffectSurvey, position: int) -> str:
-    """Return a token's text, with the blank before it if the text has one."""
-    token = found.tokens[position]
-    blank = token.piece[:1] in ("Ġ", "▁") and position != found.answer[0]
-    return f"{' ' * blank}{token.text}"
 
 
 def _table(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:

@@ -11,11 +11,12 @@ from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
+from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import plan_texts
 from attnscope.run.prediction_plan import prediction_kind
-from attnscope.run.session import Session, continue_texts
+from attnscope.run.session import Session, continue_texts, reading_span
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.ablate.plan import AblationOptions, Cut, compared_positions
+from attnscope.studies.ablate.plan import AblationOptions, compared_positions
 
 _GENERATED = 8  # tokens of an answer that the user leaves to the model
 
@@ -81,18 +82,19 @@ def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, ses
         session: Has the model open.
 
     Raises:
-        UsageError: The text has no spans, or nothing says what reads them.
+        UsageError: The text has no spans, or has an answer already.
     """
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
     if prompt.spans is None:
         hint = f"add {arg('spans', 'sentences')}, or marks such as {arg('spans', 'Doc 1:,Question:')}"
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
-    given = bool(_positions(prompt.spans))
+    given = bool(_positions(prompt.spans)) and _causal(source)
     if given and (asked.answer is not None or asked.generate is not None):
         name = "answer" if asked.answer is not None else "generate"
-        hint = f"remove {arg(name)}, or the chat's last message"
-        raise UsageError("the chat ends with an answer", where=arg(name), hint=hint)
+        what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
+        hint = f"remove {arg(name)}, or the {what}'s {last}"
+        raise UsageError(f"the {what} ends with an answer", where=arg(name), hint=hint)
     notes, tokens = list[str](), None
     predicts = prediction_kind(run, source, run.mask) == "next"
     count = asked.generate if asked.generate is not None else _GENERATED * (predicts and run.query is None)
@@ -106,17 +108,31 @@ def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, ses
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if asked.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
+    return read_answer(run, asked, source, text, notes)
+
+
+def read_answer(
+    run: RunConfig, asked: AblationOptions, source: ModelSource, text: TextPlan, notes: Sequence[str] = ()
+) -> AnsweredText:
+    """Return a planned text with what reads its spans: its answer, the tokens that `query` names, or its last span.
+
+    Args:
+        run: The run.
+        asked: What is asked for.
+        source: The model.
+        text: The text, with its spans and its answer, if it has one.
+        notes: Remarks on the answer.
+    """
     assert text.spans is not None
-    answer = _positions(text.spans)
+    answer = _positions(text.spans) if _causal(source) else []  # only such a model predicts it token by token
+    more_notes = list[str]()
     positions = [position - 1 for position in answer if position]
     if asked.at is not None or not positions:
         positions, more_notes = compared_positions(asked, run, source, text)
-        notes += more_notes
     rows = text.queries if run.query is not None else [position - 1 for position in answer if position] or positions
-    if not rows:
-        hint = f"add {arg('query', placeholder='TOKENS')}"
-        raise UsageError("nothing says which tokens read the spans", where=arg("each", "span"), hint=hint)
-    return AnsweredText(run, text, text.spans, answer, rows, positions, [*text.notes, *notes])
+    if not rows:  # as where nothing is predicted: the span that `run` shows
+        rows = text.spans.tokens(reading_span(text.spans, ()))
+    return AnsweredText(run, text, text.spans, answer, rows, positions, [*text.notes, *notes, *more_notes])
 
 
 def _positions(spans: TextSpans | None) -> list[int]:

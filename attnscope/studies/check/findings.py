@@ -1,4 +1,4 @@
-"""What a run reports of attention besides stages, counted again from the stages in NumPy float64.
+"""What a run reports of attention apart from stages, counted again from the stages in NumPy float64.
 
 Recorders keep contributors, row statistics, column sums, averages and pooled maps while the model runs. This module
 recomputes them from the whole matrices of the same pass, by their definitions in `report`, without using the code of

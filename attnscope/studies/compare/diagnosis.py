@@ -64,6 +64,8 @@ def compare_with_arrays(
     source = session.source(run)
     arrays = _relabelled(source, run, arrays)
     _check_sizes(source, arrays)
+    if run.query is None and any(arrays.first_queries):
+        run = msgspec.structs.replace(run, query=PositionSelection.of(_given_rows(arrays)))
     if run.layer == AUTO and "layer" not in selected:
         run = msgspec.structs.replace(run, layer=IndexSelection.of(arrays.layers))
     if run.head == AUTO and "head" not in selected:
@@ -105,6 +107,19 @@ def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> Giv
     return replace(arrays, texts=texts)
 
 
+def _given_rows(arrays: GivenArrays) -> list[int]:
+    """Return the positions whose queries were given in every text.
+
+    Raises:
+        AttnscopeError: There are none.
+    """
+    rows = range(max(arrays.first_queries), min(len(tokens) for _, tokens in arrays.texts))
+    if not rows:
+        hint = "give the queries of every token, or compare one text"
+        raise AttnscopeError("no position has a query in every text", where=arrays.name, hint=hint)
+    return list(rows)
+
+
 def _beginning(tokens: Sequence[Token]) -> str:
     return " ".join(token.text for token in tokens[:6])
 
@@ -143,10 +158,11 @@ class _Trial:
     """
 
     def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
-        longest = max(len(tokens) for _, tokens in arrays.texts)
-        rows = (
-            None if longest <= _ROWS else PositionSelection.of(np.linspace(0, longest - 1, _ROWS, dtype=int).tolist())
-        )
+        longest, rows = max(len(tokens) for _, tokens in arrays.texts), None
+        known = _given_rows(arrays) if any(arrays.first_queries) else list(range(longest))
+        if len(known) > _ROWS or len(known) < longest:
+            places = np.linspace(0, len(known) - 1, min(_ROWS, len(known)), dtype=int)
+            rows = PositionSelection.of([known[place] for place in places])
         kept: dict[str, Any] = {"stages": ("scores", "weights"), "top": 0, "window": None, "pool": None}
         layers = IndexSelection.of(arrays.layers)
         self._run = msgspec.structs.replace(

@@ -1,7 +1,7 @@
 """A page of a comparison: what differs, and a walk through the heads of all sides."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,23 @@ from attnscope.findings.compare import Comparison, HeadChange
 from attnscope.studies.compare.screen import present_comparison
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import ordered
+from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead
 
 
-def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
+def present_page(
+    comparison: Comparison, roles: Sequence[RoleRecorders] | None, settings: DisplaySettings
+) -> Iterator[Any]:
     """Turn a comparison into the parts of a page: a walk takes the place of its matrices.
 
     Tables are about the head that moved most.
+
+    Args:
+        comparison: The comparison.
+        roles: Roles of heads that were measured on every side; None for none.
+        settings: How it is shown.
     """
     if not _has_heads(comparison):
         yield from present_comparison(comparison, settings)
@@ -35,7 +43,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
             from attnscope.views.page.walk import Walk
 
             walked = True
-            yield Walk(_walk(comparison, best[0].first))
+            yield Walk(_walk(comparison, best[0].first, roles or ()))
 
 
 def _moved(change: HeadChange) -> float:
@@ -58,7 +66,7 @@ def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield part
 
 
-def _walk(comparison: Comparison, first: str) -> SavedSource:
+def _walk(comparison: Comparison, first: str, roles: Sequence[RoleRecorders]) -> SavedSource:
     """Return the walk, which begins at a head, with how much every head moved."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
@@ -70,18 +78,22 @@ def _walk(comparison: Comparison, first: str) -> SavedSource:
             values[names[change.first]] = _moved(change)
     meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
     number = HeadNumber("moved", meaning, values)
+    measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
     begun = {
-        place: SavedText(partial(_begun, saved, names[first], number), saved.heads)
-        for place, saved in source.saved.items()
+        (n, side): SavedText(
+            partial(_begun, saved, names[first], number, measured[side][n] if measured else None), saved.heads
+        )
+        for (n, side), saved in source.saved.items()
     }
     return dataclasses.replace(source, saved=begun)
 
 
-def _begun(saved: SavedText, first: tuple[int, int], number: HeadNumber) -> Scene:
+def _begun(saved: SavedText, first: tuple[int, int], number: HeadNumber, roles: TextRoles | None) -> Scene:
     """Return a scene that begins at a head."""
     scene = saved.scene()
     same = number.values.shape == (len(scene.layers), len(scene.heads))
-    return dataclasses.replace(scene, first=first, numbers=[number, *scene.numbers] if same else scene.numbers)
+    numbers = [number, *scene.numbers] if same else scene.numbers
+    return with_roles(dataclasses.replace(scene, first=first, numbers=numbers), roles)
 
 
 def _name(layer: int | str, head: int | str) -> str:

@@ -399,7 +399,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
 
     Args:
         p: (rows, outcomes), each row sums to 1.
-        q: Likewise.
+        q: The other distribution, in the same form.
 
     Returns:
         (rows,), 0 for equal rows and 1 for rows that share nothing; NaN where a row is.

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -23,6 +24,10 @@ from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
 from attnscope.studies.compare.tolerance import Tolerance
 
+if TYPE_CHECKING:
+    from attnscope.run.session import MakeRecorders
+    from attnscope.studies.run.every_head import RoleRecorders
+
 _CAP = 4 << 30
 _LONGEST = 30  # longest text, in characters, that is used as its own label
 _ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
@@ -38,6 +43,7 @@ def compare_runs(
     selected: Collection[str] = (),
     *,
     every_head: bool = False,
+    roles: "Sequence[RoleRecorders]" = (),
 ) -> Comparison:
     """Run every side and compare it with the first.
 
@@ -54,6 +60,7 @@ def compare_runs(
         session: Models that are open already.
         selected: Which of `layer` and `head` the user selected.
         every_head: Whether all heads are compared in any case.
+        roles: Recorders of roles for every side; none for no roles.
 
     Raises:
         AttnscopeError: A side cannot be run, or the sides do not go together.
@@ -70,19 +77,24 @@ def compare_runs(
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader, reports = _reference_side(axis, [run for _, run in runs], session)
     if leader not in reports:
-        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs))
+        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs), beside=_recorders(roles, leader))
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
             reports.pop(number, None)
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
-            report = inspect(replace(run, **kept), session=session, sides=len(runs))
+            beside = _recorders(roles, number)
+            report = inspect(replace(run, **kept), session=session, sides=len(runs), beside=beside)
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
     named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
     shown = _shown(sides[0].report, key) if columns is None else [columns]
     return compare_sides(axis, sides, shown, tolerance, asked, named, unmatched)
+
+
+def _recorders(roles: "Sequence[RoleRecorders]", side: int) -> "MakeRecorders | None":
+    return roles[side].recorders if roles else None
 
 
 def _with_every_head(

@@ -32,7 +32,7 @@ from attnscope.studies.screens.header import (
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.views.axes import Axis, source_kind, token_axis
-from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, texts
+from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, small_cells, texts
 from attnscope.views.parts import (
     GAP,
     Column,
@@ -520,7 +520,8 @@ def _stage(
     cells = texts("weights", matrix, masked, digits)
     zeros = stage == "weights" and (matrix == 0).any()
     pictured = (*said, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else said
-    return Panel(stage, title, matrix, cells, *axes, scale_for(stage, matrix), digits, masked, said, pictured)
+    drawn = matrix, cells, *axes, scale_for(stage, matrix), digits, masked, said, pictured
+    return Panel(stage, title, *drawn, small=small_cells(cells, digits))
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")

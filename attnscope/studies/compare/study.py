@@ -14,7 +14,7 @@ def _show(comparison: Any, settings: "DisplaySettings", display: Display) -> "It
     if display.format == "page":
         from attnscope.studies.compare.page import present_page
 
-        return present_page(comparison, settings)
+        return present_page(comparison, display.every_head, settings)
 
     from attnscope.studies.compare.screen import present_comparison
 

@@ -22,7 +22,7 @@ class MatrixPair:
     Attributes:
         stage: Name of the matrices; `pooled` for maps.
         first: Values of the first side, (rows, columns), float64.
-        second: Values of the second side, likewise.
+        second: Values of the second side, in the same form.
         rows: Position of every row in the first side.
         columns: Position of every column in the first side.
         scale: What an absolute tolerance is multiplied by; see layer_scale.

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.version import __version__
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.engines.transformers.backends import FLEX, with_settings_kept
 from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
+from attnscope.model.precision import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
 from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
@@ -73,7 +74,7 @@ def examine(
         progress: See pipeline.inspect.
 
     Raises:
-        UsageError: The model, batch, tokenizer or collator is none.
+        UsageError: The model, batch, tokenizer or collator is none, or the model is on a device without float64.
     """
     if isinstance(tokenizer, str | PathLike):
         config = getattr(model, "config", None)
@@ -81,6 +82,9 @@ def examine(
     subject = make_subject(model, tokenizer, call, kind)
     if subject.device.type == "meta":
         raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
+    if not has_float64(subject.device):
+        hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
+        raise UsageError(f"numbers are judged in float64, which the device '{subject.device}' lacks", hint=hint)
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if it is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)

@@ -73,7 +73,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     Args:
         x: (E,) or (K, E).
         cos: (R,) or (K, R) with R ≤ E.
-        sin: Likewise.
+        sin: Sines, in the same form.
     """
     half = cos.shape[-1] // 2
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -86,7 +86,7 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
 
     Args:
         q: The query as attention takes it, (E,).
-        k: The key likewise.
+        k: The key, in the same form.
         lengths: Wavelength of each rotated pair, (R / 2,); None where nothing is rotated.
         before: Query and key before the rotation.
     """

@@ -103,11 +103,19 @@ def _check_one(run: RunConfig) -> None:
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
+    """Return the query that is explained: the only one that was named, or the last token of a span."""
     asked = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
     named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in asked[: _NAMED + 1]], _NAMED)
     if run.query is None:
         hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {named}"
         raise UsageError("explain needs one token", where=arg("query"), hint=hint)
+    if len(text_plan.queries) > 1 and run.query.names_span(text_plan.spans):
+        first, last = text_plan.queries[0], text_plan.queries[-1]
+        text_plan.notes.append(
+            f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
+            f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first} explains another"
+        )
+        return last
     if len(text_plan.queries) > 1:
         found = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
         raise UsageError(

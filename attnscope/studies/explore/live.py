@@ -1,5 +1,6 @@
 """A walk through a model that is in memory, or can be: what is looked at is computed on demand."""
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +17,8 @@ from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_limit
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.spans import SpanRequest
+from attnscope.run.chats import render_text
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.explore.saved import write_report
@@ -25,16 +28,19 @@ from attnscope.studies.explore.scenes import (
     head_roles,
     run_command,
     text_scene,
+    units_known,
     walk_head,
 )
+from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, token_span
-from attnscope.views.walk.scene import STAGES, Forecast, Number, Progress, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import STAGES, WALKED, Forecast, Number, Progress, Scene, Variant, WalkHead, pick_text
 
 MASKS = ("own", "causal", "bidirectional", "window:4")
 _WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
 _RANKS = 5  # sources that are listed of every row
 _RUNS = 128  # rows and columns of the map of a long text
 _CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
+_MEASURED = "Measured on attnscope's own texts and on random tokens."  # roles
 _SHARE = 4  # what is kept may take this part of the free memory
 
 Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]
@@ -43,21 +49,23 @@ Key = tuple[Variant, int, int]
 
 @dataclass
 class _Known:
-    """What is known of one text under one mask.
+    """What is known of one text under one mask, with what is cut.
 
     Attributes:
         scene: Its scene.
+        units: What its tokens belong to.
         whole: All heads have been computed as far as memory allows.
         failed: Why the others cannot be; empty if they can.
     """
 
     scene: Scene
+    units: TextUnits
     whole: bool = False
     failed: str = ""
 
 
 @dataclass
-class LiveSource:
+class LiveSource(UnitSource):
     """A source that runs a model.
 
     Attributes:
@@ -74,7 +82,7 @@ class LiveSource:
     computes: bool = True
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
-    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)
+    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)  # with cuts, beside those without
     _survey: HeadSurvey | None = None
     _budget: int = 0
 
@@ -89,52 +97,84 @@ class LiveSource:
         """The texts."""
         return [text.text for text in self.run.texts]
 
-    def scene(self, variant: Variant) -> Scene | None:
-        """Return a scene; None if it has not been computed."""
-        known = self._known.get(_uncut(variant))
-        if known is None or not variant.cuts:
-            return None if known is None else known.scene
-        forecasts = self._forecasts.get(variant)
-        return None if forecasts is None else replace(known.scene, predictions=forecasts)
+    @property
+    def total(self) -> int:
+        """How many texts there are."""
+        return len(self.run.texts)
 
-    def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
-        """Return a head; None if nothing is known of it."""
-        return self._heads.get((_uncut(variant), layer, head))
+    def pick(self, needle: str, start: int, progress: Progress) -> int | None:
+        """Return the text with a number, or with some words."""
+        return pick_text(self.texts, needle, start)
+
+    def token_scene(self, variant: Variant) -> Scene | None:
+        """Return a scene of tokens; None if it has not been computed."""
+        known = self._known.get(variant)
+        return None if known is None else known.scene
+
+    def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head between tokens; None if nothing is known of it."""
+        return self._heads.get((variant, layer, head))
+
+    def units_of(self, variant: Variant) -> TextUnits | None:
+        """Return what the tokens belong to."""
+        known = self._known.get(variant)
+        return None if known is None else known.units
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether there is anything to compute."""
-        if variant.cuts and variant not in self._forecasts:
-            return True
-        known = self._known.get(_uncut(variant))
-        if known is None:
+        plain = of_tokens(variant)
+        known = self._known.get(plain)
+        if known is None or (plain.cuts and plain not in self._forecasts):
             return True
         return not (known.whole or known.failed) or not self._has(variant, layer, head, stage, rows)
 
     def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
-        there = self.head(variant, layer, head)
+        """Tell whether the rows of tokens that a variant needs are there."""
+        plain, scene = of_tokens(variant), self.scene(variant)
+        if scene is not None and scene.unit == "spans":
+            return True
+        if scene is not None and scene.unit == "words":
+            stage, rows = "weights", (0, len(self._known[plain].scene.queries.positions) - 1)
+        there = self.token_head(plain, layer, head)
         return there is not None and there.holds(stage, *rows)
 
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
         """Compute what is most wanted: a scene, then rows of a head, then what cuts change, then all heads."""
-        plain = _uncut(variant)
+        plain = of_tokens(variant)
         with self.opener((self.run.texts[variant.text],), progress) as session:
+            self._render(session, variant.text)
             known = self._known.get(plain)
             if known is None:
                 self._first(session, plain, (layer, head))
-            elif not self._has(plain, layer, head, stage, rows):
+            elif not self._has(variant, layer, head, stage, rows):
                 self._rows(session, plain, (layer, head), rows)
-            elif variant.cuts and variant not in self._forecasts:
-                self._cut(session, variant)
+            elif plain.cuts and plain not in self._forecasts:
+                self._cut(session, plain)
             else:
                 self._all(session, plain, known)
 
+    def _render(self, session: Session, number: int) -> None:
+        """Render a chat, once."""
+        text = self.run.texts[number]
+        if text.chat is not None and text.rendered is None:
+            rendered = render_text(text, session.source(self.run))
+            texts = (*self.run.texts[:number], rendered, *self.run.texts[number + 1 :])
+            self.run = msgspec.structs.replace(self.run, texts=texts)
+
     def _config(self, variant: Variant) -> RunConfig:
         """Return what a run of a variant is asked for."""
-        text = self.run.texts[variant.text]
         return msgspec.structs.replace(
-            self.run, texts=(text,), mask=parse_mask(variant.mask), window=None, picture=False, target=None, generate=0
+            self.run,
+            texts=(msgspec.structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
+            mask=parse_mask(variant.mask),
+            cuts=tuple(parse_cut(cut) for cut in variant.cuts),
+            spans=None,
+            window=None,
+            picture=False,
+            target=None,
+            generate=0,
         )
 
     def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
@@ -149,14 +189,22 @@ class LiveSource:
             # choosing a head takes a pass through all layers: the first head is there long before
             run = msgspec.structs.replace(run, layer=_named(run.layer), head=_named(run.head))
         else:
-            run = msgspec.structs.replace(run, stages=STAGES, query=None)
+            run = msgspec.structs.replace(run, stages=WALKED, query=None)
         run = msgspec.structs.replace(run, top=_RANKS, predict=None, key=None, pool=run.pool if long else None)
+        chat = self.run.texts[variant.text].rendered is not None
+        run = msgspec.structs.replace(run, spans=self.run.spans or (SpanRequest("turns") if chat else None))
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         first = run.texts[0]
         command = run_command(report.provenance, report.mask, first.text, first.pair, first.context, self.command)
         scene = text_scene(report, text, command, sizes)
-        self._known[variant] = _Known(self._with_roles(scene))
+        words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
+        units = units_known(words=words, spans=text.spans is not None)
+        scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
+        made = text_units(text, scene)
+        if self.run.spans is not None and self.run.spans.written:
+            made = replace(made, division=f"--spans {shlex.quote(str(self.run.spans))}")
+        self._known[variant] = _Known(self._with_roles(scene), made)
         self._keep(variant, report)
 
     def _is_long(self, session: Session, run: RunConfig) -> bool:
@@ -165,7 +213,8 @@ class LiveSource:
         plan = plan_texts(msgspec.structs.replace(run, query=None, key=None, pool=1), session.source(run))[0]
         n_keys = len(plan.context or plan.tokens)
         config = session.source(run).config
-        cells = len(plan.tokens) * n_keys * len(STAGES) * 4 * config.n_layers * config.n_heads
+        row = 4 * (n_keys * len(STAGES) + config.d_value)
+        cells = len(plan.tokens) * row * config.n_layers * config.n_heads
         return max(len(plan.tokens), n_keys) > _WHOLE or cells > self._budget // 2
 
     def _rows(self, session: Session, variant: Variant, place: tuple[int, int], rows: tuple[int, int]) -> None:
@@ -179,7 +228,7 @@ class LiveSource:
             head=IndexSelection.of([place[1]]),
             query=PositionSelection.of([slice(first, last + 1)]),
             key=None,
-            stages=STAGES,
+            stages=WALKED,
             top=_RANKS,
             predict=False,
             pool=None,
@@ -204,7 +253,7 @@ class LiveSource:
         if self._is_long(session, run):
             run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
         else:
-            run = msgspec.structs.replace(run, stages=STAGES, pool=None, query=None)
+            run = msgspec.structs.replace(run, stages=WALKED, pool=None, query=None)
         try:
             report = inspect(run, session.progress, session)
         except AttnscopeError as e:  # such as memory: what is looked at is still computed head by head
@@ -248,9 +297,11 @@ class LiveSource:
         """Predict with cuts."""
         from attnscope.studies.ablate.run import ablate
 
-        run = msgspec.structs.replace(self._config(variant), query=None, key=None, stages=())
+        run = msgspec.structs.replace(self._config(variant), query=None, key=None, stages=(), cuts=())
         asked = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
         self._forecasts[variant] = cut_forecasts(ablate(run, asked, session.progress, session))
+        known = self._known[variant]
+        known.scene = replace(known.scene, predictions=self._forecasts[variant])
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, on texts of ours and on random tokens."""
@@ -265,7 +316,8 @@ class LiveSource:
     def _with_roles(self, scene: Scene) -> Scene:
         if self._survey is None:
             return scene
-        return replace(scene, roles=head_roles(self._survey, scene.layers, scene.heads))
+        survey = self._survey
+        return replace(scene, roles=head_roles(survey.roles, survey.main, _MEASURED, (scene.layers, scene.heads)))
 
     def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
         """Explain a row step by step."""
@@ -273,12 +325,18 @@ class LiveSource:
         from attnscope.studies.present import present
         from attnscope.views.terminal.recorded import as_text
 
-        known = self._known[_uncut(variant)]
+        scene = self.scene(variant)
+        assert scene is not None
+        tokens = scene.tokens_of(query)
+        if len(tokens) > 1:
+            raise AttnscopeError(f"explain takes one token, not {len(tokens)}", hint="show tokens")
+        if variant.cuts:
+            raise AttnscopeError("explain takes the model without cuts", hint="put back what is cut")
         run = msgspec.structs.replace(
             self._config(variant),
             layer=IndexSelection.of([layer]),
             head=IndexSelection.of([head]),
-            query=PositionSelection.of([known.scene.queries.positions[query]]),
+            query=PositionSelection.of([tokens[0]]),
             key=None,
             window=16,
             top=3,
@@ -293,7 +351,7 @@ class LiveSource:
             self._config(variant),
             layer=IndexSelection.of([layer]),
             head=IndexSelection.of([head]),
-            stages=STAGES,
+            stages=WALKED,
             query=None,
             key=None,
             top=_RANKS,
@@ -306,15 +364,13 @@ class LiveSource:
     def with_text(self, text: str) -> "LiveSource":
         """Return a walk through another text with the same model."""
         first = self.run.texts[0]
+        if first.chat is not None:
+            raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
         run = msgspec.structs.replace(self.run, texts=(msgspec.structs.replace(first, text=text),))
         run = msgspec.structs.replace(run, query=None, key=None)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey
         return other
-
-
-def _uncut(variant: Variant) -> Variant:
-    return replace(variant, cuts=()) if variant.cuts else variant
 
 
 def _named(numbers: IndexSelection) -> IndexSelection:

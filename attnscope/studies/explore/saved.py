@@ -12,8 +12,9 @@ from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.findings.compare import Comparison
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
 from attnscope.studies.formats import export
-from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead, pick_text
 
 _LIVE = "explore the text itself: attnscope explore TEXT"
 
@@ -25,14 +26,16 @@ class SavedText:
     Attributes:
         scene: Makes its scene.
         heads: Returns, by indices of layer and head, what makes what is known of a head.
+        units: Returns what its tokens belong to; None if words and spans are not wanted.
     """
 
     scene: Callable[[], Scene]
     heads: Callable[[], Mapping[tuple[int, int], Callable[[], WalkHead]]]
+    units: Callable[[Scene], TextUnits | None] = lambda _scene: None
 
 
 @dataclass
-class SavedSource:
+class SavedSource(UnitSource):
     """A source that holds all that it has; scenes and heads are made when they are first looked at.
 
     Attributes:
@@ -51,15 +54,15 @@ class SavedSource:
     _heads: dict[tuple[int, ...], WalkHead | None] = field(default_factory=dict)
     _makers: dict[tuple[int, int], Mapping[tuple[int, int], Callable[[], WalkHead]]] = field(default_factory=dict)
 
-    def scene(self, variant: Variant) -> Scene | None:
-        """Return a scene; None if these findings do not have the text under this mask."""
+    def token_scene(self, variant: Variant) -> Scene | None:
+        """Return a scene of tokens; None if these findings do not have the text under this mask."""
         place = self._place(variant)
         if place not in self._scenes and place in self.saved:
             self._scenes[place] = self.saved[place].scene()
         return self._scenes.get(place)
 
-    def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
-        """Return a head; None if it was not saved."""
+    def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head between tokens; None if it was not saved."""
         place = self._place(variant)
         key = (*place, layer, head)
         if key not in self._heads and place in self.saved:
@@ -68,6 +71,22 @@ class SavedSource:
             make = self._makers[place].get((layer, head))
             self._heads[key] = None if make is None else make()
         return self._heads.get(key)
+
+    def units_of(self, variant: Variant) -> TextUnits | None:
+        """Return what the tokens belong to."""
+        scene, place = self.token_scene(variant), self._place(variant)
+        if scene is None:
+            return None
+        return self._merged.get(scene, "units", lambda: self.saved[place].units(scene))
+
+    @property
+    def total(self) -> int:
+        """How many texts there are."""
+        return len(self.texts)
+
+    def pick(self, needle: str, start: int, progress: Progress) -> int | None:
+        """Return the text with a number, or with some words."""
+        return pick_text(self.texts, needle, start)
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Return False: nothing can be computed."""
@@ -172,7 +191,7 @@ def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
     layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
     made = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
-    return SavedText(lambda: text_scene(report, text), lambda: made)
+    return SavedText(lambda: text_scene(report, text), lambda: made, lambda scene: text_units(text, scene))
 
 
 def _require_heads(report: Report) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.findings.head_roles import HEAD_ROLES
-from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.heads import RoleValues
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import ROW_STATISTICS
@@ -20,7 +20,8 @@ from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, token_span
 from attnscope.views.walk.scene import (
-    STAGES,
+    UNITS,
+    WALKED,
     Forecast,
     HeadNumber,
     HeadRoles,
@@ -57,11 +58,12 @@ def text_scene(
     places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
     rows = {place: rows_of(text.heads[n]) for place, n in places.items()}
     chosen = [place for place, n in places.items() if text.heads[n].chosen]
-    stages = set(STAGES) if sizes else {stage for head in text.heads for stage in head.stages}
+    stages = set(WALKED) if sizes else {stage for head in text.heads for stage in head.stages}
     scene = scene_of(report, text, (layers, heads), rows, stages)
     if command is not None:
         scene = replace(scene, command=command)
-    return replace(scene, first=chosen[0] if chosen else min(places, default=(0, 0)))
+    width = max((head.stages["output"].shape[1] for head in text.heads if "output" in head.stages), default=0)
+    return replace(scene, width=width, first=chosen[0] if chosen else min(places, default=(0, 0)))
 
 
 def scene_of(
@@ -92,14 +94,21 @@ def scene_of(
         keys=token_axis(source_kind(text), text.sources, keys),
         sources=token_axis(source_kind(text), text.sources),
         passages=list(passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
-        stages=[stage for stage in STAGES if stage in stages] or ["weights"],
+        stages=[stage for stage in WALKED if stage in stages] or ["weights"],
         aligned=text.context is None,
         predictions=[forecast(text, one) for one in text.predictions],
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
         command=run_command(report.provenance, report.mask, text.text, text.pair),
         mask=report.mask.used,
         random=report.provenance.weights == "random",
+        units=units_known(words="weights" in stages, spans=text.spans is not None),
+        mask_options=" ".join(mask_options(report.mask)),
     )
+
+
+def units_known(*, words: bool, spans: bool) -> list[str]:
+    """Return what positions can be, of tokens, words and spans."""
+    return [unit for unit, known in zip(UNITS, (True, words, spans), strict=True) if known]
 
 
 def ordered(numbers: Iterable[Number]) -> list[Number]:
@@ -115,8 +124,8 @@ def fact_lines(report: Report) -> list[tuple[str, Spans]]:
 
 
 def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the stages that have a number for every cell."""
-    return {name: stages[name] for name in STAGES if name in stages}
+    """Return the stages in the order of their computation."""
+    return {name: stages[name] for name in WALKED if name in stages}
 
 
 def run_starts(count: int, size: int) -> list[int]:
@@ -265,26 +274,40 @@ def forecast(text: TextReport, prediction: Prediction) -> Forecast:
     )
 
 
-def head_roles(survey: HeadSurvey, layers: Sequence[Number], heads: Sequence[Number]) -> HeadRoles:
-    """Return the roles of the heads of a scene."""
+def head_roles(
+    roles: Sequence[RoleValues],
+    main_roles: Sequence[Sequence[str | None]],
+    measured: str,
+    sizes: tuple[Sequence[Number], Sequence[Number]],
+) -> HeadRoles:
+    """Return the roles of the heads of a scene.
+
+    Args:
+        roles: Every role.
+        main_roles: Main role of every layer and head of the model.
+        measured: See HeadRoles.
+        sizes: Numbers of the layers, and of the heads, of the scene.
+    """
+    layers, heads = sizes
     colours = {role.name: role.colour for role in HEAD_ROLES}
-    names = [role.name for role in survey.roles]
+    names = [role.name for role in roles]
     main = np.full((len(layers), len(heads)), -1)
     strength = np.full(main.shape, np.nan, dtype=np.float32)
     for i, layer in enumerate(layers):
         for j, head in enumerate(heads):
             if isinstance(layer, int) and isinstance(head, int):
-                name = survey.main[layer][head]
+                name = main_roles[layer][head]
                 if name in names:
                     main[i, j] = names.index(name)
-                    strength[i, j] = survey.roles[main[i, j]].values[layer, head]
+                    strength[i, j] = roles[main[i, j]].values[layer, head]
     return HeadRoles(
         names,
-        [role.letter for role in survey.roles],
+        [role.letter for role in roles],
         [colours.get(name, "#888888") for name in names],
-        [role.meaning for role in survey.roles],
+        [role.meaning for role in roles],
         main,
         strength,
+        measured,
     )
 
 
@@ -317,10 +340,6 @@ def run_command(
     options |= {"--adapter": provenance.adapter, "--tokenizer": provenance.tokenizer}
     options |= {"--engine": provenance.engine, "--dtype": provenance.dtype}
     options["--part"] = provenance.part
-    if mask.what_if is not None or mask.used != mask.own.partition(" or ")[0]:
-        options["--mask"] = None if mask.used == mask.own else mask.used
-        options["--what-if"] = mask.what_if if mask.what_if == "same-scores" else None
-        options["--hide"] = mask.hidden
     for key in provenance.ignored_keys:
         words += ["--ignore-key", shlex.quote(key)]
     words += [
@@ -328,4 +347,17 @@ def run_command(
         for option, value in options.items()
         if value not in (None, "native", "float32")
     ]
+    words += mask_options(mask)
     return f"printf %s {shlex.quote(text)} | {' '.join(words)}" if piped else " ".join(words)
+
+
+def mask_options(mask: MaskUse) -> list[str]:
+    """Return the options that name a mask; none for the model's own."""
+    if mask.what_if is None and mask.used == mask.own.partition(" or ")[0]:
+        return []
+    options = {
+        "--mask": None if mask.used == mask.own else mask.used,
+        "--what-if": mask.what_if if mask.what_if == "same-scores" else None,
+        "--hide": mask.hidden,
+    }
+    return [f"{option} {shlex.quote(value)}" for option, value in options.items() if value is not None]

@@ -30,6 +30,7 @@ class Sums:
         n_texts: Texts in all.
         n_draws: Number of random sequences of each kind.
         longest: Tokens of the longest text.
+        blocks: Largest number of blocks.
 
     Attributes:
         arrays: Name to (blocks, layers, heads, …), float64. Of texts: `rows` that count, the weight that these give in
@@ -39,9 +40,11 @@ class Sums:
             `thirds`. Of weights: `copying`.
     """
 
-    def __init__(self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int) -> None:
+    def __init__(
+        self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int, *, blocks: int = BLOCKS
+    ) -> None:
         self._reach = max(0, min(FURTHEST, longest - 1))
-        texts, draws = (min(BLOCKS, n) for n in (n_texts, n_draws))
+        texts, draws = (min(blocks, n) for n in (n_texts, n_draws))
         shares = ("previous", "next", "self", "local", "first", "special", "punctuation", "uniform", "content")
         self.arrays: dict[str, Array] = {name: np.zeros((texts, *shape)) for name in ("rows", *shares, "squares")}
         width = 2 * self._reach + 2
@@ -100,13 +103,17 @@ class TextPass:
         marks = kinds["punctuation"].cpu().clone()
         marks[:, 0] = False  # the first token is counted as that
         for layer, (columns, targets, on_words, uniform) in enumerate(self._of_layers):
-            mass, rows = columns.compute().cpu().double(), uniform.rows_seen.cpu().double()  # (B, H, K), (B, H)
-            found = {"rows": rows, "uniform": uniform.shared, "squares": on_words.squares, "content": on_words.excess}
-            found["first"] = mass[..., 0] + (rows - mass.sum(-1)).clamp_min(0.0)  # the rest: a sink's
-            found["special"], found["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
-            found |= dict(zip(("previous", "next", "self"), targets.sums.unbind(-1), strict=False))
-            found["local"] = targets.sums[..., 3:].sum(-1)
-            for name, values in found.items():
+            mass = columns.compute().cpu().double()  # (B, H, K)
+            sums_of_rows = uniform.rows_seen, uniform.shared, on_words.squares, on_words.excess
+            # each read of a GPU waits for it
+            rows, shared, squares, excess, *at_offsets = torch.stack([*sums_of_rows, *targets.sums.unbind(-1)]).cpu()
+            measures = {"rows": rows, "uniform": shared, "squares": squares, "content": excess}
+            # what is missing is a sink's
+            measures["first"] = mass[..., 0] + (rows.double() - mass.sum(-1)).clamp_min(0.0)
+            measures["special"], measures["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
+            measures |= dict(zip(("previous", "next", "self"), at_offsets, strict=False))
+            measures["local"] = torch.stack(at_offsets[3:], -1).sum(-1)
+            for name, values in measures.items():
                 sums.add(name, layer, self._texts, values)
             sums.add_offsets(layer, self._texts, on_words)
 
@@ -140,11 +147,13 @@ class ProbePass:
         self._of_layers: list[list[TargetRecorder]] = [[] for _ in range(sizes[0])]
         for names in _ROWS:
             rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
-            targets = torch.full((len(probes), len(rows), len(names)), -1, device=device)
+            places = {row: n for n, row in enumerate(rows)}
+            targets = torch.full((len(probes), len(rows), len(names)), -1)
             for number, probe in enumerate(probes):
                 for n, name in enumerate(names):
                     for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
-                        targets[number, rows.index(row), n] = key
+                        targets[number, places[row], n] = key
+            targets = targets.to(device)
             for recorders in self._of_layers:
                 recorders.append(TargetRecorder(range(sizes[1]), rows, targets, strongest=names == ("retrieval",)))
         self.recorders: dict[int, list[Recorder]] = {n: list(both) for n, both in enumerate(self._of_layers)}
@@ -156,11 +165,11 @@ class ProbePass:
                 mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]
                 if not mine:
                     continue
-                draws = [self._probes[i].draw for i in mine]
+                draws, of_probes = [self._probes[i].draw for i in mine], recorder.sums.cpu()
                 for n, name in enumerate(names):
-                    sums.add(name, layer, draws, recorder.sums[mine, :, n])
+                    sums.add(name, layer, draws, of_probes[mine, :, n])
                 rows = torch.tensor([[len(self._probes[i].targets[names[0]][0])] for i in mine])
-                sums.add(per, layer, draws, rows.expand(-1, recorder.sums.shape[1]))
+                sums.add(per, layer, draws, rows.expand(-1, of_probes.shape[1]))
 
 
 def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:

@@ -7,9 +7,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.findings.heads import MeasuredHeads, MeasuredText
+from attnscope.findings.heads import KeyContrast, MeasuredHeads, MeasuredText
 from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.words import whole_words
 from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import PositionSelection
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.plan import plan_texts
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
@@ -25,7 +27,11 @@ MEASURES = OF_KEYS | {one.name: one.meaning for one in ROW_STATISTICS}
 
 
 def ask_heads(
-    run: RunConfig, measure: str, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig,
+    measure: str,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+    against: PositionSelection | None = None,
 ) -> MeasuredHeads:
     """Measure one number for every head.
 
@@ -34,6 +40,7 @@ def ask_heads(
         measure: One of MEASURES.
         progress: See pipeline.inspect.
         session: Models that are open already.
+        against: Other keys, whose number is subtracted; None for none.
 
     Raises:
         AttnscopeError: The model, the texts or the memory do not allow it.
@@ -59,26 +66,52 @@ def ask_heads(
     kept = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
     plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
     model, device = session.load(plans[0], len(plans))
-    total, count, engine = np.zeros((c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
+    others = [None if against is None else _against(against, run, text) for text in texts]
+    total, count, engine = np.zeros((2, c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
         keys = [texts[n].keys for n in group]
-        found = _Question(measure, batch, [rows[n] for n in group], keys, total.shape)
+        minus = [others[n] or [] for n in group]
+        found = _Question(measure, batch, [rows[n] for n in group], (keys, minus), count.shape)
         forward(plan, batch, engine, found.recorders, ("measuring heads", session.progress))
         for sums, here in zip((total, count), found.sums(), strict=True):
             sums += here
     assert engine is not None
     with np.errstate(invalid="ignore", divide="ignore"):
-        values = (total / count).astype(np.float32)
+        plus, minus_values = (total / count).astype(np.float32)
     measured = [
         MeasuredText(
-            run.texts[text.number].text, text.tokens, here, text.keys if measure in OF_KEYS else None, text.context
+            run.texts[text.number].text,
+            text.tokens,
+            here,
+            text.keys if measure in OF_KEYS else None,
+            text.context,
+            minus,
         )
-        for text, here in zip(texts, rows, strict=True)
+        for text, here, minus in zip(texts, rows, others, strict=True)
     ]
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask())
-    return MeasuredHeads(provenance(source, run, device), mask, measure, MEASURES[measure], values, measured, notes)
+    values, contrast, meaning = plus, None, MEASURES[measure]
+    if against is not None:
+        values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
+        meaning = f"{meaning[:-1]}, minus the same for the keys that they are held against."
+    return MeasuredHeads(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
+
+
+def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
+    """Return the keys that are subtracted.
+
+    Raises:
+        UsageError: One is not there.
+    """
+    written = run.texts[text.number]
+    sources, texts = text.tokens, (written.text, written.pair)
+    if text.context is not None:
+        found = sorted(against.find(text.context, (written.context,), arg("against")))
+    else:
+        found = sorted(against.find(sources, texts, arg("against"), spans=text.spans))
+    return whole_words(sources, found) if run.words else found
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:
@@ -94,12 +127,17 @@ class _Question:
         measure: One of MEASURES.
         batch: The texts side by side.
         rows: Rows of every text.
-        keys: Keys of every text.
+        keys: Keys of every text, and those that are subtracted.
         shape: Layers and heads.
     """
 
     def __init__(
-        self, measure: str, batch: Any, rows: Sequence[list[int]], keys: Sequence[list[int]], shape: tuple[int, ...]
+        self,
+        measure: str,
+        batch: Any,
+        rows: Sequence[list[int]],
+        keys: tuple[Sequence[list[int]], Sequence[list[int]]],
+        shape: tuple[int, ...],
     ) -> None:
         import torch
 
@@ -107,10 +145,12 @@ class _Question:
 
         self._measure, device = measure, batch.tokens.real.device
         every = sorted({row for one in rows for row in one})
-        shown, wanted = torch.zeros_like(batch.tokens.real), torch.zeros_like(batch.sources.real)
-        for number, (some, others) in enumerate(zip(rows, keys, strict=True)):
+        shown = torch.zeros_like(batch.tokens.real)
+        wanted = torch.zeros(2, *batch.sources.real.shape, dtype=torch.bool, device=device)
+        for number, some in enumerate(rows):
             shown[number, torch.tensor(some, device=device)] = True
-            wanted[number, torch.tensor(others, dtype=torch.int64, device=device)] = True
+            for side in (0, 1):
+                wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
         self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
         heads, names = range(shape[1]), () if measure in OF_KEYS else (measure,)
         self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in range(shape[0])]
@@ -121,17 +161,21 @@ class _Question:
         self.recorders = {layer: list(some) for layer, some in enumerate(pairs)}
 
     def sums(self) -> tuple[Array, Array]:
-        """Return the sums over rows and the numbers of rows, (layers, heads) each; fully masked rows do not count."""
+        """Return the sums over rows of both sets of keys, (2, layers, heads), and the numbers of rows, (layers, heads).
+
+        A statistic of whole rows has one sum, twice. Fully masked rows do not count.
+        """
         totals, counts = [], []
         for layer, rows in enumerate(self._rows):
             live = self._shown[:, None] & ~rows.fully_masked.cpu()  # (B, H, rows)
             if self._columns:
-                total = (self._columns[layer].compute().cpu().double() * self._wanted[:, None]).sum((0, 2))  # (H,)
+                of_keys = self._columns[layer].compute().cpu().double()  # (B, H, K)
+                total = (of_keys * self._wanted[:, :, None]).sum((1, 3))  # (2, H)
                 count = live.sum((0, 2))
             else:
                 values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
                 known = live & ~values.isnan()
-                total, count = (values.nan_to_num(0.0) * known).sum((0, 2)), known.sum((0, 2))
+                total, count = (values.nan_to_num(0.0) * known).sum((0, 2)).expand(2, -1), known.sum((0, 2))
             totals.append(total.numpy())
             counts.append(count.numpy())
-        return np.stack(totals), np.stack(counts)
+        return np.stack(totals, axis=1), np.stack(counts)

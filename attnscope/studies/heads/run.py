@@ -1,6 +1,6 @@
 """Measure the roles of every head: probes and texts to a HeadSurvey."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, jackknife, main_roles
+from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
 from attnscope.findings.heads import HeadSurvey, Probes, RoleValues
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
@@ -73,9 +73,14 @@ def survey_heads(
     if source.needs_context:
         hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
+    if source.first_queries:
+        hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
+        raise UsageError("roles need the queries of all tokens", where=arg("qkv"), hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
-    random = draw_probes(source, special_frame(source, worded), asked.draws, asked.seed)
+    measured = {role.measured for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles}
+    draws = asked.draws if measured - {"texts", "weights", *OF_PARTS} else 0
+    random = draw_probes(source, special_frame(source, worded), draws, asked.seed)
     passes = _passes(texts, random)
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
     plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
@@ -90,26 +95,24 @@ def survey_heads(
     sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in names}
     for number, (plan, one) in enumerate(zip(plans, passes, strict=True), 1):
         batch, engine = prepare(plan, model, device)
-        here = one.measured(batch, sizes, random)
+        here = one.measured(batch, sizes, random) if "texts" in measured or not one.of_texts else None
         beside = parts.measured(batch, one.numbers, sizes) if one.of_texts and names else None
         step = f"measuring heads, {number} of {len(plans)}", session.progress
-        recorders = {
-            layer: [*some, *(beside.recorders[layer] if beside else ())] for layer, some in here.recorders.items()
-        }
+        recorded = [part for part in (here, beside) if part is not None]
+        recorders = {layer: [one for part in recorded for one in part.recorders[layer]] for layer in range(sizes[0])}
         forward(plan, batch, engine, recorders, step)
-        here.add_to(sums)
-        if beside is not None:
-            beside.add_to(sums)
+        for part in recorded:
+            part.add_to(sums)
     if asked.roles is None or "copying" in asked.roles:
         found = copying_scores(engine, sizes)
         if isinstance(found, str):
             notes.append(f"copying is not measured: {found}")
         else:
             sums.arrays["copying"] = found[None]
-    roles, main = _roles(sums, asked)
+    roles, main = role_values(sums.arrays, _kept(sums, asked))
     made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
     probes = _describe(source, asked, texts, random, shipped=shipped)
-    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles)])
+    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles, runs=source.runs)])
 
 
 @dataclass(frozen=True)
@@ -247,9 +250,9 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
     return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
 
 
-def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], list[list[str | None]]]:
-    """Return every role that was asked for, and the main role of every head."""
-    kept = [
+def _kept(sums: "Sums", asked: SurveyOptions) -> list[HeadRole]:
+    """Return the roles that were asked for."""
+    return [
         role
         for role in HEAD_ROLES
         if (
@@ -258,11 +261,22 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], list[l
             else role.name in asked.roles
         )
     ]
-    shape = sums.arrays["rows"].shape[1:]
+
+
+def role_values(
+    sums: Mapping[str, np.ndarray], kept: Sequence[HeadRole]
+) -> tuple[list[RoleValues], list[list[str | None]]]:
+    """Return the values of some roles, and the main role of every head.
+
+    Args:
+        sums: See Sums.arrays.
+        kept: The roles.
+    """
+    shape = sums["rows"].shape[1:]
     roles, values = [], {}
     for role in kept:
-        if set(role.needs) <= set(sums.arrays):
-            value, error = jackknife(sums.arrays, role)
+        if set(role.needs) <= set(sums):
+            value, error = jackknife(sums, role)
         else:
             value = error = np.full(shape, np.nan)
         values[role.name] = value
@@ -283,7 +297,7 @@ def _roles(sums: "Sums", asked: SurveyOptions) -> tuple[list[RoleValues], list[l
     return roles, main
 
 
-def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:
+def _missing(random: RandomProbes, asked: Sequence[RoleValues], *, runs: bool) -> list[str]:
     """Return which of these roles could not be measured on texts, and which on random tokens."""
     worded = [role for role in asked if role.measured == "texts"]
     notes = list[str]()
@@ -294,7 +308,8 @@ def _missing(random: RandomProbes, asked: Sequence[RoleValues]) -> list[str]:
         notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
     if missed := [role.name for role in asked if sizes.get(role.measured, 1) == 0]:
-        notes.append(f"{_not_measured(missed)}: the vocabulary or the longest text of this model is too small")
+        reason = "the vocabulary or the longest text of this model is too small"
+        notes.append(f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}")
     return notes
 
 

@@ -1,14 +1,14 @@
 """What every head does: a picture of layers × heads, and the strongest heads."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads, MeasuredText, RoleValues
+from attnscope.findings.heads import HeadSurvey, KeyContrast, MeasuredHeads, MeasuredText, RoleValues
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.screens.header import (
     counted,
@@ -20,7 +20,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import Digits, formatted
+from attnscope.views.numbers import Digits, digits_for, formatted
 from attnscope.views.parts import GAP, Column, Facts, HeatGrid, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
@@ -28,10 +28,10 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
-_UNCLEAR = "·"
+UNCLEAR = "·"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
-_ROLES_ALONE = 3  # largest number of roles that are shown with their values
+ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
     """Turn a survey of all heads into parts."""
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
-    yield Facts([(name, note(said)) for name, said in _probes(survey)])
+    yield Facts([(name, note(said)) for name, said in describe_probes(survey)])
     yield GAP
-    if len(survey.roles) <= _ROLES_ALONE:
+    if len(survey.roles) <= ROLES_ALONE:
         for role in survey.roles:
             yield from _role(role, settings, listing)
             yield GAP
@@ -74,12 +74,12 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         none = main.count(None)
         have = "has" if none == 1 else "have"
         said = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
-        shown = f" ({_UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
+        shown = f" ({UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
         shown += "; a role with – is never the main one." if beside else "."
         yield paragraph((said, Span(shown)), remark=True)
     yield notes(survey.notes)
-    more = [] if len(survey.roles) <= _ROLES_ALONE else ["--role induction (its values for every head)"]
+    more = [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
 
 
@@ -93,12 +93,15 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     yield from report_header(Report(measured.provenance, measured.mask, []), settings)
     for asked, text in zip(texts, measured.texts, strict=True):
         yield text_header(asked, len(texts), settings)
-        yield Facts(list(_asked(text)))
+        yield Facts(list(describe_rows(text)))
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
     yield head_numbers(measured.values, settings)
     yield GAP
-    yield strongest(measured.values, None, listing, settings)
+    if measured.contrast is None:
+        yield strongest(measured.values, None, listing, settings)
+    else:
+        yield _contrasted(measured, measured.contrast, listing, settings)
     yield GAP
     yield notes(measured.notes)
     other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"
@@ -106,7 +109,22 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     yield from more_options(more, settings)
 
 
-def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
+def _contrasted(measured: MeasuredHeads, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:
+    """List the heads with the largest differences, beside what both sets of keys get."""
+    places = replace(listing, signed=False).heads(measured.values, _STRONGEST)
+    numbers = {"difference": measured.values, "key": contrast.keys, "against": contrast.against}
+    digits = max(2, settings.precision)
+    columns = [
+        Column(
+            name, [formatted(float(values[place]), f"{'+' * (name == 'difference')}z.{digits}f") for place in places]
+        )
+        for name, values in numbers.items()
+    ]
+    return Table("head", columns, labels=[ours(f"L{layer}H{head}") for layer, head in places])
+
+
+def describe_probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
+    """Say on what texts and random tokens roles were measured."""
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
     said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
@@ -122,9 +140,11 @@ def _probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
         yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
 
 
-def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
+def describe_rows(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
+    """Name the rows and keys of a measurement, unless they are all."""
     sources = text.tokens if text.context is None else text.context
-    for name, places, tokens in (("query", text.queries, text.tokens), ("key", text.keys, sources)):
+    sides = (("query", text.queries, text.tokens), ("key", text.keys, sources), ("against", text.against, sources))
+    for name, places, tokens in sides:
         if places is not None and len(places) < len(tokens):
             named: Spans = ()
             for n, place in enumerate(places[:_STRONGEST]):
@@ -137,22 +157,23 @@ def _asked(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
 def _picture(survey: HeadSurvey) -> HeatGrid:
     """Present the letter of each head's main role, and its strength."""
     roles = {role.name: role for role in survey.roles}
-    letters = [[_UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
-    colours = [["" if name is None else _colour(roles[name]) for name in row] for row in survey.main]
+    letters = [[UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
+    colours = [["" if name is None else role_colour(roles[name]) for name in row] for row in survey.main]
     strengths = [
         [np.nan if name is None else roles[name].values[layer, head] for head, name in enumerate(row)]
         for layer, row in enumerate(survey.main)
     ]
-    return _heads(np.array(strengths, dtype=np.float32), letters, Scale(0.0, 1.0, False), Digits(2), colours)
+    return head_grid(np.array(strengths, dtype=np.float32), letters, Scale(0.0, 1.0, False), Digits(2), colours)
 
 
-def _heads(
+def head_grid(
     values: Matrix,
     texts: list[list[str]],
     scale: Scale,
     digits: Digits,
     colours: list[list[str]] | None = None,
 ) -> HeatGrid:
+    """Present a cell for every head, (layers, heads)."""
     layers, heads = (
         Axis(kind, range(size), [], [False] * size, size, [f"{letter}{n}" for n in range(size)])
         for kind, letter, size in zip(("layer", "head"), "LH", values.shape, strict=True)
@@ -160,13 +181,16 @@ def _heads(
     return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours)])
 
 
-def _colour(role: RoleValues) -> str:
+def role_colour(role: RoleValues) -> str:
+    """Return the colour of a role; grey for one that this version does not know."""
     return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
 
 
 def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing) -> Table:
     """List the strongest heads of every role, beside how many heads have it as their main role."""
-    names: list[Spans] = [(Span(role.letter, "bold", colour=_colour(role)), Span(f" {role.title}")) for role in roles]
+    names: list[Spans] = [
+        (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}")) for role in roles
+    ]
     counts, strongest = zip(*(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True)
     heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
@@ -176,7 +200,7 @@ def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None],
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
     listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
     heads = [
-        ours(f"L{layer}H{head} {_value(role.values, role.errors, layer, head, 2)}", look)
+        ours(f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}", look)
         for layer, head in listed
         for look in ("" if role.values[layer, head] >= role.clear else "dim",)
     ]
@@ -188,7 +212,7 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Span
     return said, Text(heads, "  ", cut="" if listing.top is None else None)
 
 
-def _value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
+def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
     """Format a value, and its standard error where it has one."""
     error = float("nan") if errors is None else float(errors[layer, head])
     return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
@@ -206,19 +230,30 @@ def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iter
     yield strongest(role.values, role.errors, listing, settings)
 
 
-def head_numbers(values: Matrix, settings: DisplaySettings) -> HeatGrid:
-    """Present a number for every head, with a scale from the smallest to the largest."""
-    finite = values[np.isfinite(values)]
+def head_numbers(
+    values: Matrix, settings: DisplaySettings, *, together: Sequence[Matrix] = (), signed: bool = False
+) -> HeatGrid:
+    """Present a number for every head, with a scale from the smallest to the largest.
+
+    Args:
+        values: The numbers.
+        settings: Digits.
+        together: Matrices that share the scale; empty for `values` alone.
+        signed: They are differences: centre the scale at 0, and write small ones with more digits.
+    """
+    every = np.concatenate([matrix.ravel() for matrix in together or [values]])
+    finite = every[np.isfinite(every)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    scale = Scale(-max(-low, high), max(-low, high), True) if low < 0 else Scale(0.0, high, False)
-    digits = Digits(max(1, settings.precision))
+    scale = Scale(-max(-low, high), max(-low, high), True) if signed or low < 0 else Scale(0.0, high, False)
+    precision = max(1, settings.precision)
+    digits = digits_for(values, precision) if signed else Digits(precision)
     texts = [["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()]
-    return _heads(values, texts, scale, digits)
+    return head_grid(values, texts, scale, digits)
 
 
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:
     """List the heads with the largest values."""
     digits = max(2, settings.precision)
     found = listing.heads(values, _STRONGEST)
-    items = [f"L{layer}H{head} {_value(values, errors, layer, head, digits)}" for layer, head in found]
+    items = [f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}" for layer, head in found]
     return Facts([("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold")

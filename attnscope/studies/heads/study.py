@@ -30,11 +30,25 @@ def _show_needle(survey: Any, settings: "DisplaySettings", _display: Display) ->
     return present_needle(survey, settings)
 
 
+def _show_changes(found: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+    from attnscope.studies.heads.changes_screen import present_changes
+    from attnscope.studies.heads.screen import Listing
+
+    return present_changes(found, settings, display.listing or Listing())
+
+
 STUDY = Study(
     (
         FindingsKind("heads", "attnscope.findings.heads:HeadSurvey", _show_roles, (*DRAWN, *TABLES)),
         FindingsKind(
             "measured-heads", "attnscope.findings.heads:MeasuredHeads", _show_measured, (*DRAWN, *TABLES), "heads"
+        ),
+        FindingsKind(
+            "compared-heads",
+            "attnscope.findings.head_changes:HeadComparison",
+            _show_changes,
+            (*DRAWN, *TABLES),
+            "heads",
         ),
         FindingsKind("needle", "attnscope.findings.needle:NeedleSurvey", _show_needle, (*DRAWN, *TABLES), "heads"),
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
-_FLOATS = 6  # number of float64 matrices of a text, besides one per layer, that the arithmetic needs
+_FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
     source, run = session.open(run)
     if run.measure.startswith("value-zeroing"):
         source.require_model(run.measure)
+    if source.first_queries:
+        hint = "give queries of every token, or remove it"
+        raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
     asked = plan_flow(run, source)
     model, device = session.load(asked.plan)
     texts, engine, find = [], None, _zeroing if asked.measure.zeroing else _weights
@@ -115,6 +118,11 @@ def _check_options(run: RunConfig) -> None:
         raise UsageError(f"{run.measure} is not measured on a logit", where=arg("by", "logit"), hint="remove it")
     if run.stages != RunConfig(()).stages:
         raise UsageError(f"{run.measure} has no stages", where=arg("stages"), hint="remove it")
+    if run.least:
+        raise UsageError(f"{run.measure} is not received from heads", where=arg("least"), hint="remove it")
+    if run.words:
+        hint = f"remove {arg('words')} or {arg('measure')}"
+        raise UsageError(f"merges weights of heads, not {run.measure}", where=arg("words"), hint=hint)
     for where, given in ((arg("predict"), run.predict), (arg("generate"), run.generate)):
         if given:
             raise UsageError(f"{run.measure} shows no predictions", where=where, hint=f"remove it, or {arg('measure')}")

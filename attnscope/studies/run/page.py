@@ -10,6 +10,7 @@ import numpy as np
 from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
 from attnscope.studies.screens.header import notes, report_header, text_header, unknown_words
 from attnscope.studies.screens.spans import present_spans
 from attnscope.views.parts import GAP, ViewPart
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from attnscope.views.page.walk import Walk
 
 
-def present_page(report: Report, summary: Report | None, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
+def present_page(
+    report: Report, every_head: EveryHead | None, settings: DisplaySettings
+) -> "Iterator[ViewPart | Walk]":
     """Turn a report into the parts of a page.
 
     Args:
         report: The report.
-        summary: The same texts with every head of the model, in summary; None if there is none.
+        every_head: Every head of the model; None if only those of the report are known.
         settings: How it is shown.
     """
     yield from unknown_words(report.texts)
@@ -38,7 +41,7 @@ def present_page(report: Report, summary: Report | None, settings: DisplaySettin
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
-        yield Walk(walk_source(report, summary))
+        yield Walk(walk_source(report, every_head))
     yield from _below(report, settings)
 
 
@@ -67,16 +70,16 @@ def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
             yield notes(text.notes)
 
 
-def walk_source(report: Report, summary: Report | None) -> SavedSource:
+def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
     """Return a walk through a report, with every other head in summary."""
     saved = {}
     for n, text in enumerate(report.texts):
-        whole = text if summary is None else summary.texts[n]
-        saved[n, 0] = _saved(report, text, whole)
+        whole = text if every_head is None else every_head.summary.texts[n]
+        saved[n, 0] = _saved(report, text, whole, None if every_head is None else every_head.roles[n])
     return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
 
 
-def _saved(report: Report, text: TextReport, whole: TextReport) -> SavedText:
+def _saved(report: Report, text: TextReport, whole: TextReport, roles: TextRoles | None) -> SavedText:
     named = {(head.layer, head.head): head for head in text.heads}
     others = {(head.layer, head.head): head for head in whole.heads}
     layers = ordered(head.layer for head in (*text.heads, *whole.heads))
@@ -87,7 +90,7 @@ def _saved(report: Report, text: TextReport, whole: TextReport) -> SavedText:
         )
         for layer, head in {**others, **named}
     }
-    return SavedText(lambda: _scene(report, text, whole), lambda: made)
+    return SavedText(lambda: with_roles(_scene(report, text, whole), roles), lambda: made)
 
 
 def _scene(report: Report, text: TextReport, whole: TextReport) -> Scene:

@@ -37,7 +37,10 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
     columns += _contributions(head, weights.columns, listed, len(bars), settings)
     title = (Span("row", "bold"), Span(f" {panels[0].rows.number(0)} "), panels[0].rows.names[0])
     order = f"  the {len(listed)} keys with the largest weights" if omitted.size else ""
-    formulas = [(Span(f"{panel.name}: "), *panel.arithmetic) for panel in panels]
+    formulas = [
+        (Span(f"{panel.name}: "), *panel.arithmetic, *ours(f"; {panel.small}" if panel.small else ""))
+        for panel in panels
+    ]
     dim = [tuple(replace(span, look="dim") for span in formula) for formula in formulas]
     return [
         GAP,

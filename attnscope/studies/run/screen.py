@@ -18,10 +18,10 @@ from attnscope.studies.screens.header import (
     token_ids,
     unknown_words,
 )
-from attnscope.studies.screens.overview import overview, weight_map
+from attnscope.studies.screens.overview import least_attended, overview, weight_map
 from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.screens.stages import stage_matrices
-from attnscope.studies.screens.words import word_contributors, word_matrix
+from attnscope.studies.screens.words import word_axes, word_contributors, word_matrix
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, HeatGrid, Matrices, Panel, ViewPart, paragraph
@@ -35,58 +35,84 @@ _MOST_OF_LAYER = 3  # heads of one layer that are
 
 def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
     """Turn a report into parts."""
-    small = [heat and not settings.words and are_thumbnails(text) for text in report.texts]
+    small = [heat and are_thumbnails(text, brief=settings.brief) for text in report.texts]
+    if settings.streamed:
+        yield GAP
     yield from unknown_words(report.texts)
     yield from report_header(report, settings, labelled=True)
     for text, thumbnails in zip(report.texts, small, strict=True):
         yield text_header(text, len(report.texts), settings)
         if settings.ids:
             yield token_ids(text)
+        if text.given_output is not None:
+            from attnscope.studies.run.given_output_screen import present_given_output
+
+            yield from present_given_output(text, text.given_output, settings)
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=heat)
         for flow in text.flows:
             yield GAP
             yield from present_flow(text, flow, settings, heat=heat)
+        yield from _model_output(text, settings)
         if thumbnails:
             yield GAP
             yield _thumbnails(text)
         else:
-            for head in shown_heads(text):
-                yield GAP
-                yield from _present_head(report, text, head, settings, heat)
-        if text.generated:
-            from attnscope.studies.screens.predictions import continuation
-
-            yield from continuation(text)
-            if text.spans is not None:
-                from attnscope.studies.screens.span_strips import present_strips
-
-                yield from present_strips(text, text.spans, settings)
+            yield from _present_heads(report, text, settings, heat)
         if text.predictions:  # only what is shown is imported
             from attnscope.studies.screens.predictions import predictions
 
             yield from predictions(report, text)
-        if text.attribution is not None:
-            from attnscope.studies.run.attribution_screen import present_attribution
-
-            yield from present_attribution(text, text.attribution, settings)
         yield GAP
         yield notes(text.notes)
     yield from more_of_report(report, settings, thumbnails=any(small))
+
+
+def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the generated tokens, and what each part of the model adds to a logit; only what is shown is imported."""
+    if text.generated:
+        from attnscope.studies.screens.predictions import continuation
+
+        if not settings.streamed:
+            yield from continuation(text)
+        if text.spans is not None:
+            from attnscope.studies.screens.span_strips import present_strips
+
+            yield from present_strips(text, text.spans, settings)
+    if text.attribution is not None:
+        from attnscope.studies.run.attribution_screen import present_attribution
+
+        yield from present_attribution(text, text.attribution, settings)
+
+
+def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, heat: bool) -> Iterator[ViewPart]:
+    """Present head after head; beside the logit that was asked for, only one head whose stages were not named."""
+    heads = shown_heads(text)
+    if text.attribution is not None and settings.brief and len(heads) > 1:
+        option = settings.named("--stage weights", "stages='weights'")
+        yield GAP
+        yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
+        return
+    for head in heads:
+        yield GAP
+        yield from _present_head(report, text, head, settings, heat)
 
 
 def _present_head(
     report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
 ) -> Iterator[ViewPart]:
     yield from head_header(report, text, head, settings)
+    if head.received is not None:
+        yield GAP
+        yield from least_attended(text, head, head.received, settings)
+        if settings.brief:
+            return
     if head.pooled is not None:
         yield GAP
         yield from overview(text, head)
     if not text.queries:
-        if settings.words:
-            yield paragraph(ours("words are merged in matrices, not in maps: add --query ROWS", "dim"), remark=True)
         return
-    if settings.words and "weights" in head.stages and text.keys:
+    if head.words is not None:
         yield GAP
         matrix = word_matrix(text, head, settings)
         yield HeatGrid([matrix]) if heat else Matrices([matrix])
@@ -107,6 +133,12 @@ def _present_head(
             matrices += _weights_alone(stages, settings)
         if ranking is not None:
             rankings.append([GAP, brief(ranking)])
+    if ranking is not None and text.generated and settings.brief and _all_rows(text):
+        yield from generated(text, ranking)
+        yield GAP
+        others = ", ".join([*(stage.name for stage in stages), "the contributors of the other rows"])
+        yield from _not_shown(others, stages, settings)
+        return
     forms = [[*some, *others] for some in matrices for others in rankings]
     if len(forms) > 1:
         drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
@@ -115,6 +147,12 @@ def _present_head(
         yield from forms[0]
     if ranking is not None and text.generated:
         yield from generated(text, ranking)
+
+
+def _all_rows(text: TextReport) -> bool:
+    """Tell whether the user selected no rows: all are shown, or those before generated tokens."""
+    predicting = [one.position for one in text.generated]
+    return text.queries in (list(range(len(text.tokens))), predicting[-len(text.queries) :])
 
 
 def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
@@ -148,24 +186,33 @@ def shown_heads(text: TextReport) -> list[HeadReport]:
     return text.heads if text.spans is None else [head for head in text.heads if head.chosen is None]
 
 
-def are_thumbnails(text: TextReport) -> bool:
-    """Tell whether a text has so many heads that they are drawn beside each other, on one scale."""
+def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
+    """Tell whether a text has so many heads that they are drawn beside each other, on one scale.
+
+    `brief`: No stages were named, so that the weights of two heads are enough.
+    """
     layers = {head.layer for head in text.heads}
     numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    return numbered and drawn and len(text.heads) > (_MOST_EACH if len(layers) > 1 else _MOST_OF_LAYER)
+    most = 1 if brief else _MOST_EACH if len(layers) > 1 else _MOST_OF_LAYER
+    return numbered and drawn and len(text.heads) > most
 
 
 def _thumbnails(text: TextReport) -> HeatGrid:
     """Return the weights of every head, on one scale from 0 to 1, with the queries and keys of the first."""
-    rows, keys = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
-    drawn = rows, keys, Scale(0.0, 1.0, False), Digits(2)
+    if text.words is None:
+        axes = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
+    else:
+        axes = word_axes(text, text.words)
+    drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
     panels = [Panel("weights", ours(head_name(head)), _weights(head), [], *drawn) for head in text.heads]
     return HeatGrid(panels, [(int(head.layer), int(head.head)) for head in text.heads])
 
 
 def _weights(head: HeadReport) -> Matrix:
     """Return the weights that are shown: of the shown rows and columns, or those of a map."""
+    if head.words is not None:
+        return head.words.weights
     if "weights" in head.stages and head.stages["weights"].size:
         return head.stages["weights"]
     assert head.pooled is not None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from attnscope.studies.study import DRAWN, Display, FindingsKind, Study
+from attnscope.studies.study import DRAWN, TABLES, Display, FindingsKind, Study
 
 if TYPE_CHECKING:
     from attnscope.views.parts import ViewPart
@@ -22,5 +22,5 @@ def _show(report: Any, settings: "DisplaySettings", display: Display) -> "Iterat
 
 
 STUDY = Study(
-    (FindingsKind("run", "attnscope.findings.run:Report", _show, (*DRAWN, ".safetensors", ".npz")),),
+    (FindingsKind("run", "attnscope.findings.run:Report", _show, (*DRAWN, ".safetensors", ".npz", *TABLES)),),
 )

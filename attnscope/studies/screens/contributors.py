@@ -32,7 +32,8 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         measures["value"] = top.value
     if top.projected is not None:
         measures["projected"] = top.projected
-    digits = [digits_for(m, settings.precision + (name == "weight")) for name, m in measures.items()]
+    digits = [digits_for(m, settings.precision) for m in measures.values()]
+    digits[0] = weight_digits(top.weight, settings)
     ranked = measures.get(top.by, top.weight)
     full = 1.0 if top.by == "weight" else _largest(ranked)
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
@@ -46,7 +47,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
             rows[r], rest[r] = _summed(text, head, r, row, digits[0])
     return Bars(
         token_axis(source_kind(text), text.sources),
-        [MEASURES[name] for name in measures],
+        [weight_heading(settings), *(MEASURES[name] for name in list(measures)[1:])],
         rows,
         token_axis("query", text.tokens, words),
         title=title,
@@ -55,6 +56,17 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
     )
+
+
+def weight_digits(weights: Matrix, settings: DisplaySettings) -> Digits:
+    """Return how weights of contributors are written: with one digit more than those of matrices."""
+    digits = digits_for(weights, settings.precision + 1)
+    return digits.as_percent() if settings.percent else digits
+
+
+def weight_heading(settings: DisplaySettings) -> str:
+    """Return the heading of weights of contributors."""
+    return "weight %" if settings.percent else "weight"
 
 
 def fitted(ranking: Bars, settings: DisplaySettings) -> ViewPart:
@@ -130,9 +142,8 @@ def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: 
 
 
 def _sum_text(total: float, digits: Digits) -> str:
-    if not digits.scientific and round(total, digits.decimals) == 0:
-        return f"<{10.0**-digits.decimals:.{digits.decimals}f}"
-    return digits.text(total)
+    small = total < digits.least
+    return f"<{10.0**-digits.decimals:.{digits.decimals}f}" if small else digits.text(total)
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Bar]:

@@ -78,6 +78,8 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
         lines.append(("adapter", untrusted(made.adapter)))
     if made.family != "weights":
         lines.append(("mask", describe_mask(report.mask, own_mask_name(report))))
+    if report.cuts:
+        lines.append(("cut", (*untrusted(", ".join(report.cuts), "warning"), Span("; the model ran without"))))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
     if settings.verbose and made.values != "exact":  # a map says so itself
@@ -303,6 +305,10 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         yield from more_options(named, settings)
         return
     heads = [head for text in report.texts for head in text.heads]
+    if settings.brief and any(head.received is not None for head in heads):
+        named = ["--least K", "--layer L --head H (of one head)", "--stage weights (the matrix)"]
+        yield from more_options([*named, "--format json (every digit)"], settings)
+        return
     stages = {stage for head in heads for stage in head.stages}
     more = []
     if len({head.layer for head in heads}) < report.provenance.n_layers:
@@ -316,7 +322,7 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         more.append(f"{option} N (stages and contributors)")
     elif any(text.queries for text in report.texts):
         missing = [stage for stage in STAGES if stage not in stages]
-        if missing and not settings.words:
+        if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
         more.append("--top K")
     else:

@@ -8,9 +8,10 @@ from attnscope.findings.arrays import Floats
 from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
-from attnscope.views.numbers import digits_for
-from attnscope.views.parts import GAP, Bar, Bars, ViewPart, WeightMap, paragraph
-from attnscope.views.spans import Span, token_span
+from attnscope.views.numbers import column_texts, digits_for
+from attnscope.views.parts import GAP, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, ours, token_span
 
 HEAVIEST = 10  # sources that are listed
 NEIGHBOURS = 8  # tokens of context on each side of a source
@@ -27,7 +28,28 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
 
 def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
     """Return the map of a text."""
-    return WeightMap(source_kind(text), pooled.queries, pooled.keys, pooled.weights)
+    kind = source_kind(text)
+    first = token_axis("query", text.tokens, pooled.queries[:-1]), token_axis(kind, text.sources, pooled.keys[:-1])
+    return WeightMap(kind, pooled.queries, pooled.keys, pooled.weights, *first)
+
+
+def least_attended(
+    text: TextReport, head: HeadReport, received: Floats, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Present the tokens that receive the least weight from other tokens, the least first."""
+    left_out = ranked_out(text.sources, head.top.left_out)
+    order = [int(key) for key in np.argsort(received, kind="stable") if not (np.isnan(received[key]) or left_out[key])]
+    listed = order[: settings.least]
+    without = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
+    rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
+    said = f"  of {len(order):,} tokens{without}; received: weight from {rows}, 1 being an even share"
+    yield paragraph((Span("least attended", "bold"), Span(said, "dim")))
+    said = "an even share is what a token receives if queries spread their weight evenly over the keys that they see"
+    yield paragraph(ours(said, "dim"), remark=True)
+    values = [float(received[key]) for key in listed]
+    columns = [Column("received", column_texts(values, max(2, settings.precision)))]
+    keys = token_axis(source_kind(text), text.sources, listed)
+    yield Table("token", columns, keys=keys, bars=[min(1.0, value) for value in values])
 
 
 def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Iterator[ViewPart]:

@@ -6,7 +6,12 @@ from attnscope.findings.predictions import Prediction
 from attnscope.findings.run import Report, TextReport
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
-from attnscope.views.spans import Span, Spans, token_span
+from attnscope.views.spans import Span, Spans, ours, token_span
+
+GENERATED = (
+    paragraph((Span("generated", "bold"), Span("  each token is the most probable one", "dim"))),
+    paragraph(ours(f"{'position':>8} {'probability':>12} {'next best':>10}  token", "dim")),
+)
 
 
 def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
@@ -39,6 +44,13 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
         Column("next best", ["" if one is None else percent(one.probability) for one in seconds], "dim"),
     ]
     yield Table("token", columns, labels=tokens, bars=shares)
+
+
+def generated_row(one: Prediction) -> Text:
+    """Present a generated token in one line, under `GENERATED`; for tokens that are shown one by one."""
+    shares = [percent(token.probability) for token in one.tokens[:2]]
+    numbers = f"{one.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
+    return Text(((Span(numbers), Span(one.tokens[0].text, "bold", "token")),))
 
 
 def _heading(report: Report, text: TextReport, one: Prediction) -> Text:

@@ -26,7 +26,7 @@ def present_strips(text: TextReport, found: SpanReport, settings: DisplaySetting
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0
     yield GAP
-    said = "  share of the weight of the token before each, from which it was predicted, on every span; "
+    said = "  each token was predicted from the token before it, whose weight on every span is shown, "
     said += f"mean of all {found.weights.shape[0] * found.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(said, "dim")))
     yield Facts([("spans", _legend(names))], remark=False)

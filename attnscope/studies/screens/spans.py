@@ -9,6 +9,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
+from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import counted
 from attnscope.views.axes import Axis, with_sink
 from attnscope.views.numbers import column_texts, digits_for, texts
@@ -189,6 +190,8 @@ def _reading(text: TextReport, found: SpanReport, settings: DisplaySettings) -> 
     if settings.verbose:
         yield GAP
         yield _by_layer(found, shown, settings)
+        yield GAP
+        yield _by_token(text, found, settings)
     yield GAP
     yield _attended(text, found, shown)
     yield GAP
@@ -231,6 +234,23 @@ def _by_layer(found: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in range(len(layers))])
 
 
+def _by_token(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Table:
+    """Name the spans that each token of the span reads most; of many tokens, the last."""
+    count, digits = min(MOST, len(found.rows)), max(2, settings.precision)
+    sources = []
+    for shares in np.nan_to_num(found.shares[-count:]):
+        best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
+        named = [
+            (Span(f"{found.text.names[n]}", origin="untrusted"), Span(f" {shares[n]:.{digits}f}", "dim")) for n in best
+        ]
+        sources.append(Text(list(named), " · "))
+    rows = found.rows[-count:]
+    labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
+    left_out = f"; the last {count} of {len(found.rows)} tokens" if count < len(found.rows) else ""
+    title = f"spans that the token reads most, mean of all heads{left_out}"
+    return Table("token", [Column(title, sources, left=True)], labels=labels)
+
+
 def _shaded(text: TextReport, found: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
     """Return the text; the background of a span says how large its share is."""
     largest = float(np.nanmax(shares)) or 1.0
@@ -242,17 +262,25 @@ def _shaded(text: TextReport, found: SpanReport, shares: Matrix, settings: Displ
         else:
             runs.append((span, [position]))
     for span, positions in runs:
-        share = float(np.nan_to_num(shares[span]))
+        share, words = float(np.nan_to_num(shares[span])), _excerpt(text, positions, settings)
+        if not words.strip():  # line breaks of a template; the table has their share
+            continue
         label = Span(f"[{found.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")
-        items.append((label, Span(_excerpt(text, positions, settings), "", "untrusted", shade=share / largest)))
+        items.append((label, Span(words, "", "untrusted", shade=share / largest)))
     return Text(items, " ")
+
+
+def spell_run(tokens: Sequence[Token]) -> str:
+    """Spell tokens that are no part of a text that was given, with the blanks between their words."""
+    blank = [place > 0 and token.piece[:1] in ("Ġ", "▁") for place, token in enumerate(tokens)]
+    return "".join(" " * begins + (token.text or token.piece) for token, begins in zip(tokens, blank, strict=True))
 
 
 def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettings) -> str:
     """Return the characters of a run of tokens; of many, the first and the last."""
     placed = [text.tokens[at] for at in positions if text.tokens[at].start is not None and not text.tokens[at].made]
     if not placed:
-        return "".join(text.tokens[at].text or text.tokens[at].piece for at in positions)
+        return spell_run([text.tokens[at] for at in positions])
     whole = text.text if placed[0].segment == 0 else text.pair or ""
     said = " ".join(whole[placed[0].start : placed[-1].end].split())
     if len(said) <= _LONGEST or settings.verbose:

@@ -4,7 +4,7 @@ import numpy as np
 
 from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.views.axes import dim_axis, source_kind, token_axis, with_sink
-from attnscope.views.numbers import NOT_ALLOWED, digits_for, texts
+from attnscope.views.numbers import NOT_ALLOWED, digits_for, small_cells, texts
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
@@ -32,19 +32,22 @@ def stage_matrices(
         if name == "weights" and head.rows.sink is not None:
             matrix, columns = np.column_stack((matrix, head.rows.sink)), with_sink(keys)
         digits = digits_for(matrix, max(settings.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
+        if name == "weights" and settings.percent:
+            digits = digits.as_percent()
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
+        shares = {"percent": settings.percent}
         said, pictured = (
-            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture))
+            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture, **shares))
             for picture in (False, True)
         )
         drawn = matrix, cells, rows, columns, scale_for(name, matrix), digits
-        found.append(Panel(name, ours(name), *drawn, masked_rows, said, pictured))
+        found.append(Panel(name, ours(name), *drawn, masked_rows, said, pictured, small=small_cells(cells, digits)))
     return found
 
 
-def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool) -> str:
+def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool, percent: bool) -> str:
     """Return the formula of a stage, and the meaning of cells without a number."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
     if stage == "scores":
@@ -59,12 +62,12 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     if stage == "output":
         return f"{mean}weights · v{masked}"
     whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
-    zero = f"; {NOT_ALLOWED if picture else '0 without decimals'} is exactly zero"
+    zero = f"; {NOT_ALLOWED if picture else '0'} is exactly zero"
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
-    one = "each row with its sink sums to 1" if head.rows.sink is not None else "each row sums to 1"
-    return f"{mean}{of}; {one}{whole}{zeros}{masked}"
+    one = f"each row{' with its sink' if head.rows.sink is not None else ''} sums to {'100 %' if percent else '1'}"
+    return f"{mean}{of}{', in %' if percent else ''}; {one}{whole}{zeros}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:

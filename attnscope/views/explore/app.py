@@ -1,6 +1,6 @@
 """The application: panels, keys, the mouse, and a thread that computes what is not there yet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from attnscope.views.explore.state import WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
 from attnscope.views.spans import Span
-from attnscope.views.walk.cell import arithmetic, cell_numbers, command
+from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
 from attnscope.views.walk.scene import Progress, Scene, Source
@@ -231,10 +231,16 @@ class ExploreApp(App[int], inherit_bindings=False):
         mask = self._mask_name(scene)
         line += [Segment(ink.plain(f"  {name or f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"))]
         line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
-        if len(state.source.texts) > 1:
-            line += [Segment(ink.plain(f"  text {spot.text + 1} of {len(state.source.texts)}"), DIM)]
+        if state.source.total > 1:
+            name = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
+            named = escape_control(name[:24]) if name.startswith("record ") else "text"
+            line += [Segment(ink.plain(f"  {named} · {spot.text + 1:,} of {state.source.total_text}"), DIM)]
+        if scene.unit != "tokens":
+            line += [
+                Segment(ink.plain(f"  {escape_control(scene.unit_options.removeprefix('--') or scene.unit)}"), DIM)
+            ]
         if state.place.cuts:
-            line += [Segment(ink.plain(f"  {len(state.place.cuts)} cut"), ink.style("warning"))]
+            line += [Segment(ink.plain(f"  without {_named(state.place.cuts)}"), ink.style("warning"))]
         if state.status:
             line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
         if state.error:
@@ -340,20 +346,14 @@ class ExploreApp(App[int], inherit_bindings=False):
             return None
         if self.state.place.panel == "heads":
             return f"L{layer}H{head}"
-        edge = f"{scene.queries.positions[spot.query]}→{scene.keys.positions[self.state.key]}"
-        return f"L{layer}H{head}: {edge}"
+        sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
+        return f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}"
 
     def _clicked(self, name: str, x: int, y: int) -> None:
         if self.screen.query_one("#prompt", Input).display:
             return
         if name == "footer":
-            at = 0
-            for action in self._footer_actions():
-                if action.brief and action.keys:
-                    at += len(spell_key(action.keys[0])) + len(action.brief) + 3
-                    if x < at:
-                        self.do(action.name)
-                        return
+            self._footer_clicked(x)
             return
         hit = self._panels[name].hit(self.state, x, y) if name in self._panels else None
         if hit is not None:
@@ -361,6 +361,30 @@ class ExploreApp(App[int], inherit_bindings=False):
         if name in self._panels and self.state.place.panel != name:
             self._act(Action(f"{name}_panel"))
         self.redraw()
+
+    def _footer_clicked(self, x: int) -> None:
+        """Do what the footer names at a column."""
+        at = 0
+        if self._mode == "copy":
+            choices = {what: len(f"  {key} {what}") for key, what in _COPY.items()}
+            at = len(" copy ")
+            for what, size in choices.items():
+                at += size
+                if x < at:
+                    self._mode = ""
+                    self._copy(what)
+                    self.redraw()
+                    return
+            return
+        if not self._wide:
+            self.do("next_panel" if x < len(_SMALL[self.state.place.panel]) + 2 else "help")
+            return
+        for action in self._footer_actions():
+            if action.brief and action.keys:
+                at += len(spell_key(action.keys[0])) + len(action.brief) + 3
+                if x < at:
+                    self.do(action.name)
+                    return
 
     def _scrolled(self, name: str, rows: int, columns: int) -> None:
         if name == "heads":
@@ -386,6 +410,24 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _do_find(self) -> None:
         self._prompt("find", "/", self.state.place.needle)
+
+    def _do_pick(self) -> None:
+        if self.state.source.total < 2:
+            self.state.error = "there is one text"
+            return
+        self._prompt("pick", "number, id or words of a text ", "")
+
+    def _pick(self, needle: str) -> None:
+        source, start = self.state.source, self.state.place.spot.text
+
+        def went(number: int | None) -> None:
+            if number is None:
+                self.state.error = f"no text has the number, id or words '{escape_control(needle[:40])}'"
+            else:
+                self._act(Action("pick_text", number))
+            self.redraw()
+
+        self.worker.post(Job("pick", lambda progress: source.pick(needle, start, progress), went))
 
     def _do_next_match(self) -> None:
         self._find(self.state.place.needle, 1)
@@ -500,6 +542,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._close_prompt(restore=False)
         if mode == "find":
             self._find(value, 1)
+        elif mode == "pick" and value.strip():
+            self._pick(value.strip())
         elif mode == "write" and value.strip():
             source, spot, variant = self.state.source, self.state.place.spot, self.state.variant()
 
@@ -545,14 +589,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         source = state.source
         if not source.computes:
             state.settle()
-            return
-        for spot in state.wants():
-            variant, rows = state.variant(spot), self._rows(spot)
+        for variant, spot in state.wants():
+            rows = self._rows(spot)
             if source.missing(variant, spot.layer, spot.head, state.stage, rows):
                 yield self._compute(variant, spot, rows)
-        variant = state.variant(cuts=True)
-        if state.place.cuts and source.scene(variant) is None:
-            yield self._compute(variant, state.place.spot, self._rows(state.place.spot))
 
     def _compute(self, variant: Any, spot: Spot, rows: tuple[int, int]) -> Job:
         source, stage = self.state.source, self.state.stage
@@ -573,6 +613,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _arrived(self) -> None:
         first = not self.state.placed
+        self.state.arrived += 1
         self.state.settle()
         if first:
             self.arrange(self.size.width, self.size.height)
@@ -603,7 +644,8 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self.exit(int(error.code))
             elif self.state.source.scene(self.state.variant()) is None:  # such as a mask that does not fit the model
                 spot = self.state.place.spot
-                self.state.place = replace(self.state.place, spot=replace(spot, mask=0))
+                text = min(spot.text, len(self.state.source.texts) - 1)
+                self.state.place = replace(self.state.place, spot=replace(spot, mask=0, text=text), cuts=())
         elif error is not None:
             self.failure = error
             self.exit(70)
@@ -613,15 +655,41 @@ class ExploreApp(App[int], inherit_bindings=False):
     # for the caller
 
     def last_command(self) -> str:
-        """Return the command that shows the same place; empty if there is none."""
-        scene = self.state.scene
+        """Return the command that shows the same place; empty if there is none.
+
+        While a place is pinned, it is a comparison; of places that no comparison has, the commands of both.
+        """
+        state, place = self.state, self.state.place
+        scene, pin = state.scene, place.pinned
         if scene is None or not scene.command:
             return ""
-        return command(scene, self.state.place.spot)
+        here = command(scene, place.spot, place.stage, place.cuts)
+        there = None if pin is None else state.source.scene(state.variant(pinned=True))
+        if pin is None or there is None:
+            return here
+        plain = scene.unit == "tokens" and not place.cuts and not place.pinned_cuts
+        both = comparing_command(scene, there, (place.spot, pin)) if plain else None
+        return both or f"{here}\n{command(there, pin, place.stage, place.pinned_cuts)}"
 
 
 def _is_ascii(app: App[Any]) -> bool:
     return not (app.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
+
+
+def _named(cuts: Sequence[str]) -> str:
+    """Name what is cut: the first of several, and how many more."""
+    return cuts[0] if len(cuts) == 1 else f"{cuts[0]} and {len(cuts) - 1} more"
+
+
+def spell_positions(positions: Sequence[int]) -> str:
+    """Spell positions as `--query` takes them: `3`, `3:8`, or `3,5:7`."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and position == runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([position, position + 1])
+    return ",".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in runs)
 
 
 def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
@@ -639,12 +707,13 @@ def copied(state: WalkState, what: str) -> str:
     scene, head, spot, stage = state.scene, state.drawn, state.place.spot, state.drawn_stage
     if scene is None or head is None:
         return ""
-    names = [escape_control(span.text) for span in scene.keys.names]
+    axis = state.columns
+    names = [escape_control(span.text) for span in axis.names] or [f"dim {n}" for n in axis.positions]
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)
-        value = "" if row is None else np.format_float_positional(row[state.key], unique=True, trim="-")
-        return f"{queries[spot.query]}\t{names[state.key]}\t{value}\n"
+        value = "" if row is None else np.format_float_positional(row[state.column], unique=True, trim="-")
+        return f"{queries[spot.query]}\t{names[state.column]}\t{value}\n"
     first, last = (spot.query, spot.query) if what == "row" else (0, len(queries) - 1)
     lines = ["\t".join([stage, *names])]
     for query in range(first, last + 1):

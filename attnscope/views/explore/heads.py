@@ -1,6 +1,6 @@
 """Layers × heads: a thumbnail, the colour of a role, or one number for every head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.segment import Segment
@@ -8,11 +8,11 @@ from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import cut
-from attnscope.views.explore.owned import OwnedCache
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import Scale
-from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.owned import OwnedCache
+from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 _WIDEST, _TALLEST = 12, 6  # cells and lines of a thumbnail
@@ -28,10 +28,19 @@ class HeadsPanel:
 
     def __post_init__(self) -> None:
         self._thumbnails = OwnedCache()
+        self._numbers = OwnedCache()
+        self._drawn: tuple[Scene | None, object, list[Line]] | None = None
         self._last: tuple[range, range, int, int, int] | None = None
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
-        """Return the lines of the panel."""
+        """Return the lines of the panel; those that it drew before while the same heads are known and shown."""
+        place = state.place
+        shown = place.display, place.spot.layer, place.spot.head, state.variant(), width, height, state.arrived
+        if self._drawn is None or self._drawn[0] is not state.scene or self._drawn[1] != (shown, id(state.source)):
+            self._drawn = state.scene, (shown, id(state.source)), self._draw(state, width, height)
+        return self._drawn[2]
+
+    def _draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         self._last = None
         scene = state.scene
         if scene is None or height < 3 or width < 8:
@@ -70,7 +79,7 @@ class HeadsPanel:
         if y < 2 or x < label or layer not in layers or head not in heads:
             return None
         spot = state.place.spot
-        return Action("goto", Spot(spot.text, spot.mask, layer, head, spot.query, None))
+        return Action("goto", replace(spot, layer=layer, head=head, key=None))
 
     def _cell_size(self, state: WalkState, scene: Scene, room: int, lines: int) -> tuple[int, int]:
         """Return columns and lines of a head, a blank between heads included."""
@@ -109,7 +118,9 @@ class HeadsPanel:
         if display == "roles":
             text, style = _role(state, scene, layer, head, inner)
         else:
-            text, style = _number(state, scene, layer, head, inner)
+            number = _of_display(scene, display)
+            cells = [] if number is None else self._numbers.get(number, inner, lambda: _numbers(state, number, inner))
+            text, style = cells[layer][head] if cells else ("", DIM)
         if chosen:
             style = CURSOR
         first: Line = [Segment(fit(text, inner, right=display != "roles"), style), end]
@@ -121,23 +132,7 @@ class HeadsPanel:
         if head is None:
             return [[Segment(("." if ink.ascii else "·") * wide, DIM)] for _ in range(tall)]
 
-        def make() -> np.ndarray:
-            cells = thumbnail(head, tall * per_line, wide)
-            return np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
-
-        found = self._thumbnails.get(head, (wide, tall * per_line), make)
-        lines: list[Line] = []
-        for n in range(0, tall * per_line, per_line):
-            rows = [found[m].tolist() if m < len(found) else [NONE] * found.shape[1] for m in (n, n + 1)]
-            pad = [NONE] * (wide - found.shape[1])
-            above, below = rows[0] + pad, rows[1] + pad
-            if per_line == 2:
-                lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
-            elif ink.colours:
-                lines.append(joined((" ", ink.cell(a, signed=False)) for a in above))
-            else:
-                lines.append(joined((ink.shade(a, signed=False)[0], PLAIN) for a in above))
-        return lines
+        return self._thumbnails.get(head, (wide, tall, per_line), lambda: _picture(state, head, wide, tall, per_line))
 
     def _legend(self, state: WalkState, scene: Scene, width: int) -> list[Line]:
         """Say what is shown of the head under the cursor, in two lines."""
@@ -180,6 +175,25 @@ class HeadsPanel:
         return [[Segment(line, DIM)] for line in chosen]
 
 
+def _picture(state: WalkState, head: WalkHead, wide: int, tall: int, per_line: int) -> list[Line]:
+    """Return the lines of a thumbnail, with one or two cells above each other on a line."""
+    ink = state.ink
+    cells = thumbnail(head, tall * per_line, wide)
+    found = np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+    lines: list[Line] = []
+    for n in range(0, tall * per_line, per_line):
+        rows = [found[m].tolist() if m < len(found) else [NONE] * found.shape[1] for m in (n, n + 1)]
+        pad = [NONE] * (wide - found.shape[1])
+        above, below = rows[0] + pad, rows[1] + pad
+        if per_line == 2:
+            lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
+        elif ink.colours:
+            lines.append(joined((" ", ink.cell(a, signed=False)) for a in above))
+        else:
+            lines.append(joined((ink.shade(a, signed=False)[0], PLAIN) for a in above))
+    return lines
+
+
 def _layer(layer: int | str) -> str:
     return str(layer) if layer == "mean" else f"L{layer}"
 
@@ -201,15 +215,17 @@ def _text(number: HeadNumber, value: float) -> str:
     return digits_for(number.values, 2).text(value)
 
 
-def _number(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
-    number = _of_display(scene, state.place.display)
-    value = np.nan if number is None else float(number.values[layer, head])
-    if number is None or np.isnan(value):
-        return "", DIM
+def _numbers(state: WalkState, number: HeadNumber, width: int) -> list[list[tuple[str, Style]]]:
+    """Return how the number of every head is written, and its colour."""
     finite = number.values[np.isfinite(number.values)]
-    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False)
-    step = int(steps(np.array([[value]]), scale)[0, 0])
-    return fit(state.ink.plain(_text(number, value)), width, right=True), state.ink.cell(step, signed=False)
+    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else Scale(0.0, 1.0, False)
+    digits = digits_for(number.values, 2)
+    found, written = steps(number.values, scale), []
+    for values, row in zip(number.values.tolist(), found.tolist(), strict=True):
+        texts = ["" if np.isnan(value) else state.ink.plain(digits.text(value)) for value in values]
+        styles = [state.ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
+        written.append([(fit(text, width, right=True), style) for text, style in zip(texts, styles, strict=True)])
+    return written
 
 
 def _role(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -130,13 +129,20 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
-    """Return a line of pieces, in which neighbours of one style are one segment."""
-    return [Segment("".join(text for text, _ in alike), style) for style, alike in groupby_style(pieces)]
+    """Return a line of pieces, in which neighbours of one style are one segment.
 
-
-def groupby_style(pieces: Iterable[tuple[str, Style]]) -> Iterable[tuple[Style, Iterable[tuple[str, Style]]]]:
-    """Group neighbours of one style."""
-    return groupby(pieces, key=lambda piece: piece[1])
+    Styles are compared by identity: they come from caches, and comparing their attributes takes most of a redraw.
+    """
+    line: Line = []
+    texts: list[str] = []
+    last: Style | None = None
+    for text, style in pieces:
+        if style is not last and texts:
+            line.append(Segment("".join(texts), last))
+            texts = []
+        last = style
+        texts.append(text)
+    return [*line, Segment("".join(texts), last)] if texts else line
 
 
 def cells_wide(line: Sequence[Segment]) -> int:

@@ -1,6 +1,7 @@
 """The matrix of a head, with labels and a cursor: colours, half blocks, shades or numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
@@ -25,18 +26,21 @@ from attnscope.views.explore.ink import (
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import Digits, cell_text, digits_for
 from attnscope.views.scales import LogScale
-from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.owned import OwnedCache
+from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
 from attnscope.views.walk.window import Window
 
 _NAMES = 14  # cells of the longest label of a row
-_TALLEST = 3  # lines of a cell
+_TALLEST = 4  # lines of a cell
+_NAMED = 4  # columns of a cell from which tokens stand above the columns
 _ABOVE, _BELOW = 3, 1  # lines above and below the cells
 _SAYS = {
     "scores": "q·k",
     "scaled": "scores × scale",
     "masked": "scaled; · not allowed",
     "weights": "softmax of masked",
+    "output": "weights · values: a column is a dimension",
     DIFFERENCE: "this head − the pinned one",
 }
 _KINDS = {
@@ -60,6 +64,7 @@ class MatrixPanel:
 
     top: int = 0
     left: int = 0
+    _widths: OwnedCache = field(default_factory=OwnedCache)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
@@ -88,17 +93,16 @@ class MatrixPanel:
         column = layout.columns.start + (x - layout.label) // layout.cell
         if row not in layout.rows or column not in layout.columns:
             return None
-        spot = state.place.spot
-        bounds = state.bounds
-        query, key = min(row * layout.zoom, bounds.queries - 1), min(column * layout.zoom, bounds.keys - 1)
-        return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, query, key))
+        zoom, bounds = layout.zoom, state.bounds
+        spot = replace(state.place.spot, query=min(row * zoom, bounds.queries - 1))
+        return Action("goto", state.at_column(spot, min(column * zoom, len(state.columns.positions) - 1)))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
         place, ink, zoom = state.place, state.ink, state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
-        n_columns = -(-len(scene.keys.positions) // zoom)
+        n_columns = -(-len(state.columns.positions) // zoom)
         lines = height - _ABOVE - _BELOW
-        label = _label_width(scene.queries, ink, width)
+        label = self._widths.get(scene, (ink, width), lambda: _label_width(scene.queries, ink, width))
         room = max(1, width - label)
         if place.digits and zoom == 1:
             cell, per_line, mode = state.written(_digits_of)[1], 1, "digits"
@@ -108,16 +112,18 @@ class MatrixPanel:
             cell, per_line, mode = 2, 1, "blocks"
         else:
             cell, per_line, mode = 1, 2, "halves"
-        tall = 1
-        if mode == "blocks":  # as large as there is room
-            tall = max(1, min(_TALLEST, lines // n_rows, room // (2 * n_columns)))
-            cell *= tall
+        tall, numbers = 1, False
+        if mode == "blocks":  # as large as there is room, with numbers where they fit
+            wide, across = state.written(_digits_of)[1], room // n_columns
+            tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
+            numbers = zoom == 1 and across >= wide
+            cell = max(2, min(across, max(2 * tall, wide if numbers else 0)))
         fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
         self.top = _scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
-        self.left = _scroll(self.left, state.key // zoom, fits_columns, n_columns)
+        self.left = _scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
-        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall)
+        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers)
 
     def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
         ink, place, head = state.ink, state.place, state.head
@@ -126,6 +132,8 @@ class MatrixPanel:
         said = _SAYS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
             said = f"scores × {head.scale:.4g}"
+        if scene.members is not None and stage == "weights":
+            said = "mean over the row's tokens of their weight on the column's"
         if stage == DIFFERENCE:
             pinned = state.pinned
             pin = "" if pinned is None else f"{pinned.name}"
@@ -145,10 +153,13 @@ class MatrixPanel:
         if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
             z = layout.zoom
             last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
-            last_k = min(columns.stop * z, len(scene.keys.positions)) - 1
-            parts.append(f"queries {rows.start * z}–{last_q}, keys {columns.start * z}–{last_k}")
+            last_k = min(columns.stop * z, len(state.columns.positions)) - 1
+            what = "dims" if place.stage == OUTPUT else "keys"
+            parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
         parts += [kind] if kind else []
         second: Line = [Segment(fit(ink.plain("; ".join(parts)), width), DIM)] if parts else []
+        if not parts and layout.cell >= _NAMED and layout.mode != "shades":
+            second = _column_names(state, layout, width)
         return [cut(title, width), second, _ruler(state, scene, layout, width)]
 
 
@@ -166,6 +177,7 @@ class _Layout:
     n_rows: int
     n_columns: int
     tall: int = 1
+    numbers: bool = False
 
 
 def cut(line: Line, width: int) -> Line:
@@ -206,12 +218,23 @@ def _scroll(first: int, at: int, fits: int, count: int) -> int:
     return max(0, min(first, count - fits))
 
 
+def _column_names(state: WalkState, layout: _Layout, width: int) -> Line:
+    """Return the tokens above their columns; the positions of those that are wider."""
+    axis, wide = state.columns, layout.cell
+    pieces = [(" " * layout.label, PLAIN)]
+    for column in layout.columns:
+        name = state.ink.name(axis.names[column]) if axis.names else axis.number(column)
+        name = name if cell_len(name) < wide else axis.number(column)
+        pieces.append((fit(name, wide - 1, right=True) + " ", BOLD if column == state.column else DIM))
+    return cut(joined(pieces), width)
+
+
 def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
     """Return the line above the cells: the key under the cursor, with a mark above its column."""
-    ink, key = state.ink, state.key
+    ink, key = state.ink, state.column
     at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell + (layout.cell - 1) // 2
-    axis = scene.keys
-    name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else axis.number(key)
+    axis = state.columns
+    name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else f"dim {axis.number(key)}"
     mark = "v" if ink.ascii else "▼"
     room = max(4, width - layout.label)
     name = fit(name, min(room - 2, cell_len(name), 24)).rstrip() if room > 6 else ""
@@ -242,7 +265,8 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
     found = steps(shown.values, state.scale(shown.kind))
     lines = []
     signed = state.drawn_stage != "weights"
-    cursor = state.place.spot.query // layout.zoom - layout.rows.start, state.key // layout.zoom - layout.columns.start
+    at = state.place.spot.query // layout.zoom, state.column // layout.zoom
+    cursor = at[0] - layout.rows.start, at[1] - layout.columns.start
     for first in range(0, len(layout.rows), layout.rows_per_line):
         row = layout.rows.start + first
         label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
@@ -250,6 +274,14 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
         if layout.mode == "halves":
             below = found[first + 1] if first + 1 < len(found) else np.full(found.shape[1], NONE)
             cells = _halves(state.ink, found[first], below, signed, here, lower=cursor[0] > first)
+        elif layout.numbers:
+            texts = _texts(state, scene, shown, first, layout)
+            for n in range(layout.tall):
+                middle = n == (layout.tall - 1) // 2
+                written = texts if middle else [" " * layout.cell] * len(texts)
+                before = label if middle else [Segment(" " * layout.label)]
+                lines.append([*before, *_numbered(state.ink, written, found[first], signed, here)])
+            continue
         else:
             cells = _blocks(state.ink, found[first], signed, here, layout, shades=layout.mode == "shades")
         lines.append([*label, *cells])
@@ -257,6 +289,33 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
             below_label = [Segment(" " * layout.label)]
             lines.append([*below_label, *_blocks(state.ink, found[first], signed, here, layout, again=True)])
     return lines
+
+
+def _numbered(ink: Ink, texts: Sequence[str], row: np.ndarray, signed: bool, here: int) -> Line:
+    """Return a line of a row of cells that numbers are written in."""
+    styles = [DIM if step == FORBIDDEN else ink.cell(step, signed=signed) for step in row.tolist()]
+    if here >= 0:
+        styles[here] = CURSOR
+    return joined(zip(texts, styles, strict=True))
+
+
+def _texts(state: WalkState, scene: Scene, shown: Window, n: int, layout: _Layout) -> list[str]:
+    """Return the numbers of a row of the cells that are visible."""
+    ink, head, stage = state.ink, state.drawn, state.drawn_stage
+    digits, _ = state.written(_digits_of)
+    masked = head is not None and layout.rows[n] in head.masked_rows
+    texts = []
+    for value in shown.values[n].tolist():
+        if np.isnan(value) and not masked:
+            text = ""
+        elif np.isneginf(value):
+            text = "·"
+        elif value == 0 and scene.rounded is not None:  # as far as is known
+            text = digits.text(value)
+        else:
+            text = cell_text(stage, value, masked, digits)
+        texts.append(fit(ink.plain(text), layout.cell, right=True))
+    return texts
 
 
 def _blocks(
@@ -285,28 +344,14 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
 
 
 def _digits(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
-    ink, head, stage = state.ink, state.drawn, state.drawn_stage
-    digits, _ = state.written(_digits_of)
     found = steps(shown.values, state.scale(shown.kind))
     spot, lines = state.place.spot, []
     for n, row in enumerate(layout.rows):
-        masked = head is not None and row in head.masked_rows
-        pieces = []
-        for m, value in enumerate(shown.values[n].tolist()):
-            if np.isnan(value) and not masked:
-                text = ""
-            elif np.isneginf(value):
-                text = "·"
-            elif value == 0 and scene.rounded is not None:  # as far as is known
-                text = digits.text(value)
-            else:
-                text = cell_text(stage, value, masked, digits)
-            text = fit(ink.plain(text), layout.cell, right=True)
-            if row == spot.query and layout.columns.start + m == state.key:
-                pieces.append((text, CURSOR))
-            else:
-                pieces.append((text, ink.cell(int(found[n, m]), signed=stage != "weights")))
-        lines.append([*_label(state, scene.queries, row, row, layout), *joined(pieces)])
+        here = state.column - layout.columns.start if row == spot.query else -1
+        cells = _numbered(
+            state.ink, _texts(state, scene, shown, n, layout), found[n], state.drawn_stage != "weights", here
+        )
+        lines.append([*_label(state, scene.queries, row, row, layout), *cells])
     return lines
 
 

@@ -41,6 +41,8 @@ class Pane(Widget, inherit_bindings=False):
             return
         width, height = self.size
         before, self.lines = self.lines, self._draw(width, height) if width and height else []
+        if before is self.lines:
+            return
         for y in range(max(len(before), len(self.lines))):
             old, new = (lines[y] if y < len(lines) else None for lines in (before, self.lines))
             if old != new and y < height:

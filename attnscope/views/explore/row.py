@@ -1,6 +1,6 @@
 """The row of the cursor: its sources as bars, its statistics, the arithmetic of the cell, and predictions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
@@ -10,8 +10,16 @@ from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Ink, Li
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
-from attnscope.views.walk.cell import CellNumbers, arithmetic, cell_numbers, sum_text, unlisted, weight_text
-from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.cell import (
+    CellNumbers,
+    arithmetic,
+    cell_numbers,
+    members_text,
+    sum_text,
+    unlisted,
+    weight_text,
+)
+from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import Forecast, Scene, WalkHead
 
 _STATISTICS = {
@@ -66,7 +74,7 @@ class RowPanel:
         below = [*_cell_lines(state, scene, head, cell, width)]
         forecast = _forecasts(state, scene, width) if state.place.predictions else []
         room = height - len(lines) - len(below) - 1
-        middle = forecast or _statistics(head, query, width, ink)
+        middle = forecast or _statistics(head, query, len(scene.sources.positions), width, ink)
         if forecast and len(forecast) > room - 4:
             forecast = forecast[: max(0, room - 4)]
             middle = forecast
@@ -87,7 +95,7 @@ class RowPanel:
         if y not in self._keys:
             return None
         spot = state.place.spot
-        return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, spot.query, self._keys[y]))
+        return Action("goto", replace(spot, key=self._keys[y]))
 
 
 def _heading(scene: Scene, ink: Ink, query: int, head: WalkHead | None, width: int) -> Line:
@@ -169,8 +177,10 @@ def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, coun
     return [[Segment(fit(f"  {said}", width - 14), DIM), Segment(f" {ink.plain(formatted(total, '.3f')):>6}", DIM)]]
 
 
-def _statistics(head: WalkHead, query: int, width: int, ink: Ink) -> list[Line]:
-    names = [*_STATISTICS, *(name for name in head.rows if name.startswith("within_"))]
+def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
+    # of a short text, all weight is within a long distance
+    near = (name for name in head.rows if name.startswith("within_") and int(name[7:]) < n_keys)
+    names = [*_STATISTICS, *near]
     phrases = []
     for name in names:
         if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
@@ -200,9 +210,15 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
     said = arithmetic(head, cell).split(" → ")
     steps = [said[0], *(f"→ {step}" for step in said[1:])]
     lines += [[Segment(ink.plain(line))] for line in flowed(steps, width)]
-    more = [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
+    members = members_text(scene, query, key)
+    more = [members] if members else []
+    more += [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
     more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
+    output = head.row("output", query) if state.place.stage == OUTPUT else None
+    if output is not None:
+        dim = state.place.spot.dim
+        more.append(f"output dim {dim} = Σ weight × v = {number_text(float(output[dim]), 2)}")
     if cell.exact:
         more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")
     pinned = state.pinned
@@ -227,16 +243,13 @@ def flowed(steps: list[str], width: int) -> list[str]:
 def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
     """Return the predictions; those with cuts, beside those without, where something is cut."""
     ink = state.ink
-    cut_scene = state.source.scene(state.variant(cuts=True)) if state.place.cuts else scene
     lines: list[Line] = []
     if state.place.cuts:
         lines.append([Segment(fit(ink.plain("cut " + ", ".join(state.place.cuts)), width), ink.style("warning"))])
-    if cut_scene is None:
-        return [*lines, [Segment(fit(ink.plain(state.status or "…"), width), DIM)]]
-    if not cut_scene.predictions:
+    if not scene.predictions:
         said = "no predictions: no output head, or nothing to predict (add [MASK])"
         return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(said, width))]
-    for forecast in cut_scene.predictions:
+    for forecast in scene.predictions:
         lines += _forecast(forecast, ink, width)
     return lines
 

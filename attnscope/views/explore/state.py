@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.views.axes import Axis
+from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import Ink
-from attnscope.views.explore.owned import OwnedCache
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale, scale_for
 from attnscope.views.walk.cell import difference, strongest_key
-from attnscope.views.walk.place import Action, Begin, Bounds, Place, Spot, apply, fit
+from attnscope.views.walk.owned import OwnedCache
+from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
 
@@ -31,6 +31,7 @@ class WalkState:
         begin: Where to begin.
         status: What is being computed, with its share; empty if nothing is.
         error: What went wrong last; empty if nothing did.
+        arrived: How often something that was computed has arrived.
     """
 
     source: Source
@@ -39,31 +40,46 @@ class WalkState:
     begin: Begin | None = None
     status: str = ""
     error: str = ""
+    arrived: int = 0
     _made: OwnedCache = field(default_factory=OwnedCache)
     _placed: bool = False
-    _last_scene: Scene | None = None
+    _shown: tuple[Variant, Scene] | None = None
     _last_difference: tuple[WalkHead, OwnedCache] | None = None
 
-    def variant(self, spot: Spot | None = None, *, cuts: bool = False) -> Variant:
-        """Return the variant of a spot, without what is cut unless asked for."""
-        spot = spot or self.place.spot
-        masks = self.source.masks
+    def __post_init__(self) -> None:
+        if self.begin is not None:
+            self.place = replace(self.place, cuts=self.begin.cuts)
+
+    def variant(self, *, pinned: bool = False) -> Variant:
+        """Return the variant of the place, or of what is pinned."""
+        place, masks = self.place, self.source.masks
+        spot = place.pinned if pinned and place.pinned is not None else place.spot
         mask = masks[min(spot.mask, len(masks) - 1)]
-        return Variant(spot.text, mask, self.place.cuts if cuts else ())
+        return Variant(spot.text, mask, place.pinned_cuts if pinned else place.cuts, place.unit)
 
     @property
     def scene(self) -> Scene | None:
-        """The scene of the place; while it is computed, the one that was shown before."""
-        scene = self.source.scene(self.variant())
+        """The scene of the place; while it is computed, the one that was shown before.
+
+        It changes only as the place is settled in it, although a thread may compute another one at any time.
+        """
+        if self._shown is None:
+            self._refresh()
+        return None if self._shown is None else self._shown[1]
+
+    def _refresh(self) -> None:
+        variant = self.variant()
+        scene = self.source.scene(variant)
         if scene is not None:
-            self._last_scene = scene
-        return self._last_scene
+            self._shown = variant, scene
 
     @property
     def head(self) -> WalkHead | None:
-        """What is known of the head of the place."""
-        spot = self.place.spot
-        return self.source.head(self.variant(), spot.layer, spot.head)
+        """What is known of the head of the place; None while the scene is another one's."""
+        spot, variant = self.place.spot, self.variant()
+        if self.scene is None or self._shown is None or self._shown[0] != variant:
+            return None
+        return self.source.head(variant, spot.layer, spot.head)
 
     @property
     def pinned(self) -> WalkHead | None:
@@ -71,19 +87,20 @@ class WalkState:
         pin = self.place.pinned
         if pin is None:
             return None
-        there, here = self.source.scene(self.variant(pin)), self.source.scene(self.variant())
+        variant = self.variant(pinned=True)
+        there, here = self.source.scene(variant), self.source.scene(self.variant())
         if there is None or here is None:
             return None
         of_there = self._made.get(there, "positions", OwnedCache)
         if not of_there.get(here, "same", lambda: _same_positions(there, here)):
             return None
-        return self.source.head(self.variant(pin), pin.layer, pin.head)
+        return self.source.head(variant, pin.layer, pin.head)
 
     @property
     def bounds(self) -> Bounds:
         """How far the walk goes at this place."""
         scene = self.scene
-        counts = len(self.source.texts), len(self.source.masks)
+        counts = self.source.total, len(self.source.masks)
         if scene is None:
             return Bounds(*counts)
         head = self.head
@@ -100,24 +117,39 @@ class WalkState:
             scene.stages,
             zooms(n_queries, n_keys, run) if run is None or run > 1 else zooms(n_queries, n_keys),
             (*DISPLAYS, *(number.name for number in scene.numbers)),
+            max(1, scene.width),
+            scene.units,
         )
 
     def act(self, action: Action) -> bool:
         """Do an action; return whether the place changed."""
         before = self.place
+        if action.name == "unit" and action.value is None:
+            action = replace(action, value=self._next_unit())
         self.place = apply(self.place, action, self.bounds)
         self.settle()
         return self.place != before
 
+    def _next_unit(self) -> tuple[str, Callable[[Spot], Spot]] | None:
+        """Return the next unit, and what moves a spot to it; None if there is one alone."""
+        scene = self.scene
+        if scene is None or len(scene.units) < 2:
+            return None
+        unit = scene.units[(scene.units.index(scene.unit) + 1) % len(scene.units)]
+        other = self.source.scene(replace(self.variant(), unit=unit))
+        return None if other is None else (unit, lambda spot: regrouped(spot, scene, other))
+
     def settle(self) -> None:
         """Keep the place within what the source has by now, and resolve the key."""
+        self._refresh()
         scene = self.scene
         if scene is None:
             return
         if not self._placed:
             self._placed = True
             self._begin(scene)
-        place = fit(self.place, self.bounds)
+        place = self.place = fit(self.place, self.bounds)
+        self._refresh()
         if place.spot.key is None:
             strongest = strongest_key(scene, self.head, place.spot.query)
             if strongest is not None:
@@ -131,21 +163,34 @@ class WalkState:
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
-        self.source, self._last_scene = source, None
+        self.source, self._shown = source, None
         spot = self.place.spot
         masks = len(source.masks)
         self.place = replace(
-            self.place, spot=replace(spot, text=0, mask=min(spot.mask, masks - 1), key=None), pinned=None, history=()
+            self.place,
+            spot=replace(spot, text=0, mask=min(spot.mask, masks - 1), key=None),
+            pinned=None,
+            pinned_cuts=(),
+            cuts=(),
+            history=(),
         )
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
         """Begin where was asked, else at the head that the scene names, at the last row that is no special token."""
-        words = [n for n, special in enumerate(scene.queries.special) if not special]
         asked, begin = self.begin or Begin(), scene.first
+        if asked.unit not in scene.units:
+            hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"
+            raise UsageError(f"{asked.unit} are not known here", where=arg(asked.unit), hint=hint)
+        if asked.unit != "tokens":
+            self.place = replace(self.place, unit=asked.unit)
+            self._refresh()
+            scene = self.scene or scene
+        words = [n for n, special in enumerate(scene.queries.special) if not special]
         layer = _numbered(scene.layers, asked.layer, "layer")
         head = _numbered(scene.heads, asked.head, "head")
-        query, key = _on_axis(scene.queries, asked.query), _on_axis(scene.keys, asked.key)
+        query = _on_axis(scene.queries, asked.query, scene.tokens_of)
+        key = _on_axis(scene.keys, asked.key, scene.tokens_of_key)
         spot = replace(
             self.place.spot,
             layer=begin[0] if layer is None else layer,
@@ -162,6 +207,22 @@ class WalkState:
     def key(self) -> int:
         """Index of the key under the cursor."""
         return self.place.spot.key or 0
+
+    @property
+    def columns(self) -> Axis:
+        """The columns of the matrix: keys, or for the stage `output` dimensions of the value."""
+        scene = self.scene
+        assert scene is not None
+        return dim_axis(scene.width) if self.place.stage == OUTPUT else scene.keys
+
+    @property
+    def column(self) -> int:
+        """Index of the column under the cursor."""
+        return self.place.spot.dim if self.place.stage == OUTPUT else self.key
+
+    def at_column(self, spot: Spot, column: int) -> Spot:
+        """Return a spot with the cursor in a column."""
+        return replace(spot, dim=column) if self.place.stage == OUTPUT else replace(spot, key=column)
 
     @property
     def stage(self) -> str:
@@ -195,8 +256,8 @@ class WalkState:
         scene, head = self.scene, self.drawn
         assert scene is not None
         if head is None:
-            return window(scene, WalkHead(0, 0), self.drawn_stage, rows, columns, zoom)
-        return window(scene, head, self.drawn_stage, rows, columns, zoom)
+            return window(scene, WalkHead(0, 0), (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom)
+        return window(scene, head, (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom)
 
     def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
         """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
@@ -221,9 +282,20 @@ class WalkState:
             return scale_for(stage, head.sources.measures["weight"])
         return Scale(0.0, 1.0, False)
 
-    def wants(self) -> list[Spot]:
+    def wants(self) -> list[tuple[Variant, Spot]]:
         """Return the heads that the screen shows cells of: that of the place, and the pinned one."""
-        return [self.place.spot, *([self.place.pinned] if self.place.pinned is not None else [])]
+        pinned = self.place.pinned
+        return [
+            (self.variant(), self.place.spot),
+            *([(self.variant(pinned=True), pinned)] if pinned is not None else []),
+        ]
+
+
+def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:
+    """Return the spot of the same tokens in the scene of other units."""
+    position = before.tokens_of(spot.query)[0]
+    query = next((n for n in range(len(after.queries.positions)) if position in after.tokens_of(n)), 0)
+    return replace(spot, query=query, key=None)
 
 
 def _same_positions(one: Scene, other: Scene) -> bool:
@@ -250,8 +322,8 @@ def _numbered(numbers: Sequence[Number], asked: str | None, what: str) -> int | 
     raise UsageError(f"there is no {what} {asked}", where=arg(what), hint=f"there are {', '.join(known[:40])}")
 
 
-def _on_axis(axis: Axis, asked: str | None) -> int | None:
-    """Return the index of a position or token of an axis.
+def _on_axis(axis: Axis, asked: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
+    """Return the index of a position or token of an axis; of a word or span, by any of its tokens.
 
     Raises:
         UsageError: It is not there.
@@ -259,10 +331,12 @@ def _on_axis(axis: Axis, asked: str | None) -> int | None:
     if asked is None:
         return None
     name = "query" if axis.kind == "query" else "key"
-    if asked.lstrip("-").isdigit():
-        position = int(asked) + (axis.total if asked.startswith("-") else 0)
-        if position in axis.positions:
-            return list(axis.positions).index(position)
+    number = asked.partition(":")[0]
+    if number.lstrip("-").isdigit():
+        position = int(number) + (axis.total if number.startswith("-") else 0)
+        holding = [n for n in range(len(axis.positions)) if position in tokens_of(n)]
+        if holding:
+            return holding[0]
     wanted = asked.strip("\"'").casefold()
     exact = [n for n, span in enumerate(axis.names) if span.text.strip().casefold() == wanted]
     within = [n for n, span in enumerate(axis.names) if span.text.strip() and span.text.strip().casefold() in wanted]

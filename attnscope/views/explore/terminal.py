@@ -1,5 +1,6 @@
 """Run a walk in the terminal, which is as it was afterwards, however the walk ends."""
 
+import gc
 import os
 import select
 import sys
@@ -22,7 +23,12 @@ _COLOURS = {"never": 0, "always": 1 << 24, "auto": None}
 
 
 def walk(
-    source: Source, actions: tuple[KeyAction, ...] = ACTIONS, begin: Begin | None = None, *, color: str = "auto"
+    source: Source,
+    actions: tuple[KeyAction, ...] = ACTIONS,
+    begin: Begin | None = None,
+    *,
+    color: str = "auto",
+    own_process: bool = False,
 ) -> tuple[int, str]:
     """Walk until the user leaves.
 
@@ -31,6 +37,8 @@ def walk(
         actions: The table of keys.
         begin: Where to begin.
         color: `auto`, `always` or `never`.
+        own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
+            is collected, which would hold up a key by a tenth of a second.
 
     Returns:
         The exit code, and the command that shows the same place (empty if there is none).
@@ -45,6 +53,8 @@ def walk(
         os.environ.pop("NO_COLOR", None)
     app = ExploreApp(source, actions, begin, _COLOURS[color])
     app.watch_terminal = _is_there
+    if own_process:
+        gc.freeze()
     with terminal_kept():
         app.run()
     if isinstance(app.failure, AttnscopeError):
@@ -71,7 +81,7 @@ def terminal_kept() -> Iterator[None]:
 
     def restore() -> None:
         with suppress(OSError):
-            os.set_blocking(terminal, False)  # a terminal that nobody reads must not hold the end up
+            os.set_blocking(terminal, False)  # a terminal that is not read must not hold the end up
             os.write(terminal, _RESTORE)
         _put_back(saved)
 

@@ -1,18 +1,31 @@
 """The text, with the cursor's query marked and its sources shaded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
 from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Line, fit, joined, steps
-from attnscope.views.explore.owned import OwnedCache
 from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Span
-from attnscope.views.walk.place import Action, Spot
+from attnscope.views.walk.owned import OwnedCache
+from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import Scene, WalkHead
+
+_WEIGHTS = Scale(0.0, 1.0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedText:
+    """What is kept together on a line."""
+
+    text: str
+    size: int
+    query: int = -1
+    key: int = -1
+    style: Style = PLAIN
 
 
 @dataclass
@@ -21,12 +34,11 @@ class TextPanel:
 
     _places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     _of_queries: OwnedCache = field(default_factory=OwnedCache)
+    _laid_out: OwnedCache = field(default_factory=OwnedCache)
 
     def _passage(self, scene: Scene, query: int) -> int:
         """Return the index of the passage that a query is."""
-        places = self._of_queries.get(
-            scene, "", lambda: {passage.query: n for n, passage in enumerate(scene.passages) if passage.query >= 0}
-        )
+        places = self._of_queries.get(scene, "", lambda: _first_passages(scene))
         return places.get(query, 0)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
@@ -36,40 +48,24 @@ class TextPanel:
         if scene is None or height < 1 or width < 4:
             return []
         query = state.place.spot.query
-        shares = _shares(scene, head, query, len(scene.keys.positions))
-        found = steps(shares[None], Scale(0.0, 1.0, False))[0]
-        lines: list[list[tuple[str, Style]]] = [[(" text ", TITLE), (" ", PLAIN)]]
-        filled, here = 7, 0
         around = max(100, width * height // 2)  # passages that are laid out: a text may have 100,000
         start = max(0, self._passage(scene, query) // around - 1) * around
-        window = range(start, min(len(scene.passages), start + 3 * around))
-        for n in window:
-            passage = scene.passages[n]
-            style = PLAIN
-            key = passage.key
-            if passage.query == query:
-                style = CURSOR
-            elif key >= 0 and found[key] > 0:
-                style = state.ink.cell(int(found[key]), signed=False) if state.ink.colours else BOLD
-            elif passage.span.origin == "untrusted":
-                style = DIM
-            for piece in _pieces(state, passage.span, passage.query >= 0 or key >= 0):
-                size = cell_len(piece)
-                if piece == "\n" or (filled + size > width and filled):
-                    lines.append([])
-                    filled = 0
-                    if piece in ("\n", " "):
-                        continue
-                piece, size = (fit(piece, width), width) if size > width else (piece, size)
-                if passage.query == query:
-                    here = len(lines) - 1
-                if passage.query >= 0 or key >= 0:
-                    self._places.append((len(lines) - 1, filled, filled + size, passage.query, key))
-                lines[-1].append((piece, style))
-                filled += size
+        key = width, around, start, state.ink
+        lines = self._laid_out.get(scene, key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
+        here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
         first = max(0, min(here - height // 2, len(lines) - height))
-        self._places = [(line - first, *rest) for line, *rest in self._places]  # type: ignore[misc]
-        return [joined(line) for line in lines[first : first + height]]
+        shares = _shares(scene, head, query, len(scene.keys.positions))
+        found = steps(shares[None], _WEIGHTS)[0].tolist()
+        drawn = []
+        for y, line in enumerate(lines[first : first + height]):
+            at, pieces = 0, []
+            for piece in line:
+                pieces.append((piece.text, _style(state, piece, found)))
+                if piece.query >= 0 or piece.key >= 0:
+                    self._places.append((y, at, at + piece.size, piece.query, piece.key))
+                at += piece.size
+            drawn.append(joined(pieces))
+        return drawn
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return what a click at a place of the panel does: to the query, or where only keys are, to the key."""
@@ -77,9 +73,44 @@ class TextPanel:
             if line == y and start <= x < end:
                 spot = state.place.spot
                 if query >= 0:
-                    return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, query, None))
-                return Action("goto", Spot(spot.text, spot.mask, spot.layer, spot.head, spot.query, key))
+                    return Action("goto", replace(spot, query=query, key=None))
+                return Action("goto", replace(spot, key=key))
         return None
+
+
+def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[list[_PlacedText]]:
+    """Break some passages into lines."""
+    lines = [[_PlacedText(" text ", 6, style=TITLE), _PlacedText(" ", 1)]]
+    filled = 7
+    for passage in scene.passages[window.start : window.stop]:
+        token = passage.query >= 0 or passage.key >= 0
+        dim = not token and passage.span.origin == "untrusted"
+        for text in _pieces(state, passage.span, token):
+            size = cell_len(text)
+            if text == "\n" or (filled + size > width and filled):
+                lines.append([])
+                filled = 0
+                if text in ("\n", " "):
+                    continue
+            text, size = (fit(text, width), width) if size > width else (text, size)
+            lines[-1].append(_PlacedText(text, size, passage.query, passage.key, DIM if dim else PLAIN))
+            filled += size
+    return lines
+
+
+def _style(state: WalkState, piece: _PlacedText, found: list[int]) -> Style:
+    """Return how a piece is drawn: the query marked, its sources shaded by their step."""
+    if piece.query >= 0 and piece.query == state.place.spot.query:
+        return CURSOR
+    if piece.key >= 0 and found[piece.key] > 0:
+        return state.ink.cell(found[piece.key], signed=False) if state.ink.colours else BOLD
+    return piece.style
+
+
+def _first_passages(scene: Scene) -> dict[int, int]:
+    """Return the index of the first passage of every query: words and spans have several."""
+    passages = reversed(list(enumerate(scene.passages)))
+    return {passage.query: n for n, passage in passages if passage.query >= 0}
 
 
 def _shares(scene: Scene, head: WalkHead | None, query: int, count: int) -> np.ndarray:

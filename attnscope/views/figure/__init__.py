@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from attnscope.base.errors import FIGURES, AttnscopeError
+from attnscope.base.errors import FIGURES, PDF, AttnscopeError
 from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.matrices import draw_heat, draw_map, draw_matrices
@@ -90,6 +90,21 @@ def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
         found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
         raise AttnscopeError(found, hint="write .svg, or show fewer texts, heads or rows")
     return bytes(svg_to_bytes(svg_string=_drawable(canvas, svg_to_bytes), zoom=_ZOOM))
+
+
+def as_pdf(parts: Iterable[parts.ViewPart]) -> bytes:
+    """Draw parts as a PDF of one page, as large as they are; text stays text.
+
+    Raises:
+        AttnscopeError: The library that writes it is not installed.
+    """
+    PDF.require(".pdf")
+    import typst
+
+    canvas = _drawn(parts)
+    page = '#set page(width: auto, height: auto, margin: 0pt)\n#image(bytes(sys.inputs.svg), format: "svg")'
+    inputs = {"svg": canvas.svg(_font(canvas))}
+    return bytes(typst.compile(page.encode(), format="pdf", sys_inputs=inputs, timestamp=0))
 
 
 def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:

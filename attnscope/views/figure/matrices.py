@@ -1,13 +1,14 @@
 """Draw matrices as cells of colour, with labels and a scale."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
+from attnscope.views.figure.head_grid import draw_labelled, label_grid
+from attnscope.views.figure.labels import BAR, LONGEST, cut_name, names_of, put_bar, put_legend, rows_width
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.parts import SHARES, HeatGrid, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, pool_largest, pooled_cells
@@ -16,8 +17,7 @@ from attnscope.views.spans import Span, Spans, ours
 _NUMBERED = 256  # largest number of cells of a matrix whose numbers are written
 _CELL = 9.0  # size of a cell without a number, if there is space
 _LEAST = 2.0
-_LONGEST = 90.0  # largest width of a label; longer ones are shortened
-_BAR = 70.0  # units of a scale
+_ORDINARY = "−88.88"  # cells of numbers are as wide as this one, or wider
 _WIDEST_TITLE = 180.0  # largest width of a panel for its title; longer titles wrap, and longer words are shortened
 _TITLE_LEADING = 1.3
 _TIED = "\N{NO-BREAK SPACE}"
@@ -41,31 +41,52 @@ def draw_matrices(canvas: Canvas, matrices: Matrices) -> None:
 
 
 def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
-    """Draw matrices side by side, as many as fit."""
-    bands: list[list[tuple[Panel, float]]] = [[]]
+    """Draw matrices side by side, as many as fit; rows are labelled once."""
+    bands: list[list[_Drawn]] = [[]]
     right = MARGIN
     for stage in panels:
-        width = _panel_width(stage)
-        if bands[-1] and right + width > WIDTH - MARGIN:
+        beside = bool(bands[-1]) and bands[-1][-1].panel.rows == stage.rows
+        drawn = _Drawn(stage, _panel_width(stage), 0.0 if beside else rows_width(stage))
+        if bands[-1] and right + drawn.width > WIDTH - MARGIN:
             bands.append([])
-            right = MARGIN
-        bands[-1].append((stage, width))
-        right += width + 2 * GAP
+            right, drawn = MARGIN, replace(drawn, labels=rows_width(stage))
+        bands[-1].append(drawn)
+        right += drawn.width + 2 * GAP
     for n, band in enumerate(bands):
         canvas.y += GAP if n else 0
         _put_band(canvas, band)
 
 
-def _put_band(canvas: Canvas, band: Sequence[tuple[Panel, float]]) -> None:
-    """Draw matrices, each with its width, side by side and at one height: as the longest of their titles needs."""
-    titles = [wrap(_title(stage), width - _rows_width(stage), SIZE) for stage, width in band]
+@dataclass(frozen=True)
+class _Drawn:
+    """A matrix as it is drawn.
+
+    Attributes:
+        inner: Width of the matrix and of what is above and below it.
+        labels: Width of the labels of its rows; 0 if those of the matrix to its left are enough.
+    """
+
+    panel: Panel
+    inner: float
+    labels: float
+
+    @property
+    def width(self) -> float:
+        """Width with the labels."""
+        return self.labels + self.inner
+
+
+def _put_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
+    """Draw matrices side by side and at one height: as the longest of their titles needs."""
+    titles = [wrap(_title(drawn.panel), drawn.inner, SIZE) for drawn in band]
     left, top, below = MARGIN, canvas.y, canvas.y
-    for (stage, width), title in zip(band, titles, strict=True):
+    for drawn, title in zip(band, titles, strict=True):
+        left += drawn.labels
         for n, line in enumerate(title):
-            canvas.text(left + _rows_width(stage), top + SIZE * (1 + _TITLE_LEADING * n), line)
+            canvas.text(left, top + SIZE * (1 + _TITLE_LEADING * n), line)
         canvas.y = top + SIZE * _TITLE_LEADING * (max(map(len, titles)) - 1)
-        below = max(below, _put_panel(canvas, stage, left, width))
-        left += width + 2 * GAP
+        below = max(below, _put_panel(canvas, drawn, left))
+        left += drawn.inner + 2 * GAP
     canvas.y = below
 
 
@@ -78,23 +99,9 @@ def _cell_size(stage: Panel) -> tuple[float, float]:
         widest = max(
             (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0
         )
-        return max(widest + 5, 18.0), 16.0
-    cell = min(_CELL, max(_LEAST, (WIDTH - 2 * MARGIN - _LONGEST) / max(1, stage.matrix.shape[1])))
+        return max(widest, text_width(_ORDINARY, SMALL)) + 5, 16.0  # so that columns of stages and heads line up
+    cell = min(_CELL, max(_LEAST, (WIDTH - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1])))
     return cell, cell
-
-
-def _names(axis: Axis) -> list[str]:
-    """Write every entry as its position and name."""
-    names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
-    found = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
-    return [_cut(name, _LONGEST, SMALL) for name in found]
-
-
-def _cut(name: str, longest: float, size: float) -> str:
-    if text_width(name, size) <= longest:
-        return name
-    fitting = bisect_right(range(len(name)), longest, key=lambda n: text_width(name[:n] + "…", size))
-    return name[: max(0, fitting - 1)] + "…"
 
 
 def _label_size(step: float) -> tuple[float, int]:
@@ -114,35 +121,30 @@ def _name(stage: Panel) -> Spans:
     title = plain(stage.title)
     if title in (stage.name, SHARES):
         return ours(title, "bold")
-    words = [_cut(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
+    words = [cut_name(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
     return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
-
-
-def _rows_width(stage: Panel) -> float:
-    """Return the width of the labels of rows, with what separates them from the matrix."""
-    return max((text_width(name, SMALL) for name in _names(stage.rows)), default=0.0) + 4
 
 
 def _panel_width(stage: Panel) -> float:
     title = (
         _title(stage) if plain(stage.title) == stage.name else _name(stage)
     )  # after a side, axes have their own line
-    least = max(2 * _BAR, min(spans_width(title), _WIDEST_TITLE))
-    return _rows_width(stage) + max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
+    least = max(2 * BAR, min(spans_width(title), _WIDEST_TITLE))
+    return max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
 
-def _put_panel(canvas: Canvas, stage: Panel, left: float, width: float) -> float:
+def _put_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return where it ends."""
+    stage = drawn.panel
     across, down = _cell_size(stage)
-    rows, columns = _names(stage.rows), _names(stage.columns)
-    x = left + _rows_width(stage)
+    rows, columns = names_of(stage.rows), names_of(stage.columns)
     y = canvas.y + SIZE + 6
     size, every = _label_size(across)
     y += max((text_width(name, size) for name in columns), default=0.0) + 4
     for c, name in enumerate(columns[::every]):
         canvas.text(x + (c * every + 0.5) * across + size * 0.35, y - 3, ours(name), size=size, turned=True)
     size, every = _label_size(down)
-    for r, name in enumerate(rows[::every]):
+    for r, name in enumerate(rows[::every] if drawn.labels else ()):
         canvas.text(x - 4, y + (r * every + 0.5) * down + size * 0.35, ours(name), size=size, anchor="end")
     colours = _colours(stage)
     canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
@@ -154,7 +156,7 @@ def _put_panel(canvas: Canvas, stage: Panel, left: float, width: float) -> float
                 middle = x + (c + 0.5) * across
                 base, ink = y + (r + 0.5) * down + SMALL * 0.35, _ink(colours[r][c])
                 canvas.text(middle, base, (look,), size=SMALL, anchor="middle", colour=ink)
-    return _put_scale(canvas, stage, x, y + down * len(rows) + 8, left + width - x)
+    return _put_scale(canvas, stage, x, y + down * len(rows) + 8, drawn.inner)
 
 
 def _ink(colour: str | None) -> str:
@@ -168,7 +170,7 @@ def _colours(stage: Panel) -> list[list[str | None]]:
 def _colour(stage: Panel, row: int, column: int) -> str | None:
     value = float(stage.matrix[row, column])
     blank = stage.name in ("weights", "output") and stage.masked_rows[row]
-    if blank or stage.texts[row][column].strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
+    if blank or (stage.name == "masked" and np.isneginf(value)) or (stage.name == "weights" and value == 0):
         return None
     place = stage.scale.place(value)
     return None if place is None else ramp_colour(place, signed=stage.scale.signed)
@@ -176,10 +178,11 @@ def _colour(stage: Panel, row: int, column: int) -> str | None:
 
 def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    _put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
+    put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
     # cells that have a mark on a terminal are grey here
     spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
+    spans += [(f"; {stage.small}", "ours")] if stage.small and _numbered(stage) else []
     said = tuple(Span(text, "dim", origin) for text, origin in spans)
     for line in wrap(said, width, SMALL) if plain(said) != stage.name else []:  # the title says that
         y += SMALL * 1.35
@@ -187,15 +190,11 @@ def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -
     return y + 8
 
 
-def _put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:
-    start = x + text_width(low, SMALL) + 4
-    canvas.text(x, y + 7.5, ours(low), size=SMALL)
-    canvas.bar(start, y, _BAR, signed=signed)
-    canvas.text(start + _BAR + 4, y + 7.5, ours(high), size=SMALL)
-
-
 def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
     """Draw every head small, layers below each other and heads side by side, on one scale from 0 to 1."""
+    if (grid := label_grid(panels, places)) is not None:
+        draw_labelled(canvas, panels, grid)
+        return
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     shape = panels[0].matrix.shape
@@ -218,18 +217,11 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
     cell = pooled_cells(shape, rows, columns)
-    _put_legend(canvas, "0", "1", f"weights: queries are rows, keys are columns{cell}")
+    put_legend(canvas, "0", "1", f"weights: queries are rows, keys are columns{cell}")
 
 
 def _shade(weight: float) -> str | None:
     return None if weight < 0 else ramp_colour(round(weight * _THUMBNAIL_STEPS) / _THUMBNAIL_STEPS, signed=False)
-
-
-def _put_legend(canvas: Canvas, low: str, high: str, said: str) -> None:
-    canvas.y += 4
-    _put_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
-    canvas.y += 10
-    canvas.paragraph(ours(said, "dim"), size=SMALL)
 
 
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
@@ -244,14 +236,15 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     )
     scale = LogScale.of(pooled.weights)
     cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
-    x = MARGIN + text_width(f"{pooled.queries[-1]}", SMALL) + 16
+    rows, columns = names_of(pooled.first_queries), names_of(pooled.first_keys)
+    x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
     canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.kind} →", "dim"), size=SMALL)
-    y = canvas.y + SMALL + 6 + text_width(f"{pooled.keys[-1]}", SMALL) + 4
+    y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
     size, every = _label_size(cell)
     for n in range(0, n_columns, every):
-        canvas.text(x + (n + 0.5) * cell + size * 0.35, y - 3, ours(f"{pooled.keys[n]}"), size=size, turned=True)
+        canvas.text(x + (n + 0.5) * cell + size * 0.35, y - 3, ours(columns[n]), size=size, turned=True)
     for n in range(0, n_rows, every):
-        canvas.text(x - 4, y + (n + 0.5) * cell + size * 0.35, ours(f"{pooled.queries[n]}"), size=size, anchor="end")
+        canvas.text(x - 4, y + (n + 0.5) * cell + size * 0.35, ours(rows[n]), size=size, anchor="end")
     colours = [
         [ramp_colour(scale.place(w), signed=False) if w > 0 else None for w in row] for row in pooled.weights.tolist()
     ]
@@ -263,7 +256,7 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     said += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
     said += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
     below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())  # they have the colour of its end
-    _put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", said)
+    put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", said)
 
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
@@ -272,7 +265,7 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         _put_heads(canvas, panel, _colours(panel))
         canvas.y += 4
         low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
-        _put_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
+        put_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
         canvas.y += 12
     else:
         _put_heads(

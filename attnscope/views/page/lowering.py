@@ -1,17 +1,21 @@
-"""Parts as the JSON that a page draws. All text is spelled here; the page puts it into text nodes and nowhere else."""
+"""Parts as the JSON that a page draws: elements, and the data of its pictures. All text is spelled here."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from attnscope.views import parts
-from attnscope.views.axes import SINK, Axis
+from attnscope.views.axes import Axis
 from attnscope.views.numbers import MASKED, Digits
 from attnscope.views.page.container import Container
+from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.spans import TOKEN_MARKS, Span, Spans
-from attnscope.views.spelling import spell
 
-Node = dict[str, Any]
+Node = dict[str, Any] | Element
+_INDENT = 1.25  # rem of a step
+_WIDE = 24  # columns from which panels are wide
 
 
 def lowered(found: Iterable[Any], container: Container) -> list[Node]:
@@ -19,86 +23,87 @@ def lowered(found: Iterable[Any], container: Container) -> list[Node]:
     return [node for part in found for node in DRAWN[type(part)](part, container)]
 
 
-def text_of(span: Span) -> str:
-    """Return a span as it is read."""
-    return spell(span, ascii=False)
-
-
-def spans_of(spans: Spans) -> list[Any]:
-    """Return spans: text alone, or text, look, whether it is a token, and colour."""
-    return [_span(span) for span in spans if span.text or span.origin in TOKEN_MARKS]
-
-
-def _span(span: Span) -> Any:
-    token = span.origin in TOKEN_MARKS or span.origin == "untrusted"
-    if span.look or span.colour or token:
-        return [text_of(span), span.look, int(token), span.colour]
-    return text_of(span)
+def _indented(indent: int) -> dict[str, str] | None:
+    return {"marginLeft": f"{indent * _INDENT}rem"} if indent else None
 
 
 def _text(text: parts.Text, _container: Container) -> list[Node]:
     if not text.items:
         return []
-    items = [spans_of(item) for item in text.items]
-    return [{"k": "text", "items": items, "between": text.between, "indent": text.indent, "remark": text.remark}]
+    children: list[Element] = []
+    for n, item in enumerate(text.items):
+        children += [*([text.between] if n and text.between else []), *spans_of(item)]
+    return [element("p", *children, look="remark" if text.remark else "text", style=_indented(text.indent))]
 
 
-def _cell(cell: Any) -> list[Any]:
+def _cell(cell: Any) -> list[Element]:
     return spans_of(parts.joined(cell))
 
 
 def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
-    lines = [[name, _cell(value)] for name, value in facts.lines]
-    return [{"k": "facts", "lines": lines, "indent": facts.indent, "look": facts.look}] if lines else []
-
-
-def _column(column: parts.Column) -> Node:
-    cells = [_cell(cell) for cell in column.cells]
-    return {"heading": _cell(column.heading), "cells": cells, "look": column.look, "left": column.left}
+    lines = [element("div", element("dt", name), element("dd", *_cell(value))) for name, value in facts.lines]
+    return [element("dl", *lines, look="facts", style=_indented(facts.indent))] if lines else []
 
 
 def _table(table: parts.Table, _container: Container) -> list[Node]:
-    keys = [] if table.keys is None else _labels(table.keys)
-    labels: list[Any] = [*keys, *([None, spans_of(label)] for label in table.labels)]
-    columns = [_column(column) for column in (*table.columns, *table.further)]
-    bars = None if table.bars is None else list(table.bars)
-    return [{"k": "table", "heading": table.heading, "labels": labels, "columns": columns, "bars": bars}]
+    labels = [] if table.keys is None else _labelled(table.keys)
+    labels += [spans_of(label) for label in table.labels]
+    columns = [*table.columns, *table.further]
+    headings = [_cell(column.heading) for column in columns]
+    first = [element("th", table.heading, scope="col")] if labels else []
+    bars = [] if table.bars is None else [hidden_heading("bar")]
+    named = [
+        element("th", *heading, scope="col", look="left" if column.left else "") if heading else element("td")
+        for heading, column in zip(headings, columns, strict=True)
+    ]
+    count = max(len(labels), *(len(column.cells) for column in columns), 0)
+    rows = [element("tr", *_table_row(table, columns, labels, row)) for row in range(count)]
+    title = table.heading or ", ".join(map(plain, headings)) or "table"
+    head = element("thead", element("tr", *first, *bars, *named))
+    return [scrolling(title, element("table", head, element("tbody", *rows), look="data"))]
 
 
-def _labels(axis: Axis) -> list[list[Any]]:
-    """Return number and name of every entry."""
+def _table_row(
+    table: parts.Table, columns: Sequence[parts.Column], labels: Sequence[list[Element]], row: int
+) -> list[Element]:
+    found = [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
+    if table.bars is not None:
+        share = table.bars[row] if row < len(table.bars) else None
+        found.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
+    for column in columns:
+        look = " ".join([*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])])
+        found.append(element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look))
+    return found
+
+
+def _labelled(axis: Axis) -> list[list[Element]]:
+    """Return number and name of every entry, as elements."""
+    numbers = [element("span", axis.number(n), look="number") for n in range(len(axis.positions))]
     if not axis.names:
-        return [[axis.number(n), []] for n in range(len(axis.positions))]
-    return [[axis.number(n), [_span(name)]] for n, name in enumerate(axis.names)]
+        return [[number] for number in numbers]
+    return [[number, " ", *spans_of((name,))] for number, name in zip(numbers, axis.names, strict=True)]
 
 
-def _axis(axis: Axis) -> Node:
-    return {
-        "kind": axis.kind,
-        "labels": _labels(axis),
-        "special": [n for n, special in enumerate(axis.special) if special],
-        "sink": [n for n, position in enumerate(axis.positions) if position == SINK],
-        "total": axis.total,
-    }
+def _axis(axis: Axis) -> dict[str, Any]:
+    names = [text_of(name) for name in axis.names] or [""] * len(axis.positions)
+    return {"kind": axis.kind, "labels": [[axis.number(n), name] for n, name in enumerate(names)]}
 
 
-def _scale(scale: Scale) -> Node:
+def _scale(scale: Scale) -> dict[str, Any]:
     return {"low": scale.low, "high": scale.high, "signed": scale.signed}
 
 
-def _digits(digits: Digits) -> Node:
+def _digits(digits: Digits) -> dict[str, Any]:
     return {"decimals": digits.decimals, "scientific": digits.scientific}
 
 
-def _panel(panel: parts.Panel, container: Container) -> Node:
-    texts: Any = None
-    if panel.columns.kind == "head":
-        texts = [list(row) for row in panel.texts]
+def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     return {
         "name": panel.name,
+        "label": plain(spans_of(panel.title)) or panel.name,
         "title": spans_of(panel.title),
         "matrix": container.exact(panel.matrix),
-        "texts": texts,
+        "texts": [list(row) for row in panel.texts] if panel.columns.kind == "head" else None,
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
         "scale": _scale(panel.scale),
@@ -110,65 +115,86 @@ def _panel(panel: parts.Panel, container: Container) -> Node:
     }
 
 
-def _matrices(matrices: parts.Matrices, container: Container) -> list[Node]:
-    return [{"k": "matrices", "panels": [_panel(panel, container) for panel in matrices.panels]}]
-
-
-def _heat(heat: parts.HeatGrid, container: Container) -> list[Node]:
-    kind = "thumbnails" if heat.places is not None else "matrices"
-    if heat.places is None and heat.panels[0].columns.kind == "head":
-        kind = "heads"
-    panels = [_panel(panel, container) for panel in heat.panels]
-    return [{"k": kind, "panels": panels, "places": None if heat.places is None else [list(p) for p in heat.places]}]
+def _panels(found: parts.Matrices | parts.HeatGrid, container: Container) -> list[Node]:
+    widest = max((len(panel.columns.positions) for panel in found.panels), default=0)
+    look = "alone" if len(found.panels) == 1 else "wide" if widest > _WIDE else ""
+    return [{"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in found.panels]}]
 
 
 def _map(found: parts.WeightMap, container: Container) -> list[Node]:
     scale = LogScale.of(found.weights)
-    return [
-        {
-            "k": "map",
-            "kind": found.kind,
-            "queries": list(found.queries),
-            "keys": list(found.keys),
-            "weights": container.exact(found.weights),
-            "scale": {"low": scale.low, "high": scale.high},
-        }
-    ]
+    panel = {
+        "name": "map",
+        "label": "map of weights",
+        "title": ["weights"],
+        "arithmetic": [f"of runs of queries (rows) on runs of {found.kind}s (columns), as log₁₀"],
+        "matrix": container.exact(found.weights),
+        "rows": _runs(found.queries),
+        "columns": _runs(found.keys),
+        "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
+        "log": True,
+        "masked": [],
+    }
+    return [{"k": "panels", "look": "alone", "panels": [panel]}]
+
+
+def _runs(starts: Sequence[int]) -> dict[str, Any]:
+    return {"kind": "map", "labels": [[f"{a}" if b - a == 1 else f"{a}–{b - 1}", ""] for a, b in pairwise(starts)]}
 
 
 def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
-    sources = _labels(bars.sources)
-    rows: list[Any] = [
-        None
-        if row is None
-        else [
-            {
-                "index": bar.index,
-                "length": bar.length,
-                "numbers": list(bar.numbers),
-                "remark": bar.remark,
-                "before": [_span(span) for span in reversed(bar.before)],
-                "after": [_span(span) for span in bar.after],
-            }
-            for bar in row
-        ]
-        for row in bars.rows
+    queries = None if bars.queries is None else _labelled(bars.queries)
+    sources = _labelled(bars.sources)
+    first = [] if queries is None else [element("th", "query", scope="col")]
+    head = [*first, element("th", "source", scope="col"), hidden_heading("bar")]
+    head += [element("th", measure, scope="col") for measure in bars.measures]
+    bodies = [
+        element("tbody", *_bars_of_row(bars, n, None if queries is None else queries[n], sources))
+        for n in range(len(bars.rows))
     ]
-    named = {bar["index"] for row in rows for bar in row or ()}
-    return [
-        {
-            "k": "bars",
-            "sources": {str(n): sources[n] for n in sorted(named)},
-            "queries": None if bars.queries is None else _labels(bars.queries),
-            "measures": list(bars.measures),
-            "by": bars.by,
-            "rows": rows,
-            "rest": list(bars.rest),
-            "title": spans_of(bars.title),
-            "meaning": spans_of(bars.meaning),
-            "remarks": bars.remarks(),
-        }
+    named: list[Element] = [
+        element("strong", *spans_of(bars.title)),
+        " ",
+        element("span", *spans_of(bars.meaning), look="dim"),
     ]
+    table = element("table", element("thead", element("tr", *head)), *bodies, look="data contributors")
+    remarks = [element("p", f"{mark} {meaning}", look="remark") for mark, meaning in bars.remarks()]
+    label = plain(spans_of(bars.title)) or "contributors"
+    return [element("section", element("p", *named, look="text"), scrolling(label, table), *remarks)]
+
+
+def _bars_of_row(
+    bars: parts.Bars, row: int, query: list[Element] | None, sources: Sequence[list[Element]]
+) -> list[Element]:
+    """Return the lines of one query: its sources, and what is not listed."""
+    name = [] if query is None else [element("th", *query, scope="row")]
+    blank = [] if query is None else [element("td")]
+    ranked = bars.rows[row]
+    lines = []
+    for rank, bar in enumerate(ranked or ()):
+        numbers = [element("td", number, look="" if n == bars.by else "dim") for n, number in enumerate(bar.numbers)]
+        source = _around(bar, sources[bar.index])
+        lines.append(
+            element("tr", *(blank if rank else name), source, element("td", meter(bar.length), look="bars"), *numbers)
+        )
+    if ranked is None:
+        lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
+    rest = bars.rest[row] if row < len(bars.rest) else None
+    if rest is not None:
+        lines.append(
+            element(
+                "tr", *blank, element("td", rest[0], look="left dim"), element("td"), element("td", rest[1], look="dim")
+            )
+        )
+    return lines
+
+
+def _around(bar: parts.Bar, source: list[Element]) -> Element:
+    """Return a source with the tokens before and after it."""
+    before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")] if bar.before else []
+    after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
+    remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]
+    return element("td", *before, *source, *after, *remark, look="left")
 
 
 def _most_detailed(found: parts.FirstFitting, container: Container) -> list[Node]:
@@ -181,8 +207,8 @@ DRAWN: dict[type, Drawing] = {
     parts.Text: _text,
     parts.Facts: _facts,
     parts.Table: _table,
-    parts.Matrices: _matrices,
-    parts.HeatGrid: _heat,
+    parts.Matrices: _panels,
+    parts.HeatGrid: _panels,
     parts.WeightMap: _map,
     parts.Bars: _bars,
     parts.FirstFitting: _most_detailed,

@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.base.system.escape import escape_control
 from attnscope.views.axes import SINK, Axis
 from attnscope.views.page.container import Array, Container, Reference
-from attnscope.views.page.lowering import Node, spans_of, text_of
+from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
 from attnscope.views.walk.keys import ACTIONS, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
@@ -24,6 +24,7 @@ _STAGES = {
     "scaled": "scores × scale",
     "masked": "scaled; · is not allowed",
     "weights": "softmax of masked; a row sums to 1",
+    "map": "map of weights between runs of tokens",
 }
 _PHRASES = {
     "entropy": "entropy, bits",
@@ -45,9 +46,17 @@ _WORDS = {
     "digits": "Numbers are exact float32; point at one for all digits.",
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
-    "absent": "The sources of this row are not listed on this page.",
+    "absent": "The sources of this row are not listed on this page. The nearest row that is:",
     "difference": "No difference is shown: a side has no exact matrix of this head, or one of another size.",
     "weights": "Only weights are known of this head; its map shows them.",
+    "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
+}
+_PAGE_HELP = {  # of actions that do something else, or less, than in a terminal
+    "zoom_in": "Larger cells.",
+    "zoom_out": "Smaller cells, down to the whole matrix.",
+    "digits": "Numbers in cells, or none.",
+    "write": "Save a figure, the matrix, or this page.",
+    "help": "All keys.",
 }
 _BROWSER_KEYS = {  # names of keys in browsers and in the table
     "ArrowLeft": "left",
@@ -62,6 +71,9 @@ _BROWSER_KEYS = {  # names of keys in browsers and in the table
     "Backspace": "backspace",
     " ": "space",
 }
+
+
+Node = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,17 +95,12 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             variant = Variant(text, mask)
             if (scene := source.scene(variant)) is not None:
                 scenes.append({"text": text, "mask": number, **_scene(source, variant, scene, container)})
-    keys = [
-        {"name": action.name, "keys": list(action.keys), "spelled": spell_keys(action, between=" or "),
-         "help": action.help, "group": action.group}
-        for action in ACTIONS if action.page
-    ]  # fmt: skip
     return [
         {
             "k": "walk",
             "texts": [text_of(Span(text, origin="untrusted")) for text in source.texts],
             "masks": [text_of(Span(mask, origin="untrusted")) for mask in source.masks],
-            "keys": keys,
+            "keys": list(_keys(scenes, len(source.texts), len(source.masks))),
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
             "phrases": _PHRASES,
@@ -101,6 +108,27 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "scenes": scenes,
         }
     ]
+
+
+def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
+    """Yield the actions that do something on a page with these scenes; a browser keeps keys with Ctrl for itself."""
+    idle = {
+        "text": texts < 2,
+        "mask": masks < 2,
+        "roles": not any(scene["roles"] for scene in scenes),
+        "predictions": not any(scene["predictions"] for scene in scenes),
+        "stage": all(len(scene["stages"]) < 2 for scene in scenes),
+        "explain": not any("masked" in unit["stages"] for scene in scenes for unit in scene["units"]),
+    }
+    for action in ACTIONS:
+        if action.page and not idle.get(action.name.removeprefix("next_").removeprefix("previous_")):
+            kept = replace(action, keys=tuple(key for key in action.keys if "+" not in key[1:]))
+            spelled = spell_keys(kept, between=" or ")
+            help_text = _PAGE_HELP.get(action.name, action.help)
+            yield {
+                "name": action.name, "keys": list(kept.keys), "spelled": spelled, "help": help_text,
+                "group": action.group,
+            }  # fmt: skip
 
 
 def _scene(source: Source, variant: Variant, scene: Scene, container: Container) -> Node:
@@ -121,7 +149,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "keys": "queries" if _same(keys, queries) else keys,
         "sources": "queries" if _same(sources, queries) else "keys" if _same(sources, keys) else sources,
         "passages": list(_passages(scene.passages)),
-        "stages": list(scene.stages),
+        "stages": [stage for stage in scene.stages if stage in _STAGES],
         "aligned": scene.aligned,
         "predictions": [
             {"title": spans_of(one.title), "tokens": [text_of(token) for token in one.tokens],
@@ -135,6 +163,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "names": list(scene.roles.names), "letters": list(scene.roles.letters),
             "colours": list(scene.roles.colours), "meanings": list(scene.roles.meanings),
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
+            "measured": scene.roles.measured,
         },
         "command": _safe(scene.command),
         "first": list(scene.first),
@@ -185,6 +214,7 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
 def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
     known = head.scale is not None and head.softcap is None and head.bias is None
     plain_scale = float(np.float32(head.scale)) if known and head.scale is not None else None
+    stages = {name: head.stages[name] for name in _STAGES if name in head.stages}
     return {
         "at": list(place),
         "layer": head.layer,
@@ -193,7 +223,7 @@ def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
         "scale": head.scale,
         "softcap": head.softcap,
         "bias": head.bias,
-        "stages": container.stages(head.stages, scale=plain_scale),
+        "stages": container.stages(stages, scale=plain_scale),
         "start": head.start,
         "masked": sorted(head.masked_rows),
         "chosen": head.chosen,

@@ -133,7 +133,7 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
 
 
 def _pixel(screen: Screen, stage: Panel, value: float, text: str) -> tuple[str, Style | str]:
-    if text.strip() == NOT_ALLOWED or (stage.name == "weights" and value == 0):
+    if (stage.name == "weights" and value == 0) or (stage.name == "masked" and text.strip() == NOT_ALLOWED):
         return f" {NOT_ALLOWED}", "dim"
     place = stage.scale.place(value)
     if place is None:

@@ -11,10 +11,12 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views.parts import WeightMap
 from attnscope.views.scales import LogScale
 from attnscope.views.terminal.colours import ramp_style, ramp_text
+from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 SHADES = "░▒▓█"  # of what is more than zero
 _UPPER, _LOWER = "▀", "▄"
+_SHORTEST, _NAME = 4, 10  # cells of a token beside its row
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,31 @@ class Picture:
 
 
 def draw_map(screen: Screen, pooled: WeightMap) -> None:
-    """Print a map, as wide as fits, with positions along both axes, and what its colours or shades mean."""
-    kind = pooled.kind
+    """Print a map, as wide as fits, with positions and tokens along its axes, and what its colours or shades mean."""
+    kind, rows = pooled.kind, labels(screen, pooled.first_queries)
     digits = len(str(pooled.queries[-1]))
-    label = max(digits, len("query ↓"), len(f"{kind} →")) if screen.width >= ROOMY else digits
+    label, name = digits, 0
+    if screen.width >= ROOMY:
+        label = max(digits, len("query ↓"), len(f"{kind} →"))
+        name = _name_cells(screen.width, pooled, digits, label, rows.widest)
+        label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
     _put_title(screen, pooled, picture)
     across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
     screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"))
     if down:
         screen.say((down, "dim"))
+    index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
-        row = Text.assemble((f"{picture.queries[line]:>{label}} ", "dim"), _line(screen, picture, line))
-        screen.put(row, width=label + 1 + picture.cell * len(picture.keys))
+        first = index[picture.queries[line]]
+        heading = rows.label(first, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
+        heading.append(" " * (label + 1 - heading.cell_len))
+        screen.put(heading + _line(screen, picture, line), width=label + 1 + picture.cell * len(picture.keys))
     _put_legend(screen, picture)
+    if pooled.kind == "context" and _is_whole(pooled):
+        columns = labels(screen, pooled.first_keys)
+        named = zip(columns.axis.positions, columns.names, strict=True)
+        say_list(screen, "context", [f"{position} {name}" for position, name in named])
 
 
 def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
@@ -60,12 +73,25 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
     factor = -(-n_keys // space)
     cell = 2 if factor == 1 and 2 * n_keys <= space else 1
     halves = bool(screen.colours) and not screen.ascii
-    together = factor * (2 if cell == 1 and not halves else 1)
+    together = factor * (2 if cell == 1 and not halves and not _is_whole(pooled) else 1)
     queries, weights = _merge_queries(pooled, together)
     keys = [*pooled.keys[:-1:factor], pooled.keys[-1]]
     weights = np.add.reduceat(weights, np.arange(0, n_keys, factor), axis=1)
-    lines = 2 if cell == 1 and halves else 1
+    lines = 2 if cell == 1 and halves and not _is_whole(pooled) else 1  # a line for every token, with its name
     return Picture(queries, keys, weights.astype(np.float32), cell, lines, LogScale.of(weights))
+
+
+def _name_cells(width: int, pooled: WeightMap, digits: int, label: int, widest: int) -> int:
+    """Return the cells for a row's token: as many as do not merge more keys; 0 if they are too few for a word."""
+    n_keys = len(pooled.keys) - 1
+    columns = -(-n_keys // -(-n_keys // (width - label - 1)))
+    room = width - columns - digits - 2
+    return min(widest, _NAME, room) if room >= _SHORTEST else 0
+
+
+def _is_whole(pooled: WeightMap) -> bool:
+    """Tell whether every run is one token, of a text that is short enough for a line each."""
+    return (pooled.queries[-1], pooled.keys[-1]) == pooled.weights.shape
 
 
 def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndarray]:
@@ -84,7 +110,7 @@ def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
     cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
     said = f"map of {sizes[0]} cells{drawn}{cell}"
-    if (pooled.queries[-1], pooled.keys[-1]) == pooled.weights.shape:  # every run is one token
+    if _is_whole(pooled):
         said = f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
     screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, NOT_ALLOWED, ZERO
+from attnscope.views.numbers import MASKED, NOT_ALLOWED, SMALL, ZERO, Digits
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
@@ -179,13 +179,12 @@ def _panel_title(screen: Screen, panel: Neighbour) -> Text:
 
 
 def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
-    title, arithmetic = screen.plain(stage.title), screen.plain(stage.arithmetic)
+    title, arithmetic, small = screen.plain(stage.title), screen.plain(stage.arithmetic), stage.small
     if percent:
-        title, arithmetic = (
-            f"{title} in %",
-            screen.plain(stage.arithmetic_of_picture).replace("sums to 1", "sums to 100 %"),
-        )
-    return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
+        title, arithmetic = f"{title} in %", arithmetic.replace("sums to 1", "sums to 100 %")
+        small = f"{SMALL} is below 0.5 %" if small else ""
+    said = "; ".join(filter(None, (arithmetic, small)))
+    return Text.assemble((f"{title:<7}", "bold"), "  ", (said, "dim"), overflow="fold")
 
 
 def _put_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
@@ -239,7 +238,7 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
         dense = _layout(short, (rows, bare), label, room, 0, 1)
         if len(dense.blocks) == 1:
             return dense
-        if percent and not stage.digits.scientific and stage.digits.decimals == 2:
+        if percent and stage.digits == Digits(2):
             shares = [[_percentage(value) for value in row] for row in stage.matrix.tolist()]
             dense = _layout(replace_struct(stage, texts=shares), (rows, bare), label, _ANY, 0, 1)
             widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]  # few have a 100
@@ -252,8 +251,8 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
 
 
 def _percentage(weight: float) -> str:
-    """Write a weight as a percentage, of as many digits as one of two decimals; one of exactly 0 as in pictures."""
-    return MASKED if isnan(weight) else NOT_ALLOWED if weight == 0 else f"{100 * weight:.0f}"
+    """Write a weight as a percentage, of as many digits as one of two decimals."""
+    return MASKED if isnan(weight) else SMALL if 0 < weight < Digits(2).least else f"{100 * weight:.0f}"
 
 
 def _are_rows(stage: Panel) -> bool:
@@ -343,7 +342,7 @@ def _corner(layout: Layout) -> tuple[Text, Text]:
 def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: str) -> Text:
     after = layout.gap // 2
     shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
-    if text.strip() in (MASKED, NOT_ALLOWED, ZERO):
+    if text.strip() in (MASKED, NOT_ALLOWED, SMALL, ZERO):
         return Text(shown, "dim")
     place = stage.scale.place(float(stage.matrix[r, i]))
     style = "" if place is None or not screen.colours else ramp_style(place, stage.scale.signed, screen.colours)

@@ -1,6 +1,7 @@
 """Print renderables on a console, never wider than it and with nothing cut."""
 
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,7 +136,7 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
             flowed.append(between)
             used += len(between)
         flowed.append_text(item)
-        used += cells
+        used += cells if cells <= width else cell_len(textwrap.wrap(item.plain, width)[-1]) - used
     return flowed
 
 

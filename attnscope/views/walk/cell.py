@@ -9,7 +9,9 @@ import numpy as np
 
 from attnscope.views.numbers import formatted, number_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import Scene, WalkHead
+from attnscope.views.walk.scene import STAGES, Scene, WalkHead
+
+_UNUSUAL = ("scaled", "output")  # stages that `run` shows if they are named
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class CellNumbers:
 def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumbers:
     """Return what is known of a cell."""
     stages = {}
-    for stage in scene.stages:
+    for stage in STAGES:
         row = head.row(stage, query)
         if row is not None and key < len(row):
             stages[stage] = float(row[key])
@@ -108,6 +110,15 @@ def log_sum(head: WalkHead, query: int) -> float | None:
         return None
     at = int(np.nanargmax(weights))
     return float(masked[at]) - log(float(weights[at])) if weights[at] > 0 else None
+
+
+def members_text(scene: Scene, query: int, key: int) -> str:
+    """Say what the weight between two words or spans is made of; empty between tokens."""
+    if scene.members is None:
+        return ""
+    rows, columns = len(scene.tokens_of(query)), len(scene.tokens_of_key(key))
+    mean = "" if rows == 1 else f"mean over {rows} tokens of "
+    return f"{mean}the weight on {columns} token{'s' if columns > 1 else ''}"
 
 
 def arithmetic(head: WalkHead, cell: CellNumbers) -> str:
@@ -186,19 +197,64 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
     return found.astype(np.float32)
 
 
-def command(scene: Scene, spot: Spot, stages: Sequence[str] = ()) -> str:
-    """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`."""
+def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str] = ()) -> str:
+    """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`.
+
+    Args:
+        scene: The scene.
+        spot: The place.
+        stage: The stage that is shown; named if it is not among those that `run` shows by itself.
+        cuts: What is cut.
+    """
     layer, head = scene.layers[spot.layer], scene.heads[spot.head]
-    words = [scene.command, "--layer", str(layer), "--head", str(head), "--query", query_word(scene, spot.query)]
-    if stages:
-        words += ["--stage", ",".join(stages)]
+    words = [scene.command, *(f"--cut {shlex.quote(cut)}" for cut in cuts), scene.unit_options]
+    words += ["--layer", str(layer), "--head", str(head), "--query", query_word(scene, spot.query)]
+    if stage in _UNUSUAL:
+        words += ["--stage", stage]
     return " ".join(word for word in words if word)
 
 
+def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> str | None:
+    """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head.
+
+    Args:
+        here: The scene of the place.
+        there: The scene of the pinned place.
+        spots: The place, and the pinned one.
+    """
+    spot, pin = spots
+    heads = [(scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))]
+    base = [_without(scene.command, scene.mask_options) for scene in (there, here)]
+    same_mask, same_head = here.mask_options == there.mask_options, heads[0] == heads[1]
+    plain = all(scene.mask_options.startswith("--mask ") or not scene.mask_options for scene in (here, there))
+    plain &= all(scene.mask_options.count("--") <= 1 for scene in (here, there))
+    numbered = all(isinstance(number, int) for head in heads for number in head)
+    if base[0] != base[1] or same_mask == same_head or "attnscope run " not in base[0] or not numbered:
+        return None
+    words = [base[0].replace("attnscope run ", "attnscope compare ", 1)]
+    if same_head:
+        if not plain:
+            return None
+        words += [scene.mask_options or "--mask own" for scene in (there, here)]
+        words += ["--layer", str(heads[0][0]), "--head", str(heads[0][1])]
+    else:
+        words += [here.mask_options, *(f"--head L{layer}H{head}" for layer, head in heads)]
+    return " ".join(word for word in [*words, "--query", query_word(here, spot.query)] if word)
+
+
+def _without(command: str, options: str) -> str:
+    return command.replace(f" {options}", "", 1) if options else command
+
+
 def query_word(scene: Scene, query: int) -> str:
-    """Spell a query as `--query` takes it: its token if it is a word that no other position has, or its position."""
-    axis = scene.queries
+    """Spell a query as `--query` takes it: its token if it is a word that no other position has, or its position.
+
+    A word is spelled by the positions of all of its pieces; a span by that of its first token.
+    """
+    axis, tokens = scene.queries, scene.tokens_of(query)
     name = axis.names[query].text if axis.names else ""
-    plain = name.isalpha() and name.isascii()
+    plain = name.isalpha() and name.isascii() and scene.unit != "spans"
     among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0
-    return shlex.quote(name) if plain and among == 1 else str(axis.positions[query])
+    if plain and among == 1:
+        return shlex.quote(name)
+    return str(tokens[0]) if len(tokens) == 1 or scene.unit == "spans" else f"{tokens[0]}:{tokens[-1] + 1}"

@@ -3,17 +3,28 @@
 Layers, heads, queries and keys are indices into the axes of a scene, not positions of a text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+OUTPUT = "output"  # the stage whose columns are dimensions of the value
 PANELS = ("heads", "matrix", "row", "text")
 _LONGEST = 500  # steps of the history
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A cell of a head: what the history remembers, and what is pinned."""
+    """A cell of a head: what the history remembers, and what is pinned.
+
+    Attributes:
+        text: Number of the text.
+        mask: Number of the mask, or side.
+        layer: Index of the layer.
+        head: Index of the head.
+        query: Index of the row.
+        key: Index of the key; None for the strongest source of the row.
+        dim: Dimension of the value, which is the column of the stage `output`.
+    """
 
     text: int = 0
     mask: int = 0
@@ -21,6 +32,7 @@ class Spot:
     head: int = 0
     query: int = 0
     key: int | None = None
+    dim: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,16 @@ class Begin:
         head: Number of the head.
         query: Position of the row, or its token.
         key: Position of the column, or its token.
+        unit: What positions are: `tokens`, `words` or `spans`.
+        cuts: What is cut, as `--cut` takes it.
     """
 
     layer: str | None = None
     head: str | None = None
     query: str | None = None
     key: str | None = None
+    unit: str = "tokens"
+    cuts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,8 @@ class Bounds:
         stages: Stages that can be shown.
         zooms: Positions in a cell of the matrix, from 1 up.
         displays: What the panel of heads can show: `thumbnails`, `roles`, or the name of a number.
+        dims: Number of columns of the stage `output`.
+        units: What positions can be.
     """
 
     texts: int = 1
@@ -65,6 +83,8 @@ class Bounds:
     stages: Sequence[str] = ("weights",)
     zooms: Sequence[int] = (1,)
     displays: Sequence[str] = ("thumbnails",)
+    dims: int = 1
+    units: Sequence[str] = ("tokens",)
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,9 @@ class Place:
         digits: The matrix is shown as numbers, not as colours.
         display: What the panel of heads shows.
         pinned: What the matrix is compared with; None for nothing.
+        pinned_cuts: What was cut when it was pinned.
         cuts: What is cut, as `--cut` takes it.
+        unit: What positions are: `tokens`, `words` or `spans`.
         history: Where one was before, the latest last.
         needle: What was searched for last.
         predictions: The predictions are shown.
@@ -92,7 +114,9 @@ class Place:
     digits: bool = False
     display: str = "thumbnails"
     pinned: Spot | None = None
+    pinned_cuts: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
+    unit: str = "tokens"
     history: tuple[Spot, ...] = ()
     needle: str = ""
     predictions: bool = False
@@ -105,7 +129,8 @@ class Action:
     Attributes:
         name: Name in `keys.ACTIONS`, or `goto`.
         value: What it needs: a Spot for `goto`; the query of the strongest source for `follow`; the spelling of what is
-            cut; the needle and its next match for a search; how far to move.
+            cut; the needle and its next match for a search; how far to move; the number of a text; the next unit, and
+            a function that moves a spot to it.
     """
 
     name: str
@@ -115,7 +140,12 @@ class Action:
 def apply(place: Place, action: Action, bounds: Bounds) -> Place:
     """Return the place after an action; one that does not change the place returns it as it was."""
     step = _STEPS.get(action.name)
-    return place if step is None else fit(step(place, action.value, bounds), bounds)
+    if step is None:
+        return place
+    there: Place = step(place, action.value, bounds)
+    if (there.spot.text, there.unit) != (place.spot.text, place.unit):
+        return there  # these are the bounds of other tokens
+    return fit(there, bounds)
 
 
 def fit(place: Place, bounds: Bounds) -> Place:
@@ -127,6 +157,7 @@ def fit(place: Place, bounds: Bounds) -> Place:
         stage=place.stage if place.stage in bounds.stages else _last(bounds.stages, "weights"),
         zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - place.zoom), zoom)),
         display=place.display if place.display in bounds.displays else bounds.displays[0],
+        unit=place.unit if place.unit in bounds.units else bounds.units[0],
     )
 
 
@@ -139,6 +170,7 @@ def fit_spot(spot: Spot, bounds: Bounds) -> Spot:
         _clamp(spot.head, bounds.heads),
         _clamp(spot.query, bounds.queries),
         None if spot.key is None else _clamp(spot.key, bounds.keys),
+        _clamp(spot.dim, bounds.dims),
     )
 
 
@@ -157,10 +189,12 @@ def _move(place: Place, rows: int, columns: int, bounds: Bounds) -> Place:
         return _to_head(place, spot.layer + rows, spot.head + columns)
     if place.panel == "text":
         rows, columns = rows + columns, 0  # the text runs on in one direction
-    key = spot.key if spot.key is not None or not columns else 0
     if place.panel == "matrix":
         rows, columns = rows * place.zoom, columns * place.zoom
     moved = replace(spot, query=_clamp(spot.query + rows, bounds.queries))
+    if place.panel == "matrix" and place.stage == OUTPUT:
+        return replace(place, spot=replace(moved, dim=_clamp(spot.dim + columns, bounds.dims)))
+    key = spot.key if spot.key is not None or not columns else 0
     if key is not None:
         moved = replace(moved, key=_clamp(key + columns, bounds.keys))
     return replace(place, spot=moved)
@@ -205,11 +239,15 @@ def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
 
 
 def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return replace(place, pinned=place.spot if place.pinned is None else None)
+    if place.pinned is not None:
+        return replace(place, pinned=None, pinned_cuts=())
+    return replace(place, pinned=place.spot, pinned_cuts=place.cuts)
 
 
 def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return place if place.pinned is None else replace(place, spot=place.pinned, pinned=place.spot)
+    if place.pinned is None:
+        return place
+    return replace(place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts)
 
 
 def _cut(place: Place, written: str | None, _bounds: Bounds) -> Place:
@@ -234,12 +272,26 @@ def _zoom(step: int) -> "_Step":
     return change
 
 
-def _text_step(step: int) -> "_Step":
-    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
-        spot = replace(place.spot, text=(place.spot.text + step) % bounds.texts)
-        return replace(place, spot=spot, pinned=None) if spot.text != place.spot.text else place
+def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
+    """Go to a text; what is pinned, and cut, is of another one."""
+    if text is None or text % bounds.texts == place.spot.text:
+        return place
+    spot = replace(place.spot, text=text % bounds.texts)
+    return replace(place, spot=spot, pinned=None, pinned_cuts=(), cuts=())
 
-    return go
+
+def _text_step(step: int) -> "_Step":
+    return lambda place, _value, bounds: _go_text(place, place.spot.text + step, bounds)
+
+
+def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds) -> Place:
+    """Show words or spans instead of tokens, at the same place."""
+    if value is None:
+        return place
+    unit, moved = value
+    pinned = None if place.pinned is None else moved(place.pinned)
+    history = tuple(moved(spot) for spot in place.history if spot.text == place.spot.text)
+    return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history)
 
 
 def _mask_step(step: int) -> "_Step":
@@ -273,7 +325,12 @@ def _query_end(last: bool) -> "_Step":
 
 
 def _key_end(last: bool) -> "_Step":
-    return lambda place, _value, bounds: replace(place, spot=replace(place.spot, key=bounds.keys - 1 if last else 0))
+    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
+        if place.stage == OUTPUT:
+            return replace(place, spot=replace(place.spot, dim=bounds.dims - 1 if last else 0))
+        return replace(place, spot=replace(place.spot, key=bounds.keys - 1 if last else 0))
+
+    return go
 
 
 _Step = Any  # (place, value, bounds) → place
@@ -295,6 +352,8 @@ _STEPS: dict[str, _Step] = {
     "next_layer": _layer_step(1),
     "previous_text": _text_step(-1),
     "next_text": _text_step(1),
+    "pick_text": _go_text,
+    "unit": _unit,
     "heads_panel": _panel("heads"),
     "matrix_panel": _panel("matrix"),
     "row_panel": _panel("row"),

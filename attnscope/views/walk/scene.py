@@ -16,6 +16,8 @@ from attnscope.views.scales import pool_largest
 from attnscope.views.spans import Span, Spans
 
 STAGES = ("scores", "scaled", "masked", "weights")  # that have a number for every cell, in the order of computation
+WALKED = (*STAGES, "output")  # of which the last has a number for every query and dimension of the value
+UNITS = ("tokens", "words", "spans")
 DIFFERENCE = "difference"  # shown instead of a stage while a place is pinned
 Progress = Callable[[str, int, int], None]
 Number = int | str  # of a layer or head; `mean` for the mean of them
@@ -33,11 +35,13 @@ class Variant:
         text: Number of the text, from 0.
         mask: The mask as one types it, or the label of a side of a comparison.
         cuts: Heads and edges that are cut, as `--cut` takes them.
+        unit: What positions are: `tokens`, `words` or `spans`.
     """
 
     text: int = 0
     mask: str = "own"
     cuts: tuple[str, ...] = ()
+    unit: str = "tokens"
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class HeadRoles:
         meanings: Its definition.
         main: Index of every head's main role, (layers, heads); −1 for none.
         strength: Value of the main role, (layers, heads).
+        measured: On what they were measured.
     """
 
     names: Sequence[str]
@@ -110,6 +115,7 @@ class HeadRoles:
     meanings: Sequence[str]
     main: np.ndarray
     strength: Matrix
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,7 @@ class WalkHead:
         softcap: c of c·tanh(x / c); None for none.
         bias: Name of the position bias; None for none.
         stages: Exact matrices by stage, (queries from `start` on, keys); −inf in `masked` stands for not allowed.
+            `output` is (queries, width of a value).
         start: Index of the query whose row is the first in `stages`.
         masked_rows: Indices of queries that may attend to nothing.
         sources: Strongest sources; None if they are not known.
@@ -229,6 +236,12 @@ class Scene:
         rounded: Decimal places that saved numbers were rounded to; None for exact ones.
         first: Indices of the layer and head to begin with.
         random: The weights are random.
+        width: Dimensions of a value; 0 if outputs are not known.
+        units: What positions can be.
+        unit: What they are here.
+        members: Positions of the tokens of every query, and of every key, if these are words or spans.
+        mask_options: Options that name the mask in a command.
+        unit_options: Options that name words, or how a text is divided into spans.
     """
 
     model: str
@@ -250,6 +263,20 @@ class Scene:
     rounded: int | None = None
     first: tuple[int, int] = (0, 0)
     random: bool = False
+    width: int = 0
+    units: Sequence[str] = ("tokens",)
+    unit: str = "tokens"
+    members: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None
+    mask_options: str = ""
+    unit_options: str = ""
+
+    def tokens_of(self, query: int) -> Sequence[int]:
+        """Return the positions of the tokens of a row."""
+        return (self.queries.positions[query],) if self.members is None else self.members[0][query]
+
+    def tokens_of_key(self, key: int) -> Sequence[int]:
+        """Return the positions of the tokens of a column."""
+        return (self.keys.positions[key],) if self.members is None else self.members[1][key]
 
     def key_of_source(self, source: int) -> int | None:
         """Return the index of the key that a source is; None if it is no column."""
@@ -289,6 +316,14 @@ class Source(Protocol):
         """The texts, or what they are called."""
 
     @property
+    def total(self) -> int:
+        """How many texts there are, of which `texts` has those that have been read."""
+
+    @property
+    def total_text(self) -> str:
+        """How many there are, as text: `1,000+` if that is not known."""
+
+    @property
     def masks(self) -> Sequence[str]:
         """Masks, or sides of a comparison, that one can choose; the first is shown first."""
 
@@ -315,6 +350,12 @@ class Source(Protocol):
             WalkCancelled: `progress` raised it.
         """
 
+    def pick(self, needle: str, start: int, progress: Progress) -> int | None:
+        """Return the number of a text: by its number from 1, its id, or the next after `start` with some words.
+
+        Takes long, and is called in a thread.
+        """
+
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, which scenes have from then on."""
 
@@ -326,6 +367,21 @@ class Source(Protocol):
 
     def with_text(self, text: str) -> "Source":
         """Return a source of another text, with the same model."""
+
+
+def pick_text(texts: Sequence[str], needle: str, start: int) -> int | None:
+    """Return the text with a number, counted from 1, or the next one after `start` that has some words; None for none.
+
+    Args:
+        texts: The texts.
+        needle: The number, or the words in any case.
+        start: The text that is looked at.
+    """
+    if needle.isdigit() and 0 < int(needle) <= len(texts):
+        return int(needle) - 1
+    words = needle.casefold()
+    order = (number % len(texts) for number in range(start + 1, start + 1 + len(texts)))
+    return next((number for number in order if words in texts[number].casefold()), None)
 
 
 def thumbnail(head: WalkHead, rows: int, columns: int) -> Matrix | None:

@@ -41,18 +41,19 @@ def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple
     return tuple(dict.fromkeys(levels))
 
 
-def window(scene: Scene, head: WalkHead, stage: str, rows: range, columns: range, zoom: int = 1) -> Window:
+def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, columns: range, zoom: int = 1) -> Window:
     """Return some cells of a stage.
 
     Args:
         scene: The scene.
         head: One of its heads.
-        stage: The stage.
+        drawn: The stage, and how many columns it has.
         rows: Rows of cells; row i has the queries from i·zoom on.
         columns: Columns of cells, in the same way.
         zoom: Positions in a cell, each way.
     """
-    n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
+    stage, n_keys = drawn
+    n_queries = len(scene.queries.positions)
     q0, q1 = min(rows.start * zoom, n_queries), min(rows.stop * zoom, n_queries)
     k0, k1 = min(columns.start * zoom, n_keys), min(columns.stop * zoom, n_keys)
     if q1 > q0 and head.holds(stage, q0, q1 - 1):

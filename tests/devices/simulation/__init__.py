@@ -20,9 +20,10 @@ from torch.utils import _pytree as pytree
 
 from tests.devices.simulation.counts import counts, memory
 from tests.devices.simulation.kernels import aten
+from tests.devices.simulation.streams import SimulatedEvent, SimulatedStream, streams
 from tests.devices.simulation.tensor import SimulatedTensor, current, run
 
-__all__ = ["SimulatedTensor", "counts", "current", "memory", "missing", "simulated_devices"]
+__all__ = ["SimulatedTensor", "counts", "current", "memory", "missing", "simulated_devices", "streams"]
 
 DEVICES, CAPACITY = 2, 139 << 30
 _TYPES = {"CUDA": 1, "MPS": 13}  # c10::DeviceType
@@ -68,11 +69,18 @@ def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
         ),
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: None,
         "device": _current_device,
+        "Stream": SimulatedStream,
+        "Event": SimulatedEvent,
+        "stream": streams.chosen,
+        "current_stream": streams.current,
     }
     try:
         with (
             patch.multiple(torch.cuda, **replaced),
+            patch.object(torch.Tensor, "pin_memory", lambda tensor: streams.pin(tensor)),
             patch.object(torch.backends.mps, "is_available", lambda: True),
             patch("torch.mps.recommended_max_memory", lambda: memory.capacity),
             patch("torch.mps.current_allocated_memory", lambda: memory.held),
@@ -80,6 +88,7 @@ def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
             yield
     finally:
         memory.capacity = CAPACITY
+        streams.reset()
 
 
 @contextmanager
@@ -97,14 +106,14 @@ def _register() -> None:
     """Give torch what it lacks without GPUs, once for the process: it stays, and without devices nothing reaches it."""
     for backend, number in _TYPES.items():
         _register_guard(number)
-        everything, others = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-        everything.fallback(_run_lost, backend)
-        others.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
+        fallback, aten_operators = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+        fallback.fallback(_run_lost, backend)
+        aten_operators.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
         for name in _FACTORIES:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(aten, packet), overload or "default")
-            others.impl(name, lambda *args, op=op, **kwargs: run(op, args, kwargs), backend)
-        _lasting.extend([everything, others])
+            aten_operators.impl(name, lambda *args, op=op, **kwargs: run(op, args, kwargs), backend)
+        _lasting.extend([fallback, aten_operators])
 
 
 def _run_lost(op: torch._ops.OpOverload, *args: object, **kwargs: object) -> object:

@@ -7,6 +7,8 @@ from collections import Counter
 
 import torch
 
+from tests.devices.simulation.streams import streams
+
 
 class Counts:
     """What operators on simulated devices did since the last `reset`.
@@ -18,6 +20,7 @@ class Counts:
             on numbers).
         read_bytes: Bytes that were copied to the host.
         upload_bytes: Bytes that were copied from the host.
+        beside: Copies from pinned memory on a stream of their own; neither the host nor the computation waits for them.
         attention: Kernel of `scaled_dot_product_attention` that CUDA would choose, to how often.
     """
 
@@ -30,7 +33,7 @@ class Counts:
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         self.attention: Counter[str] = Counter()
-        self.read_bytes = self.upload_bytes = 0
+        self.read_bytes = self.upload_bytes = self.beside = 0
 
     @property
     def launches(self) -> int:
@@ -48,6 +51,12 @@ class Counts:
             self.waits[why] += 1
             self.read_bytes += n_bytes if why == "read" else 0
             self.upload_bytes += n_bytes if why == "upload" else 0
+
+    def copy_beside(self, n_bytes: int) -> None:
+        """Count a copy that nothing waits for."""
+        with self._lock:
+            self.beside += 1
+            self.upload_bytes += n_bytes
 
     def attend(self, kernel: str) -> None:
         """Count a kernel of attention."""
@@ -100,6 +109,7 @@ class DeviceMemory:
             if not self._owners[key]:
                 del self._owners[key]
                 self.held -= size
+                streams.free(key)
 
 
 counts = Counts()

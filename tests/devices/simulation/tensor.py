@@ -27,6 +27,7 @@ from tests.devices.simulation.kernels import (
     takes_host_scalars,
     tensor_float_32,
 )
+from tests.devices.simulation.streams import SimulatedStream, streams
 
 SIMULATED = ("cuda", "mps")
 
@@ -52,7 +53,7 @@ class _Allocation:
         self._key = memory.allocate(numbers)
 
     def __del__(self) -> None:
-        if self._key is not None:
+        if self._key is not None and memory is not None:  # at the end of the interpreter, it is gone
             memory.free(self._key, self._size)
 
 
@@ -123,6 +124,9 @@ class SimulatedTensor(Tensor):
     def pin_memory(self, *args: object) -> Tensor:
         raise RuntimeError(f"cannot pin 'torch.cuda.{self.dtype}' only dense CPU tensors can be pinned")
 
+    def record_stream(self, stream: SimulatedStream) -> None:  # type: ignore[override]
+        streams.record(self.numbers, stream)
+
     def __deepcopy__(self, memo: object) -> Tensor:
         return self.clone()
 
@@ -147,6 +151,11 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         place = _numbered(target) if target.type in SIMULATED else None
     device = place or (on_device[0].device if on_device else None)
     _check(op, args, on_device, on_host, flat, device)
+    streams.read(x.numbers for x in on_device)
+    if _copies_later(op, args, kwargs):
+        return args[0]
+    if not launches_nothing(op):
+        streams.current().launch()
     _count(op, args, on_device, place)
     numbers = [x.numbers if isinstance(x, SimulatedTensor) else x for x in flat]
     plain_args, plain_kwargs = pytree.tree_unflatten(numbers, tree)
@@ -174,7 +183,26 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         with torch.inference_mode(torch.is_inference_mode_enabled() and x.is_inference()):
             return SimulatedTensor(x, place)
 
-    return pytree.tree_map(wrap, result)
+    wrapped = pytree.tree_map(wrap, result)
+    if not launches_nothing(op):
+        streams.write(x.numbers for x in pytree.tree_leaves(wrapped) if isinstance(x, SimulatedTensor))
+    return wrapped
+
+
+def _copies_later(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Put a copy from pinned memory that the host does not wait for into the queue of its stream."""
+    if op is not aten.copy_.default or not ((len(args) > 2 and args[2]) or kwargs.get("non_blocking")):
+        return False
+    target, source = args[:2]
+    if not isinstance(target, SimulatedTensor) or isinstance(source, SimulatedTensor) or not streams.is_pinned(source):
+        return False
+    streams.current().copy_later(lambda: target.numbers.copy_(source))
+    streams.write([target.numbers])
+    if streams.beside:
+        counts.copy_beside(source.nbytes)
+    else:
+        counts.wait("upload", source.nbytes)
+    return True
 
 
 def _numbered(device: torch.device) -> torch.device:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from attnscope.model.tile import Recorder, Tile
 
 
-class Limited:
-    """A recorder of no head and no row: after every tile it checks whether the run may continue.
+class MemoryGuard:
+    """A recorder of no head and no row, which checks after every tile whether the run may continue.
 
     Args:
         check: Raises where it may not.
@@ -29,7 +29,7 @@ class Limited:
         self._check()
 
 
-def limited(recorders: Mapping[int, Sequence[Recorder]], check: Callable[[], None]) -> dict[int, list[Recorder]]:
+def guarded(recorders: Mapping[int, Sequence[Recorder]], check: Callable[[], None]) -> dict[int, list[Recorder]]:
     """Add a recorder to each layer that checks memory after every tile."""
-    one = Limited(check)
-    return {layer: [*them, one] for layer, them in recorders.items()}
+    guard = MemoryGuard(check)
+    return {layer: [*of_layer, guard] for layer, of_layer in recorders.items()}

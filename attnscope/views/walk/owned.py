@@ -9,19 +9,25 @@ _MOST = 5000  # entries
 
 
 class OwnedCache:
-    """What was made of objects that cannot be keys of a dict, such as heads: an object that is gone is no key."""
+    """What was made of objects that cannot be keys of a dict, such as heads; it goes when its object goes."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, Hashable], tuple[weakref.ref[Any], Any]] = {}
 
     def get(self, owner: object, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what was made of an object under a key; make it where it has not been."""
-        known = self._made.get((id(owner), key))
+        place = id(owner), key
+        known = self._made.get(place)
         if known is not None and known[0]() is owner:  # another object may have got its number
-            found: Made = known[1]
-            return found
+            kept: Made = known[1]
+            return kept
         if len(self._made) >= _MOST:
             self._made.clear()
-        made = make()
-        self._made[id(owner), key] = weakref.ref(owner), made
+        made, cache = make(), self._made
+
+        def forget(gone: "weakref.ref[Any]") -> None:
+            if cache.get(place, (None,))[0] is gone:
+                del cache[place]
+
+        cache[place] = weakref.ref(owner, forget), made
         return made

@@ -1,0 +1,59 @@
+"""What differs between the heads of two models, from Python."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from attnscope.api.heads import HeadChangesResult
+from attnscope.api.model import OpenModel
+from attnscope.base.errors import UsageError
+from attnscope.request.options import HEADS
+
+_AXES = tuple(option.name for option in HEADS if option.several == "compared")
+
+
+def list_among(named: Mapping[str, Any]) -> str | None:
+    """Return the name of the argument that is a list, with a value for each of two models; None if none is.
+
+    Raises:
+        UsageError: There are two lists.
+    """
+    lists = [name for name in _AXES if isinstance(named.get(name), list | tuple)]
+    if len(lists) > 1:
+        raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
+    return lists[0] if lists else None
+
+
+def compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping[str, Any]) -> HeadChangesResult:
+    """Measure the heads of two models, one after the other, and compare them.
+
+    Args:
+        axis: The argument that is a list of two.
+        named: Arguments about the model.
+        text: The text, or several; None for the built-in ones.
+        options: What to measure; see ModelHeadsArguments.
+
+    Raises:
+        UsageError: There are not two values, or a needle is to be hidden.
+    """
+    from attnscope.studies.heads.changes import compare_heads, require_two
+
+    if options.get("needle") is not None:
+        hint = "leave it out, or measure one model after the other"
+        raise UsageError("heads of two models are compared by roles or one number", where="needle", hint=hint)
+    require_two(axis, named[axis])
+    text = text if text is None or isinstance(text, str) else list(text)
+    sides: list[tuple[str, Any]] = []
+    for value in named[axis]:
+        arguments = {**named, axis: value}
+        with OpenModel(arguments.pop("model"), arguments) as opened:
+            found = opened.heads(text, **options).data
+        sides.append((_label(value, found.provenance.model), found))
+    return HeadChangesResult(compare_heads(axis, sides))
+
+
+def _label(value: object, model: str | None) -> str:
+    """Return a value as one would type it; of a model in memory, its name."""
+    if value is None:
+        return "none"
+    return os.fsdecode(value) if isinstance(value, str | os.PathLike) else model or type(value).__name__

@@ -1,0 +1,310 @@
+"""Open the model of a dump: how large groups may be, its header, and the processes that compute.
+
+On GPUs, each worker has one, and loads the model itself. A process that has begun to use a GPU cannot be forked, so
+another one, which ends at once, finds out what the header says.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
+from attnscope.base.system.forking import Connection, fork
+from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, has_gpu_driver
+from attnscope.base.system.threads import count_threads
+from attnscope.batch.blocks import SelectedItems, with_blocks
+from attnscope.batch.changes import find_change
+from attnscope.batch.dump_reader import decoded
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
+from attnscope.batch.journal import Journal
+from attnscope.batch.trial import check_workers, choose_workers
+from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
+from attnscope.checkpoints.source import ModelSource
+from attnscope.engines.torch_setup import limit_threads
+from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.memory import MemoryLimit, format_bytes, layer_parameters
+from attnscope.request.run_config import RunConfig
+from attnscope.run.plan import spare_memory
+from attnscope.run.session import Session, describe_mask_use, provenance
+from attnscope.studies.ablate.plan import bytes_per_token, logit_bytes
+
+_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
+
+_WINDOW_WORK = 2e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
+_LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
+_FEWEST = 256  # tokens of a window: fewer at a time take longer each
+_SPANS = 16  # spans that a text is taken to have, each of which is cut
+_FIRST = 64  # tokens of the first window at most: something is saved as soon as the model is there
+
+
+@dataclass(frozen=True)
+class DumpConfig:
+    """What the user asked of `attnscope batch`.
+
+    Attributes:
+        input: A file, or `-` for standard input.
+        format: Format of the input; None for the one of its extension.
+        output: A .jsonl file, a folder, or `-` for lines to standard output.
+        settings: What to keep.
+        run: Model, mask and machine; its texts and selection are not looked at.
+        force: Start over; an existing dump is kept until records of the new one are safe.
+        strict: Stop at the first failure.
+        max_minutes: Stop after this time, with everything saved; None for no limit.
+        workers: Processes that compute; 0 for this one, None for those that are faster.
+    """
+
+    input: str
+    format: str | None
+    output: Path
+    settings: Settings
+    run: RunConfig
+    force: bool = False
+    strict: bool = False
+    max_minutes: float | None = None
+    workers: int | None = 0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a dump is computed with.
+
+    Attributes:
+        work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
+        header: The header of the dump.
+        holds: How many numbers of a text fit into memory.
+        workers: Number of processes; 0 for this one.
+    """
+
+    work: Callable[[int], ModelWorker]
+    header: Header
+    holds: int
+    workers: int
+
+
+def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:
+    """Open a model for texts that come from no file and go to no dump.
+
+    Args:
+        settings: What to keep.
+        run: Model, mask and machine.
+        session: Has the model open, or opens it.
+
+    Returns:
+        What looks into texts, bounds of its groups and windows, and how many numbers of a text fit into memory.
+
+    Raises:
+        AttnscopeError: The model cannot be read, or does not fit.
+    """
+    run = run_config(settings, run)
+    source = session.source(run)
+    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
+    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
+    cuts = _count_cuts(settings, run, source)
+    bounds = replace(bounds, window_tokens=_window_tokens(source, model.device.type, cuts)[1])
+    return model, replace(bounds, threads=limit_threads(run.threads or 0)), holds
+
+
+def load_on_gpus(
+    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
+) -> Loaded:
+    """Open the model of a dump; with workers, each on a GPU of its own if it runs there.
+
+    Raises:
+        AttnscopeError: As `load`, or there are fewer GPUs than workers.
+    """
+    if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
+        return load(order, run, session, facts, items, journal)
+    session.source(run)  # opened here, once for all workers
+    found, gpus = _asked_apart(order, run, session, facts, items, journal)
+    if found is None:
+        return load(order, run, session, facts, items, journal)
+    header, holds, device = found
+    settings = order.settings
+    if order.workers is None and gpus < 2:
+        return load(dataclasses.replace(order, workers=0), run, session, facts, items, journal)
+    workers = gpus if order.workers is None else order.workers
+    if run.device.startswith("cuda:") and workers > 1:
+        hint = "remove its number: each worker takes a GPU, from cuda:0 on"
+        raise UsageError(f"{workers} workers cannot share it", where=arg("device", run.device), hint=hint)
+    if workers > gpus:
+        count = "there is one GPU" if gpus == 1 else f"there are {gpus} GPUs"
+        raise UsageError(count, where=arg("workers", workers), hint=f"use {gpus}, or auto")
+
+    def work(number: int) -> ModelWorker:
+        limit_threads(header.grouping.threads)
+        mine = replace(run, device=device if workers == 1 else f"cuda:{number}")
+        _, _, stream_reason, memory = _group_limits(settings, mine, session.source(mine))
+        return ModelWorker(mine, settings, session, header.grouping.tokens, stream_reason, memory)
+
+    return Loaded(work, header, holds, workers)
+
+
+def _asked_apart(
+    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
+) -> tuple[tuple[Header, int, str] | None, int]:
+    """Return header, what memory holds and the device, or None for the CPU; and the number of GPUs.
+
+    Raises:
+        AttnscopeError: See `load`.
+    """
+
+    def ask(pipe: Connection) -> None:
+        try:
+            found = load(dataclasses.replace(order, workers=1), run, session, facts, items, journal)
+            device = found.work(0).device
+            found_out = (found.header, found.holds, str(device)) if device.type == "cuda" else None
+            pipe.send((found_out, count_gpus()))
+        except AttnscopeError as e:
+            pipe.send((type(e), tuple(ErrorParts(*e.parts))))
+
+    pid, pipe = fork(ask)
+    try:
+        answer = pipe.recv()
+    except EOFError as e:
+        hint = f"use {arg('device', 'cpu')}"
+        raise AttnscopeError("the GPU cannot be used", where=arg("device", run.device), hint=hint) from e
+    finally:
+        pipe.close()
+        os.waitpid(pid, 0)
+    if isinstance(answer[0], type):
+        error, (message, where, hint) = answer
+        raise error(message, where=where, hint=hint)
+    found, gpus = answer
+    return found, int(gpus)
+
+
+def load(
+    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
+) -> Loaded:
+    """Open the model of a dump, and choose how many processes compute.
+
+    Raises:
+        AttnscopeError: An existing dump has other settings, or workers cannot share the model.
+    """
+    settings = order.settings
+    old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
+    source = session.source(run)
+    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
+    bounds = bounds if old is None else old.grouping
+    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
+    if order.workers != 0:
+        check_workers(model.device.type, old)
+        if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
+            model.warm_up()
+    if old is None:
+        cuts = _count_cuts(settings, run, source)
+        first, most = _window_tokens(source, model.device.type, cuts)
+        bounds = replace(
+            bounds,
+            window_tokens=most,
+            first_window_tokens=first,
+        )
+        bounds = with_blocks(bounds, settings, items.costs)
+    if order.workers == 0:
+        workers = 0
+    elif order.workers is not None:
+        workers, bounds = order.workers, replace(bounds, threads=bounds.threads or run.threads or 1)
+    else:
+        a_token = source.config.n_layers * layer_parameters(source.config)
+        workers, bounds = choose_workers(model, bounds, run.threads, items, holds, a_token)
+    bounds = replace(bounds, threads=limit_threads(bounds.threads))
+    seen = None if source.mask_known else "own"  # what that is, only running a text shows
+    mask = describe_mask_use(source, run, seen)
+    values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
+    new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
+    if old is not None:
+        _check_same(old, new, journal.path)
+    return Loaded(lambda number: model, new, holds, workers)
+
+
+def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
+    """Return the limits of groups, and how many numbers memory holds of a text.
+
+    Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
+    or as `--max-memory` allows, however much memory is free.
+
+    Raises:
+        AttnscopeError: Not even a small group fits, or none of that size.
+    """
+    units = count_units(run, source)
+    layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
+    cells, copied_elements, cut = units * tokens, source.copied_elements, bool(settings.runs_again)
+    asked = MemoryDemand(
+        layers,
+        1,
+        tokens,
+        1000,
+        cells,
+        0,
+        0,
+        False,
+        heads=heads,
+        copied_elements=copied_elements,
+        tiled_queries=tokens,
+        threads=run.threads or count_threads(),
+        predicted=int(cut and source.predicts is not None),
+    )
+    more = {"kept": logit_bytes(source)} if cut else {}
+    spare, stream_reason, memory = spare_memory(run, source, asked, more, multiplications=WORTH_A_GPU)
+    numbers = max(1, spare // NUMBER_BYTES)
+    a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
+    a_token += sum(bytes_per_token(source)) if cut else 0
+    if run.max_memory is None:
+        needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
+        if needed > spare:
+            found = (
+                f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
+            )
+            raise AttnscopeError(found, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
+    window = min(_WINDOW, _power_of_two(numbers // 4))
+    tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0)
+    return bounds, numbers // 4, stream_reason, memory
+
+
+def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
+    """Return how often a text runs again: once for every head, and for every span of a text of so many."""
+    heads = count_units(run, source) if "effects" in settings.keep else 0
+    return heads + (_SPANS if "span_effects" in settings.keep else 0)
+
+
+def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, int]:
+    """Return the number of tokens of the first window and of later ones: a kill loses at most the last two windows.
+
+    Args:
+        source: The model.
+        device: Where it runs. On a GPU, and of a large model whose weights may be read again for every group, a window
+            has at least a whole group; all windows of a large model may be equally long (0 for the first one).
+        cuts: Heads and spans that are cut in each text, which runs again for each; then a window may be a single text.
+    """
+    # The second of the windows, 16 times as large as the first, is to take an eighth of the time of the last.
+    a_pass = source.config.n_layers * layer_parameters(source.config)
+    least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
+    most = max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
+    return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 128))), most
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is not above a number."""
+    return 1 << max(0, int(number).bit_length() - 1)
+
+
+def _check_same(old: Header, new: Header, path: Path) -> None:
+    """Refuse to resume a dump that was made with other settings; file names do not matter, and a limit may grow.
+
+    Raises:
+        AttnscopeError: A setting, the model or the input differ.
+    """
+    limit, asked = old.settings.limit, new.settings.limit
+    if limit is not None and (asked is None or asked > limit) and old.grouping.block_characters:
+        old = replace(old, settings=replace(old.settings, limit=asked))
+    found = find_change(old, new)
+    if found is not None:
+        raise AttnscopeError(
+            found, where=path, hint=f"choose another output, or pass {arg('force', True)} to start over"
+        )

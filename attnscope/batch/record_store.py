@@ -1,0 +1,171 @@
+"""Records of a dump in any order: read as far as they are asked for, and found again by their place in the file."""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.formats import format_of
+from attnscope.batch.header import END
+from attnscope.batch.journal import CHECK_BYTES
+from attnscope.batch.records import End
+from attnscope.batch.sinks import INDEX
+
+_MOST_BYTES = 128 << 20  # JSON of records that is kept
+_TAIL = 4096  # bytes at the end of a file that hold its last line
+_EVERY = 64  # records between two reports of progress
+
+Progress = Callable[[int, int], None]  # records read, and how many there are; 0 if that is not known
+
+
+class RecordBrief(msgspec.Struct):
+    """What says which record it is, and whether it has findings."""
+
+    index: int
+    status: str
+    id: int | str
+    text: str | None = None
+
+
+class RecordStore:
+    """The records with findings of a dump.
+
+    Args:
+        path: The dump.
+
+    Attributes:
+        dump: Reads records from their JSON.
+        total: How many there are; None while that is not known.
+
+    Raises:
+        AttnscopeError: It is no dump.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.dump, self.path = Dump(path), path
+        self._bodies = self.dump.record_bodies()
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._bytes, self._lock = 0, RLock()  # a screen draws a record while a thread reads on
+        self._places = array("Q")  # of each record: bytes before its line, or records before it if it is compressed
+        known = format_of(path)
+        self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None
+        self._lines = path / INDEX if path.is_dir() else path
+        self._at = self._first_line() if self._plain else 0
+        self.total: int | None = self._count() if self._plain else None
+
+    def __len__(self) -> int:
+        """Count the records that have been read."""
+        return len(self._places)
+
+    def _first_line(self) -> int:
+        with open(self._lines, "rb") as file:
+            return len(file.readline())
+
+    def _count(self) -> int | None:
+        """Return how many records have findings, as the last line says; None if it says something else."""
+        with open(self._lines, "rb") as file:
+            file.seek(max(0, self._lines.stat().st_size - _TAIL))
+            line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+        if not line.startswith(END):
+            return None
+        try:
+            return msgspec.json.decode(line, type=End).ok
+        except msgspec.DecodeError:
+            return None
+
+    def reach(self, number: int | None, progress: Progress = lambda _done, _total: None) -> bool:
+        """Read up to a record, or all of them for None; return whether there is such a record.
+
+        Raises:
+            AttnscopeError: The dump is damaged, or not finished.
+        """
+        while number is None or len(self._places) <= number:
+            if self._next() is None:
+                return number is None
+            if len(self._places) % _EVERY == 0:
+                progress(len(self._places), self.total or 0)
+        return True
+
+    def _next(self) -> bytes | None:
+        """Read up to the next record with findings; None for the end."""
+        for body in self._bodies:
+            place = self._at
+            self._at += len(body) - 1 + CHECK_BYTES if self._plain else 1
+            if msgspec.json.decode(body, type=RecordBrief).status == "ok":
+                self._places.append(place)
+                self._keep(len(self._places) - 1, body)
+                return body
+        self.total = len(self._places)
+        return None
+
+    def _keep(self, number: int, body: bytes) -> None:
+        with self._lock:
+            self._bytes += len(body) - len(self._kept.pop(number, b""))
+            self._kept[number] = body
+            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+
+    def body(self, number: int) -> bytes:
+        """Return the JSON of a record that has been read.
+
+        Raises:
+            AttnscopeError: The file has changed.
+        """
+        with self._lock:
+            body = self._kept.get(number)
+            if body is None:
+                body = self._again(self._places[number])
+                self._keep(number, body)
+            return body
+
+    def _again(self, place: int) -> bytes:
+        if not self._plain:
+            return next(islice(Dump(self.path).record_bodies(), place, None))
+        with open(self._lines, "rb") as file:
+            file.seek(place)
+            line = file.readline()
+        body = line[:-CHECK_BYTES] + b"}"
+        try:
+            msgspec.json.decode(body, type=RecordBrief)
+        except msgspec.DecodeError as e:
+            raise AttnscopeError("has changed while it was read", where=self.path, hint="open it again") from e
+        return body
+
+    def brief(self, number: int) -> RecordBrief:
+        """Return which record it is."""
+        return msgspec.json.decode(self.body(number), type=RecordBrief)
+
+    def find(self, needle: str, start: int, progress: Progress) -> int | None:
+        """Return the record with an id or number, or the next one after `start` whose text has some words; else None.
+
+        Args:
+            needle: The id, the number counted from 1, or the words in any case.
+            start: The record that is looked at.
+            progress: Called with how many have been read, and how many there are.
+        """
+        numbered = needle.isdigit() and int(needle) > 0
+        words, first = needle.casefold(), None
+        for number, brief in self._briefs(progress):
+            if str(brief.id) == needle:
+                return number
+            if not numbered and words in (brief.text or "").casefold():
+                if number > start:
+                    return number
+                first = number if first is None else first
+        if numbered:
+            return int(needle) - 1 if int(needle) <= len(self) else None
+        return first
+
+    def _briefs(self, progress: Progress) -> Iterator[tuple[int, RecordBrief]]:
+        number = 0
+        while self.reach(number):
+            if number % _EVERY == 0:
+                progress(number, self.total or 0)
+            yield number, self.brief(number)
+            number += 1

@@ -1,0 +1,159 @@
+"""Compare given outputs of attention with those that are computed from the same queries, keys and values."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.engines.arrays.engine import ArraysEngine
+from attnscope.findings.given_output import GivenOutput, TriedRule
+from attnscope.model.attention import attend
+from attnscope.model.batch import Batch
+from attnscope.model.inputs import AttentionInputs
+from attnscope.model.masks import Intersection, TopLeftCausal, intersect
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask, MaskTerm, SlidingWindow
+
+_EXACT, _NARROW = 1e-4, 2e-2  # shares of the largest output that rounding explains: of float32, and of 16 bits
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer of a batch: its inputs in float32, and the given output, (B, H, Q, E)."""
+
+    inputs: AttentionInputs
+    given: Tensor
+
+    def differences(self, inputs: AttentionInputs | None = None) -> tuple[Tensor, Tensor]:
+        """Return the computed output and |given − computed|, (B, H, Q, E) each."""
+        computed = attend(self.inputs if inputs is None else inputs)
+        assert computed is not None
+        return computed, (self.given - computed).abs()
+
+
+def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
+    """Compare the given outputs of every text in a batch with the computed ones.
+
+    Args:
+        engine: The arrays, which have outputs.
+        batch: The texts.
+
+    Returns:
+        What differs, for every text.
+    """
+    layers, lengths = engine.given.layers, batch.tokens.lengths
+    firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
+    texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
+    with torch.inference_mode():
+        for layer in layers:
+            one = _layer(engine, layer, batch)
+            computed, gap = one.differences()
+            for rows, first, length, kept in zip(range(len(lengths)), firsts, lengths, texts, strict=True):
+                here = slice(first, length)
+                kept.append(tuple(side[rows, :, here].cpu() for side in (one.given, computed, gap)))  # type: ignore[arg-type]
+        found = [_compared(list(layers), kept, first) for kept, first in zip(texts, firsts, strict=True)]
+        return [
+            each if each.first_layer is None else _with_tries(engine, batch, number, each)
+            for number, each in enumerate(found)
+        ]
+
+
+def _layer(engine: ArraysEngine, layer: int, batch: Batch) -> _Layer:
+    inputs = engine.inputs(layer, batch)
+    wide = replace(inputs, q=inputs.q.float(), k=inputs.k.float(), v=inputs.v.float())
+    return _Layer(wide, engine.side(layer, batch, "output").float())
+
+
+def _share(given: Tensor) -> float:
+    """Return the share of the largest output that rounding explains; 16-bit numbers may have been saved as float32."""
+    narrow = any(torch.equal(given.to(dtype).float(), given) for dtype in (torch.bfloat16, torch.float16))
+    return _NARROW if narrow else _EXACT
+
+
+def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], first: int) -> GivenOutput:
+    """Return what differs in one text; `first` is the position of its first query."""
+    differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in kept])  # (layers, heads)
+    limits = [_share(given) * max(1e-6, float(computed.abs().max())) for given, computed, _ in kept]
+    beyond = [layer for layer, row, limit in zip(layers, differences, limits, strict=True) if row.max() > limit]
+    at, head = map(int, np.unravel_index(int(differences.argmax()), differences.shape))
+    given, computed, gap = kept[at]
+    query, dimension = np.unravel_index(int(gap[head].argmax()), gap[head].shape)
+    place = head, int(query), int(dimension)
+    return GivenOutput(
+        layers=layers,
+        differences=differences.astype(np.float32),
+        layer=layers[at],
+        head=head,
+        query=first + int(query),
+        dimension=int(dimension),
+        given=float(given[place]),
+        computed=float(computed[place]),
+        limit=limits[layers.index(beyond[0]) if beyond else at],
+        agrees=not beyond,
+        first_layer=beyond[0] if beyond else None,
+    )
+
+
+def _with_tries(engine: ArraysEngine, batch: Batch, text: int, found: GivenOutput) -> GivenOutput:
+    """Compute the first layer that differs under other rules, and add which of them explains the given output."""
+    assert found.first_layer is not None
+    layer = _layer(engine, found.first_layer, batch)
+    here = slice(engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text])
+    tried = [
+        TriedRule(rule, float(layer.differences(inputs)[1][text, :, here].max()))
+        for rule, inputs in _other_rules(engine, layer.inputs, batch)
+    ]
+    tried.sort(key=lambda each: each.difference)
+    explains = tried and tried[0].difference <= found.limit
+    return GivenOutput(
+        **{name: getattr(found, name) for name in found.__struct_fields__ if name not in ("tried", "explained_by")},
+        tried=tried,
+        explained_by=tried[0].rule if explains else None,
+    )
+
+
+def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) -> Iterator[tuple[str, AttentionInputs]]:
+    """Yield the mistakes that programs make, each with the inputs under it."""
+    spec, sizes = inputs.spec, engine.given.sizes
+
+    def under(**changes: object) -> AttentionInputs:
+        return replace(inputs, spec=replace(spec, **changes))  # type: ignore[arg-type]
+
+    parts = spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,)
+    terms = [part for part in parts if isinstance(part, MaskTerm)]
+    others = [part for part in parts if not isinstance(part, MaskTerm)]
+
+    def masked(*masks: Mask) -> AttentionInputs:
+        return under(mask=intersect((*masks, *others)))
+
+    windows = [term for term in terms if isinstance(term, SlidingWindow)]
+    plain = [term for term in terms if not isinstance(term, SlidingWindow)]
+    causal = any(isinstance(term, Causal) for term in terms)
+    if causal:
+        yield "mask bidirectional", masked(*[term for term in terms if not isinstance(term, Causal)])
+    elif not terms or terms == [Bidirectional()]:
+        yield "mask causal", masked(Causal())
+    firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
+    if causal and any(firsts):
+        kept = [term for term in terms if not isinstance(term, Causal)]
+        yield "causal from the first key on (top left)", masked(*kept, TopLeftCausal(firsts[0]))
+    for window in windows[:1]:
+        yield "no window", masked(*plain)
+        for size in (window.size - 1, window.size + 1):
+            if size > 0:
+                yield f"window {size}", masked(*plain, SlidingWindow(size))
+    if spec.softcap is not None:
+        yield "no soft-cap", under(softcap=None)
+    if spec.sinks is not None:
+        yield "no sinks", under(sinks=None)
+    root = max(1, sizes.width) ** -0.5
+    for name, scale in (("scale 1/√width", root), ("scale 1", 1.0)):
+        if abs(scale - spec.scale) > 1e-6 * abs(scale):
+            yield name, under(scale=scale)
+    if sizes.kv_heads not in (1, sizes.heads):
+        order = torch.arange(sizes.heads) % sizes.kv_heads
+        yield (
+            "heads that share keys in turn (h mod groups)",
+            replace(inputs, k=inputs.k[:, order], v=inputs.v[:, order]),
+        )

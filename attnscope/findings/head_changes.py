@@ -1,0 +1,64 @@
+"""What differs between the heads of two models, as plain data."""
+
+from typing import Annotated
+
+import msgspec
+
+from attnscope.findings.arrays import Matrix, along
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+
+CHANGES_SCHEMA = "attnscope.compared-heads/1"
+
+
+class HeadSide(msgspec.Struct, frozen=True):
+    """One of the two models.
+
+    Attributes:
+        label: Name of the side, such as the model's path.
+        roles: The roles of its heads; null if one number was measured.
+        measured: One number for every head; null if roles were measured.
+    """
+
+    label: str
+    roles: HeadSurvey | None = None
+    measured: MeasuredHeads | None = None
+
+
+class HeadDifference(msgspec.Struct, frozen=True):
+    """How a role, or the measured number, differs.
+
+    Attributes:
+        name: Name of the role or measure.
+        difference: Value in the second model minus value in the first, (layers, heads); null if it was not measured in
+            both.
+        error: Standard error of the difference, √(e₁² + e₂²), as of independent measurements; null without errors.
+    """
+
+    name: str
+    difference: Annotated[Matrix, along("layer", "head")]
+    error: Annotated[Matrix, along("layer", "head")]
+
+
+class HeadComparison(msgspec.Struct, frozen=True):
+    """What differs between the heads of two models.
+
+    Only layers and heads that both models have are compared.
+
+    Attributes:
+        axis: What differs between the sides: `model`, `adapter`, `config`, `dtype`, `engine`, `tokenizer` or `qkv`.
+        sides: The two models.
+        changed_most: Difference of the role that changed most, (layers, heads), among the roles that can be a main
+            role; null if no role was measured in both.
+        role: Name of that role, (layers, heads).
+        differences: Every role, or the measure.
+        notes: Remarks for the reader, such as layers that only one model has.
+        schema: Name and version of this format.
+    """
+
+    axis: str
+    sides: list[HeadSide]
+    changed_most: Annotated[Matrix, along("layer", "head")]
+    role: Annotated[list[list[str | None]], along("layer")]
+    differences: list[HeadDifference]
+    notes: list[str] = []
+    schema: str = CHANGES_SCHEMA

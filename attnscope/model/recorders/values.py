@@ -1,0 +1,34 @@
+"""Record the values that heads read."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.tile import Tile
+
+
+class ValueRecorder(BaseRecorder):
+    """The values of heads, for every key of the first text.
+
+    Args:
+        heads: Query heads.
+        rows: Any row: a recorder sees the tiles of its rows.
+    """
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
+        super().__init__(heads, rows)
+        self.recorded: Tensor | None = None
+
+    def update(self, tile: Tile) -> None:
+        """Copy the values."""
+        inputs = tile.inputs
+        if self.recorded is None:
+            groups = inputs.group(torch.tensor(self.heads, device=inputs.v.device))
+            self.recorded = inputs.v[0, groups].float()
+
+    def compute(self) -> Tensor:
+        """Return the values, (heads, K, Ev)."""
+        assert self.recorded is not None
+        return self.recorded

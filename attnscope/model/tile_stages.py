@@ -1,0 +1,157 @@
+"""Compute one tile: the stages of a block of queries of some heads, in order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import frexp
+
+import torch
+from torch import Tensor
+
+from attnscope.model.block_mask import BlockMask
+from attnscope.model.cuts import BatchCuts
+from attnscope.model.finite import FiniteChecks
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
+from attnscope.model.matmul import matmul_grouped
+from attnscope.model.row_summary import RowSummary
+from attnscope.model.tile import Tile
+from attnscope.model.tiling import TileBlock
+from attnscope.model.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class TileInputs:
+    """Some heads of a block of queries, with the keys and values of that block.
+
+    Attributes:
+        block_mask: Where queries may not attend.
+        heads: Query heads, (h,), int64.
+        index: The same, as an index of a tensor of all heads.
+        k: (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads.
+        v: The same of values.
+        block: Range of queries and of keys.
+        all_visible_range: The keys, from and to, that every query of the block may see.
+        bounded: No score of the layer can overflow.
+        changes_scores: See Mask.changes_scores.
+    """
+
+    inputs: AttentionInputs
+    block_mask: BlockMask
+    heads: Tensor
+    index: list[int] | slice
+    k: Tensor
+    v: Tensor
+    block: TileBlock
+    all_visible_range: tuple[int, int]
+    bounded: bool
+    changes_scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+
+
+def compute_tile(
+    part: TileInputs,
+    workspace: Workspace,
+    cuts: BatchCuts | None,
+    summarize: Callable[[Tensor, Tensor], RowSummary] | None,
+    checks: FiniteChecks,
+    *,
+    in_place: bool,
+) -> Tile:
+    """Compute the stages, each of which overwrites the one before if no recorder reads that.
+
+    Args:
+        part: The queries and keys.
+        workspace: Buffers of the stages.
+        cuts: See `attend`.
+        summarize: Compiled softmax; None for torch's.
+        checks: Receives scores and outputs.
+        in_place: Weights overwrite masked scores, too.
+    """
+    heads, block = part.heads, part.block
+    scores, scaled = _scores(part, workspace, checks)
+    masked = scaled.clone() if block.needs_scores else scaled
+    part.block_mask.apply_(masked)
+    fully_masked = part.block_mask.fully_masked
+    if part.changes_scores is not None:  # which may be −inf
+        fully_masked = (masked == -torch.inf).all(-1)
+    cut_rows = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
+    in_place = in_place and block.k0 < block.k1
+    weights = masked if in_place else workspace.buffer("weights", masked.shape, masked.device)
+    sink, summary = None, None
+    if summarize is not None and block.k0 < block.k1:
+        summary = summarize(masked, weights)
+    else:
+        weights, sink = _softmax(masked, part.inputs.spec.sinks, heads, weights)
+    for rows in (fully_masked, cut_rows):
+        if rows is not None:
+            weights.masked_fill_(rows[..., None], 0.0)
+    if cuts is not None:
+        cuts.zero_(weights, heads, block.q0, block.k0)
+    range_holds = cut_rows is None and part.changes_scores is None
+    return Tile(
+        inputs=part.inputs,
+        heads=heads,
+        index=part.index,
+        q0=block.q0,
+        q1=block.q1,
+        k0=block.k0,
+        k1=block.k1,
+        all_visible_range=part.all_visible_range if range_holds else (block.k0, block.k0),
+        scores=scores,
+        scaled=scaled if block.needs_scores else None,
+        masked=masked.to("meta") if in_place else masked,
+        weights=weights,
+        values=part.v,
+        checks=checks,
+        fully_masked=fully_masked,
+        workspace=workspace,
+        sink=sink,
+        summary=summary,
+    )
+
+
+def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tuple[Tensor | None, Tensor]:
+    """Return q·k where a recorder reads it, and what the softmax takes before the mask, (B, h, q, k) each."""
+    spec, block, needs_scores = part.inputs.spec, part.block, part.block.needs_scores
+    q = part.inputs.q[:, part.index, block.q0 : block.q1].to(part.k.dtype)
+    # small numbers of float16 would lose bits
+    before, after = _factors(spec, needs_scores or q.dtype == torch.float16)
+    if before != 1:
+        q = q * before
+    shape = (*q.shape[:3], part.k.shape[2])
+    scores = matmul_grouped(q, part.k, workspace.buffer("scores", shape, q.device))  # (B, h, q, k)
+    scaled = scores.clone() if needs_scores else scores
+    if after != 1:
+        scaled *= after
+    if not part.bounded:
+        checks.add(scaled, "scores", part.heads)
+    _apply_softcap_and_bias(scaled, spec, block, part.heads)
+    if part.changes_scores is not None:
+        scaled.copy_(part.changes_scores(scaled, *_positions(block, q.device), part.heads))
+    return (scores if needs_scores else None), scaled
+
+
+def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return weights, and what the sink takes of each row where there is one: an extra logit without a value."""
+    if sinks is None:
+        return torch.softmax(masked, -1, out=buffer), None
+    logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
+    shares = torch.cat((masked, logit), dim=-1).softmax(-1)
+    return shares[..., :-1], shares[..., -1]
+
+
+def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
+    """Return what queries and what scores are multiplied by: a power of two gives the same numbers a pass earlier."""
+    return (spec.scale, 1.0) if frexp(spec.scale)[0] == 0.5 and not needs_scores else (1.0, spec.scale)
+
+
+def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBlock, heads: Tensor) -> None:
+    """Apply the soft-cap and add the bias, in place."""
+    if spec.softcap is not None:
+        scaled.div_(spec.softcap).tanh_().mul_(spec.softcap)
+    if spec.bias is not None:
+        scaled += spec.bias(*_positions(block, scaled.device), heads)
+
+
+def _positions(block: TileBlock, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the queries, (q, 1), and keys, (1, k), of a block."""
+    queries, keys = (torch.arange(*ends, device=device) for ends in ((block.q0, block.q1), (block.k0, block.k1)))
+    return queries[:, None], keys[None]

@@ -1,0 +1,103 @@
+"""Read token ids, attention masks and position ids that a program would give to a model. Never imports torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from attnscope.base.errors import UsageError, arg, did_you_mean
+
+_NAMES = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+_FORM = "give a list of whole numbers, or a list of such lists of one length"
+
+
+class GivenIds(msgspec.Struct, frozen=True):
+    """The tokens of one text as a model is given them, without padding.
+
+    Attributes:
+        ids: Vocabulary ids.
+        types: Segment ids.
+        positions: Position ids; None for those that the model counts itself.
+        left: Ids of the padding before the text.
+        right: Tokens of padding after it.
+    """
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...]
+    positions: tuple[int, ...] | None
+    left: tuple[int, ...] = ()
+    right: int = 0
+
+
+def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
+    """Return each row of tensors that a model of transformers would be given.
+
+    Args:
+        given: `input_ids`, and perhaps `attention_mask` (1 for tokens, 0 for padding), `position_ids` and
+            `token_type_ids`: (tokens,) or (texts, tokens) each, as lists or arrays.
+        where: What names them, for errors.
+
+    Raises:
+        UsageError: They are not that, differ in shape, or a mask hides tokens inside a text.
+    """
+    for name in given:
+        if name not in _NAMES:
+            raise UsageError(f"unknown name '{name}'", where=where, hint=did_you_mean(name, _NAMES))
+    if given.get("input_ids") is None:
+        raise UsageError("has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]")
+    found = {name: _rows(given[name], f"{where}: {name}") for name in _NAMES if given.get(name) is not None}
+    shape = _shape(found["input_ids"])
+    if len(found.get("position_ids", ())) == 1 < shape[0]:  # one row of positions is for every text, as in transformers
+        found["position_ids"] *= shape[0]
+    for name, rows in found.items():
+        if _shape(rows) != shape:
+            message = f"has shape {list(_shape(rows))}, but input_ids has {list(shape)}"
+            raise UsageError(message, where=f"{where}: {name}", hint="give one number for every token")
+    ones = [[1] * shape[1]] * shape[0]
+    masks = found.get("attention_mask", ones)
+    return [_given(number, found, masks[number], where) for number in range(shape[0])]
+
+
+def _given(number: int, found: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
+    """Return one row without its padding."""
+    if not set(mask) <= {0, 1}:
+        raise UsageError("has numbers other than 0 and 1", where=f"{where}: attention_mask", hint="use 0 for padding")
+    if 1 not in mask:
+        raise UsageError(f"row {number} is all padding", where=f"{where}: attention_mask", hint="leave the row out")
+    first, last = mask.index(1), len(mask) - 1 - list(reversed(mask)).index(1)
+    if 0 in mask[first : last + 1]:
+        place = first + list(mask[first:]).index(0)
+        hint = f"give 1 there, and hide the token with {arg('hide', place - first)}"
+        message = f"row {number} has a 0 at {place}, inside the text"
+        raise UsageError(message, where=f"{where}: attention_mask", hint=hint)
+    kept = slice(first, last + 1)
+    positions = found.get("position_ids")
+    types = found.get("token_type_ids")
+    return GivenIds(
+        tuple(found["input_ids"][number][kept]),
+        (0,) * (last + 1 - first) if types is None else tuple(types[number][kept]),
+        None if positions is None else tuple(positions[number][kept]),
+        tuple(found["input_ids"][number][:first]),
+        len(mask) - 1 - last,
+    )
+
+
+def _rows(value: Any, where: str) -> list[list[int]]:
+    """Return rows of whole numbers that are 0 or more."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(listed, list | tuple) and listed and not isinstance(listed[0], list | tuple):
+        listed = [listed]
+    if not isinstance(listed, list | tuple) or not all(isinstance(row, list | tuple) and row for row in listed):
+        raise UsageError(f"{value!r:.60} is no list of numbers", where=where, hint=_FORM)
+    rows = [list(row) for row in listed]
+    if not rows or len({len(row) for row in rows}) > 1:
+        raise UsageError("has rows of different lengths", where=where, hint="pad them, and give an attention_mask")
+    for row in rows:
+        for number in row:
+            if type(number) not in (int, bool) or not 0 <= number < 1 << 62:
+                raise UsageError(f"has {number!r:.40}, which is no whole number of 0 or more", where=where, hint=_FORM)
+    return [[int(number) for number in row] for row in rows]
+
+
+def _shape(rows: list[list[int]]) -> tuple[int, int]:
+    return len(rows), len(rows[0])

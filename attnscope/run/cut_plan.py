@@ -1,0 +1,173 @@
+"""Resolve cuts, heads and edges that are taken out of attention, against a model and a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.spans import TextSpans
+from attnscope.findings.tokens import Token
+from attnscope.findings.words import whole_words
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import CutExpression, PositionSelection
+from attnscope.run.plan import RunPlan
+from attnscope.run.text_plan import TextPlan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnscope.model.cuts import EdgeCut, Variant
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Heads that are cut, or edges of them.
+
+    Attributes:
+        written: As it was typed; empty where it was not.
+        heads: Layer and head of each.
+        queries: Positions of the queries of edges; None for whole heads.
+        keys: Positions of the keys of these edges; None if whole heads are cut.
+    """
+
+    written: str
+    heads: tuple[tuple[int, int], ...]
+    queries: tuple[int, ...] | None = None
+    keys: tuple[int, ...] | None = None
+
+    @property
+    def layers(self) -> list[int]:
+        """Layers that it touches, sorted."""
+        return sorted({layer for layer, _ in self.heads})
+
+
+def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
+    """Resolve cut expressions to layers, heads and positions of the model and the text.
+
+    Raises:
+        UsageError: A layer, head or token is not there.
+    """
+    c, found = source.config, list[Cut]()
+    for expression in cuts:
+        where = arg("cut", expression.written)
+        places: dict[tuple[int, int], None] = {}
+        for layers, heads in expression.heads:
+            for layer in layers.numbers(c.n_layers, "layer", where):
+                places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
+        if expression.edge is None:
+            found.append(Cut(expression.written, tuple(places)))
+            continue
+        written = run.texts[text.number]
+        own = written.text, written.pair
+        query, key = expression.edge
+        queries = _side(query, text.tokens, own, where, text.spans, words=run.words)
+        sources = text.tokens if text.context is None else text.context
+        keys = _side(
+            key, sources, own if text.context is None else (written.context,), where, text.spans, words=run.words
+        )
+        found.append(Cut(expression.written, tuple(places), queries, keys))
+    return found
+
+
+def _side(
+    side: PositionSelection | None,
+    tokens: Sequence[Token],
+    texts: Sequence[str | None],
+    where: str,
+    spans: TextSpans | None,
+    *,
+    words: bool,
+) -> tuple[int, ...]:
+    """Return positions of one side of an edge, with all tokens of their words if `words`; all where it is left out."""
+    if side is None:
+        return tuple(range(len(tokens)))
+    found = sorted(side.find(tokens, texts, where, spans=spans))
+    return tuple(whole_words(tokens, found) if words else found)
+
+
+class Replacement(Protocol):
+    """What takes the place of heads and edges."""
+
+    def head(self, layer: int, head: int) -> "Tensor | None":
+        """Return what stands for a head's output, (Ev,) or (Q, Ev); None for 0."""
+
+    def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> "Tensor | None":
+        """Return what the queries read instead from these keys together, (heads, queries, Ev); None for nothing."""
+
+
+def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replacement | None = None) -> "Variant":
+    """Return what several cuts together do to each layer.
+
+    Args:
+        cuts: The cuts.
+        renormalised: How edges are cut; see EdgeCut.
+        replacement: What takes the place of heads and edges; None for 0.
+    """
+    from attnscope.model.cuts import HeadCut, LayerCut
+
+    made: dict[int, LayerCut] = {}
+    for cut in cuts:
+        for layer in cut.layers:
+            heads = [head for at, head in cut.heads if at == layer]
+            before = made.get(layer, LayerCut())
+            if cut.queries is None or cut.keys is None:
+                outputs = (None if replacement is None else replacement.head(layer, head) for head in heads)
+                replaced = (HeadCut(head, output) for head, output in zip(heads, outputs, strict=True))
+                made[layer] = LayerCut((*before.heads, *replaced), before.edges)
+                continue
+            for edge in _edges(heads, (cut.queries, cut.keys), before.edges):
+                sides = edge.heads, edge.queries, edge.keys
+                read = None if replacement is None else replacement.edges(layer, *sides)
+                added = replace(edge, renormalised=renormalised, added=read)
+                before = LayerCut(before.heads, (*before.edges, added))
+            made[layer] = before
+    return made
+
+
+def _edges(
+    heads: Sequence[int], sides: tuple[Sequence[int], Sequence[int]], before: "Sequence[EdgeCut]"
+) -> "list[EdgeCut]":
+    """Return the edges between queries and keys, those left out that are cut already: nothing is added twice."""
+    from attnscope.model.cuts import EdgeCut
+
+    queries, keys = sides
+    taken = {
+        (head, query, key)
+        for edge in before
+        for head in edge.heads
+        for query in edge.queries
+        for key in edge.keys
+        if head in heads
+    }
+    if not taken:
+        return [EdgeCut(heads, queries, keys)]
+    left = (
+        (head, query, [key for key in keys if (head, query, key) not in taken]) for head in heads for query in queries
+    )
+    return [EdgeCut([head], [query], some) for head, query, some in left if some]
+
+
+def cut_variants(plan: RunPlan) -> "list[Variant]":
+    """Return what `RunConfig.cuts` take out of each text; nothing where there are none.
+
+    The score of a cut edge becomes −inf, and the output of a cut head 0.
+
+    Raises:
+        UsageError: Given queries and keys have no layers that a cut would change, something else was asked for that
+            does not run with cuts, or a layer, head or token is not there.
+    """
+    run = plan.run
+    if not run.cuts:
+        return []
+    plan.source.require_model("cutting")
+    asked = {"generate": run.generate, "by": "logit" if run.target is not None else None}
+    asked["measure"] = None if run.measure == "weights" else run.measure
+    for name, value in asked.items():
+        if value:
+            hint = "remove one of them"
+            raise UsageError(f"{arg('cut')} and {arg(name, value)} cannot be used together", hint=hint)
+    return [
+        make_variant(resolve_cuts(run.cuts, run, plan.source, text_plan), renormalised=True)
+        for text_plan in plan.text_plans
+    ]

@@ -1,0 +1,94 @@
+"""The tokens whose logits cuts change, and the texts that replacements come from, as parts."""
+
+from collections.abc import Iterator, Sequence
+
+from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, LogitTarget, logit_of
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
+
+_LISTED = 8  # number of tokens that are named in which two texts differ
+
+
+def other_text(found: Ablation | EffectSurvey) -> Iterator[ViewPart]:
+    """Say which text is patched from, and where it differs from the text."""
+    replacing = found.replacing
+    if replacing is None or replacing.text is None:
+        return
+    (tokens,) = replacing.tokens
+    places = [n for n, (mine, theirs) in enumerate(zip(found.tokens, tokens, strict=True)) if mine.id != theirs.id]
+    differs: Spans = ours("no token differs")
+    if places:
+        differs = ours("differs at ")
+        for n, place in enumerate(places[:_LISTED]):
+            differs += (Span(f"{', ' * bool(n)}{place} "), token_span(found.tokens, place), Span(" | "))
+            differs += (token_span(tokens, place),)
+        more = len(places) - _LISTED
+        differs += ours(f" and {more} more" if more > 0 else "")
+    said = "what is patched comes from the same positions of this text"
+    lines: list[tuple[str, Spans]] = [("from", untrusted(replacing.text)), ("", differs), ("", note(said, "dim"))]
+    yield Facts(lines)
+
+
+def target_name(targets: Sequence[LogitTarget]) -> Spans:
+    """Name a logit, or the difference of two."""
+    first, *rest = ((Span(target.text, "bold", "token"),) for target in targets)
+    return (Span("logit of "), *first, *(span for one in rest for span in (Span(" minus that of "), *one)))
+
+
+def before_target(found: Ablation | EffectSurvey, settings: DisplaySettings) -> str:
+    """Say what the logit, or the difference, is without a cut, and in the text that is patched from."""
+    here, there = logit_of(found.targets), logit_of(found.targets, other=True)
+    assert here is not None
+    form = f"z.{settings.precision}f"
+    if there is None:
+        return f"{formatted(here, form)} without a cut"
+    return f"{formatted(here, form)} in the text, {formatted(there, form)} in the other"
+
+
+def changed_target(found: Ablation, names: dict[str, str], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the logit of the target, or the difference of two, without cuts and with them."""
+    before = logit_of(found.targets)
+    if before is None:
+        return
+    digits = settings.precision
+    yield paragraph((Span("target", "title"), Span("  "), *target_name(found.targets), *_places(found)))
+    after = [effect.target or 0.0 for effect in found.effects]
+    there = logit_of(found.targets, other=True)
+    labels = [ours("without the cut" if there is None else "the text"), *(ours(names[e.how]) for e in found.effects)]
+    logits, changes = [before, *(before + change for change in after)], ["", *(signed(c, digits) for c in after)]
+    if there is not None:
+        labels.append(ours("the other text"))
+        logits, changes = [*logits, there], [*changes, signed(there - before, digits)]
+    shown = [formatted(value, f"z.{digits}f") for value in logits]
+    yield Table(
+        "",
+        [Column("logit" if len(found.targets) == 1 else "difference", shown), Column("change", changes)],
+        labels=labels,
+    )
+
+
+def _places(found: Ablation) -> Spans:
+    predictions = next((effect.predictions for effect in found.effects), [])
+    if len(predictions) == 1:
+        place = predictions[0].position
+        return (Span(f", at {place} "), token_span(found.tokens, place))
+    return ours(f", mean over {len(predictions)} positions")
+
+
+def signed(value: float, digits: int) -> str:
+    """Write a change with its sign; one that would round to 0 with two digits, so that only nothing is `0`."""
+    if value == 0:
+        return "0"
+    return formatted(value, f"+.{digits}f" if abs(value) >= 0.5 * 10**-digits else "+.1e")
+
+
+def target_columns(found: EffectSurvey, effects: Effects, order: Sequence[int], name: str, digits: int) -> list[Column]:
+    """Return the column of changes of the target, and for patches the share of the way to the other text."""
+    assert effects.target is not None
+    columns = [Column(name, [signed(float(effects.target[n]), digits) for n in order])]
+    restored = found.restored(effects)
+    if restored is not None:
+        columns.append(Column("restored", [formatted(float(restored[n]), f"z.{digits}f") for n in order]))
+    return columns

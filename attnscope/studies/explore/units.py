@@ -1,0 +1,197 @@
+"""Words and spans of a text as what a walk leads through: their axes, and the weights between them."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.run import TextReport
+from attnscope.findings.spans import SpanReport, TextSpans
+from attnscope.findings.tokens import Token, group_words
+from attnscope.findings.words import merge_cells
+from attnscope.studies.screens.words import word_axis
+from attnscope.views.axes import Axis
+from attnscope.views.spans import Span
+from attnscope.views.walk.owned import OwnedCache
+from attnscope.views.walk.scene import Passage, Scene, Variant, WalkHead
+
+UNNAMED = ("ranges", "turns")  # divisions that come with a text: from Python, and from a chat
+SpansOfHead = Callable[[int, int], tuple[Matrix, Floats | None] | None]
+
+
+@dataclass(frozen=True)
+class TextUnits:
+    """What the tokens of a text belong to.
+
+    Attributes:
+        tokens: Tokens of the query side.
+        sources: Tokens of the key side.
+        spans: How the text was divided into spans; None if it was not.
+        of_head: Weights between spans, (spans, spans), and weight on the head's sink, (spans,), by indices of layer and
+            head in the scene; None if they are not known.
+        division: The spans as `--spans` names them; empty if a command cannot name them.
+    """
+
+    tokens: Sequence[Token]
+    sources: Sequence[Token]
+    spans: TextSpans | None = None
+    of_head: SpansOfHead = lambda _layer, _head: None
+    division: str = ""
+
+
+def text_units(text: TextReport, scene: Scene) -> TextUnits:
+    """Return what the tokens of a text of a report belong to."""
+    spans = text.spans
+    if spans is None:
+        return TextUnits(text.tokens, text.sources)
+    division = "" if spans.division in UNNAMED else f"--spans {shlex.quote(spans.division)}"
+    return TextUnits(text.tokens, text.sources, spans.text, report_spans(spans, scene), division)
+
+
+def report_spans(report: SpanReport, scene: Scene) -> SpansOfHead:
+    """Return what finds the weights of a head in a report of spans, which has all heads of the model."""
+
+    def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
+        at, which = scene.layers[layer], scene.heads[head]
+        if not isinstance(at, int) or not isinstance(which, int):
+            return None
+        return report.weights[at, which], None if report.sink is None else report.sink[at, which]
+
+    return of_head
+
+
+class UnitSource:
+    """A source of tokens that shows words and spans, too.
+
+    A subclass has `token_scene`, `token_head` and `units_of`, which take a variant of tokens.
+    """
+
+    @property
+    def total(self) -> int:
+        """How many texts there are."""
+        raise NotImplementedError
+
+    @property
+    def total_text(self) -> str:
+        """How many texts there are, as text."""
+        return f"{self.total:,}"
+
+    def token_scene(self, variant: Variant) -> Scene | None:
+        """Return the scene of tokens."""
+        raise NotImplementedError
+
+    def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head of the scene of tokens."""
+        raise NotImplementedError
+
+    def units_of(self, variant: Variant) -> TextUnits | None:
+        """Return what the tokens belong to; None if that is not known."""
+        raise NotImplementedError
+
+    def scene(self, variant: Variant) -> Scene | None:
+        """Return a scene; that of tokens if there are no such units, None if it has not been computed."""
+        plain = of_tokens(variant)
+        scene = self.token_scene(plain)
+        if scene is None or variant.unit == "tokens" or variant.unit not in scene.units:
+            return scene
+        units = self.units_of(plain)
+        if units is None:
+            return scene
+        return self._merged.get(scene, variant, lambda: unit_scene(scene, units, variant.unit))
+
+    def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
+        """Return a head; None if nothing is known of it."""
+        plain = of_tokens(variant)
+        scene = None if variant.unit == "tokens" else self.scene(variant)
+        if scene is None or scene.unit == "tokens":
+            return self.token_head(plain, layer, head)
+        units = self.units_of(plain)
+        assert units is not None
+        if scene.unit == "spans":
+            return self._merged.get(scene, (layer, head), lambda: span_head(scene, units, layer, head))
+        tokens, whole = self.token_head(plain, layer, head), self.token_scene(plain)
+        if tokens is None or whole is None or not tokens.holds("weights", 0, len(whole.queries.positions) - 1):
+            return None
+        return self._merged.get(tokens, variant.unit, lambda: word_head(tokens, whole, scene))
+
+    @property
+    def _merged(self) -> OwnedCache:
+        cache: OwnedCache = self.__dict__.setdefault("_owned", OwnedCache())
+        return cache
+
+
+def of_tokens(variant: Variant) -> Variant:
+    """Return the variant of tokens that another one is of."""
+    return variant if variant.unit == "tokens" else replace(variant, unit="tokens")
+
+
+def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
+    """Return the scene of words or spans of a text."""
+    if unit == "words":
+        members = group_words(units.tokens, scene.queries.positions), group_words(units.sources, scene.keys.positions)
+        queries = word_axis("query", units.tokens, members[0])
+        keys, options = word_axis(scene.keys.kind, units.sources, members[1]), "--words"
+    else:
+        assert units.spans is not None
+        tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
+        members, queries = (tokens, tokens), _span_axis("query", units.spans)
+        keys, options = _span_axis("key", units.spans), units.division
+    places = tuple({position: n for n, each in enumerate(some) for position in each} for some in members)
+    return replace(
+        scene,
+        queries=queries,
+        keys=keys,
+        sources=keys,
+        passages=[_moved(passage, scene, places) for passage in scene.passages],
+        stages=["weights"],
+        width=0,
+        unit=unit,
+        members=members,
+        unit_options=options,
+    )
+
+
+def _moved(passage: Passage, scene: Scene, places: Sequence[dict[int, int]]) -> Passage:
+    """Return a passage with the word or span that its token belongs to."""
+    query = scene.queries.positions[passage.query] if passage.query >= 0 else -1
+    key = scene.keys.positions[passage.key] if passage.key >= 0 else -1
+    return replace(passage, query=places[0].get(query, -1), key=places[1].get(key, -1))
+
+
+def _span_axis(kind: str, spans: TextSpans) -> Axis:
+    names = [Span(name, origin="untrusted") for name in spans.names]
+    special = [each not in ("text", "answer") for each in spans.kinds]
+    return Axis(kind, range(len(names)), names, special, len(names))
+
+
+def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:
+    """Return the weights of a head between words: summed over a word's keys, averaged over its queries."""
+    assert words.members is not None
+    axes = tokens.queries.positions, tokens.keys.positions
+    places = [{position: n for n, position in enumerate(axis)} for axis in axes]
+    rows, columns = (
+        [[place[position] for position in word] for word in some]
+        for place, some in zip(places, words.members, strict=True)
+    )
+    merged = merge_cells(head.stages["weights"], rows, columns, head.masked_rows).astype(np.float32)
+    sink = head.rows.get("sink")
+    means = {} if sink is None else {"sink": np.array([np.nanmean(sink[row]) for row in rows])}
+    return _of_weights(head.layer, head.head, merged, means, head.chosen)
+
+
+def span_head(scene: Scene, units: TextUnits, layer: int, head: int) -> WalkHead | None:
+    """Return the weights of a head between spans; None if they are not known."""
+    known = units.of_head(layer, head)
+    if known is None:
+        return None
+    weights, sink = known
+    rows = {} if sink is None else {"sink": sink}
+    return _of_weights(scene.layers[layer], scene.heads[head], np.asarray(weights, dtype=np.float32), rows)
+
+
+def _of_weights(layer: Any, head: Any, weights: Matrix, rows: dict[str, Floats], chosen: str = "") -> WalkHead:
+    masked = frozenset(np.flatnonzero(np.isnan(weights).all(1)).tolist())
+    return WalkHead(layer, head, stages={"weights": weights}, masked_rows=masked, rows=rows, chosen=chosen)

@@ -1,0 +1,112 @@
+"""Compare the heads of two models: the difference of every role, or of one number."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.findings.arrays import Matrix
+from attnscope.findings.head_changes import HeadComparison, HeadDifference, HeadSide
+from attnscope.findings.head_roles import ROLES
+from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
+
+Heads = HeadSurvey | MeasuredHeads
+
+
+def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparison:
+    """Compare what was measured of the heads of two models, layer by layer and head by head.
+
+    Args:
+        axis: What differs between the models.
+        sides: Label and findings of each; both are surveys of the same roles, or both the same measure.
+
+    """
+    (first, a), (second, b) = sides
+    values = [_values(found) for found in (a, b)]
+    shapes = [found.provenance.n_layers for found in (a, b)], [found.provenance.n_heads for found in (a, b)]
+    layers, heads = (min(counts) for counts in shapes)
+    differences = []
+    for name, (one, error) in values[0].items():
+        if name not in values[1]:
+            continue
+        other, other_error = values[1][name]
+        squares = error[:layers, :heads].astype(np.float64) ** 2 + other_error[:layers, :heads].astype(np.float64) ** 2
+        change = other[:layers, :heads].astype(np.float64) - one[:layers, :heads]
+        differences.append(HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32)))
+    most, role = _changed_most(differences, (layers, heads))
+    labels = [first, second] if first != second else [f"{first} (1)", f"{second} (2)"]
+    return HeadComparison(
+        axis, [_side(*side) for side in zip(labels, (a, b), strict=True)], most, role, differences, _notes(labels, a, b)
+    )
+
+
+def require_two(axis: str, values: Sequence[object]) -> None:
+    """Refuse another number of sides than two.
+
+    Raises:
+        UsageError: There are more, or fewer.
+    """
+    if len(values) != 2:
+        hint = "the heads of two models are compared with each other"
+        raise UsageError(f"has {len(values)} values, not two", where=arg(axis), hint=hint)
+
+
+def _side(label: str, found: Heads) -> HeadSide:
+    return HeadSide(label, roles=found) if isinstance(found, HeadSurvey) else HeadSide(label, measured=found)
+
+
+def _values(found: Heads) -> dict[str, tuple[Matrix, Matrix]]:
+    """Return values and standard errors by name."""
+    if isinstance(found, MeasuredHeads):
+        return {found.measure: (found.values, np.full_like(found.values, np.nan))}
+    return {role.name: (role.values, role.errors) for role in found.roles}
+
+
+def _changed_most(
+    differences: Sequence[HeadDifference], shape: tuple[int, int]
+) -> tuple[Matrix, list[list[str | None]]]:
+    """Return the difference of each head's role that changed most, and that role's name."""
+    ranked = [each for each in differences if each.name in ROLES and ROLES[each.name].rank is not None] or differences
+    if not ranked:
+        return np.full(shape, np.nan, np.float32), [[None] * shape[1] for _ in range(shape[0])]
+    changes = np.stack([each.difference for each in ranked])  # (roles, L, H)
+    sizes = np.nan_to_num(np.abs(changes), nan=-1.0)
+    best = sizes.argmax(0)
+    most: Matrix = np.take_along_axis(changes, best[None], 0)[0]
+    known = (sizes.max(0) >= 0).tolist()
+    names = [
+        [ranked[n].name if there else None for n, there in zip(row, knows, strict=True)]
+        for row, knows in zip(best.tolist(), known, strict=True)
+    ]
+    return most, names
+
+
+def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
+    notes = []
+    sizes = [(found.provenance.n_layers, found.provenance.n_heads) for found in (a, b)]
+    if sizes[0] != sizes[1]:
+        spelled = [f"'{label}' has {_sizes(*size)}" for label, size in zip(labels, sizes, strict=True)]
+        shared = [_range(letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)]
+        notes.append(f"{', '.join(spelled)}: {' and '.join(shared)} of both are compared")
+    if isinstance(a, HeadSurvey) and isinstance(b, HeadSurvey) and _data(a.probes) != _data(b.probes):
+        notes.append(f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts")
+    if isinstance(a, MeasuredHeads) and isinstance(b, MeasuredHeads):
+        tokens = [[token.text for text in found.texts for token in text.tokens] for found in (a, b)]
+        if tokens[0] != tokens[1]:
+            notes.append(f"the models read different tokens: {len(tokens[0]):,} and {len(tokens[1]):,}")
+    for label, found in zip(labels, (a, b), strict=True):
+        notes += [f"{label}: {note}" for note in found.notes]
+    return notes
+
+
+def _data(probes: Probes) -> tuple[object, ...]:
+    """Return what has to be equal for two models to be measured on the same tokens, as far as it is recorded."""
+    return probes.tokens, probes.repeated, probes.tripled, probes.needle, probes.before, probes.after
+
+
+def _sizes(layers: int, heads: int) -> str:
+    return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
+
+
+def _range(letter: str, count: int) -> str:
+    return f"{letter}0" if count == 1 else f"{letter}0–{count - 1}"

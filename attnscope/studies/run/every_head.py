@@ -1,0 +1,113 @@
+"""What a page of a text has beside what was asked for: every head in summary, and the roles of heads on the text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.findings.head_roles import HEAD_ROLES
+from attnscope.findings.heads import RoleValues
+from attnscope.findings.run import Report
+from attnscope.request.run_config import RunConfig
+from attnscope.run.session import ProgressCallback, inspect_every_head
+from attnscope.studies.explore.scenes import head_roles
+from attnscope.studies.heads.run import role_values
+from attnscope.studies.screens.header import counted
+from attnscope.views.walk.scene import Scene
+
+if TYPE_CHECKING:
+    from attnscope.model.batch import Batch
+    from attnscope.model.tile import Recorder
+    from attnscope.studies.heads.measure import TextPass
+
+_CELLS = 400_000_000  # largest number of weights of all heads that roles are measured on, which takes a second or two
+
+
+@dataclass(frozen=True)
+class TextRoles:
+    """Roles of all heads, measured on one text.
+
+    Attributes:
+        roles: Every role that a text shows.
+        main: Main role of every layer and head; None for none.
+        words: Number of rows that they are measured on.
+    """
+
+    roles: list[RoleValues]
+    main: list[list[str | None]]
+    words: int
+
+
+@dataclass(frozen=True)
+class EveryHead:
+    """Every head of the model.
+
+    Attributes:
+        summary: The report with every head in summary.
+        roles: Roles on every text; None for a text on which they are not measured.
+    """
+
+    summary: Report
+    roles: Sequence[TextRoles | None]
+
+
+def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = None) -> tuple[Report, EveryHead]:
+    """Return what `inspect` does, and every head of the model, of the same pass; see run.session.inspect.
+
+    Args:
+        run: What the user asked.
+        progress: See inspect.
+    """
+    measured = RoleRecorders()
+    report, summary = inspect_every_head(run, progress, beside=measured.recorders)
+    return report, EveryHead(summary, measured.of_texts(len(report.texts)))
+
+
+@dataclass
+class RoleRecorders:
+    """Recorders of the roles of all heads on the texts of a run, and what they recorded."""
+
+    _pass: "TextPass | None" = None
+    _sizes: tuple[int, int] = (0, 0)
+    _longest: int = 0
+
+    def recorders(self, batch: "Batch", sizes: tuple[int, int]) -> "Mapping[int, Sequence[Recorder]]":
+        """Return recorders of the roles; none for a text that reads another one, or a very long one."""
+        self._sizes, self._longest = sizes, max(batch.tokens.lengths)
+        cells = sizes[0] * sizes[1] * len(batch.tokens.lengths) * self._longest**2
+        if batch.context is not None or cells > _CELLS:
+            return {}
+        from attnscope.studies.heads.measure import TextPass
+
+        self._pass = TextPass(batch, range(len(batch.tokens.lengths)), sizes)
+        return self._pass.recorders
+
+    def of_texts(self, count: int) -> list[TextRoles | None]:
+        """Return what was measured on every text."""
+        if self._pass is None:
+            return [None] * count
+        from attnscope.studies.heads.measure import Sums
+
+        sums = Sums(self._sizes, count, 0, self._longest, blocks=count)
+        self._pass.add_to(sums)
+        return [_of_text({name: array[n : n + 1] for name, array in sums.arrays.items()}) for n in range(count)]
+
+
+def _of_text(sums: Mapping[str, np.ndarray]) -> TextRoles | None:
+    words = int(sums["rows"].max(initial=0))
+    if not words:
+        return None
+    return TextRoles(*role_values(sums, [role for role in HEAD_ROLES if role.measured == "texts"]), words)
+
+
+def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:
+    """Return a scene with the roles of its heads on its text; as it is if they were not measured."""
+    if roles is None:
+        return scene
+    measured = (
+        f"Measured on {counted(roles.words, 'word')} of this text. attnscope heads measures roles on many texts, and "
+        "induction and copying on random tokens."
+    )
+    sizes = scene.layers, scene.heads
+    return replace(scene, roles=head_roles(roles.roles, roles.main, measured, sizes))

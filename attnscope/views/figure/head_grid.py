@@ -1,0 +1,83 @@
+"""Draw heads in columns that line up, on one scale, with their tokens named once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, text_width
+from attnscope.views.figure.colours import ramp_colour
+from attnscope.views.figure.labels import names_of, put_legend, rows_width
+from attnscope.views.parts import Panel
+from attnscope.views.spans import Spans, ours
+
+_NAMED_CELL, _LARGEST_CELL = 6.0, 14.0  # size of a cell beside a name that can be read, and at most
+_BOLDER = 1.1  # width of bold letters
+
+
+@dataclass(frozen=True)
+class LabelledGrid:
+    """Where heads are drawn whose tokens are named.
+
+    Attributes:
+        spots: Row and column of each panel.
+        left: Where the matrices of the first column begin.
+        cell: Size of a cell.
+        step: Distance between the matrices of a row.
+    """
+
+    spots: Sequence[tuple[int, int]]
+    left: float
+    cell: float
+    step: float
+
+
+def label_grid(panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> LabelledGrid | None:
+    """Place heads in columns that line up; None if the names of tokens would be too small to read.
+
+    Heads of several layers have a row for each layer; those of one layer are in as many rows as the width needs.
+    """
+    n_columns = panels[0].matrix.shape[1]
+    left = MARGIN + rows_width(panels[0])
+    layers, heads = (sorted({place[n] for place in places}) for n in (0, 1))
+    most = max(1, int((WIDTH - MARGIN - left) // (_NAMED_CELL * n_columns + GAP)))
+    beside = len(heads) if len(layers) > 1 else min(len(heads), most)
+    if beside > most or len(panels[0].rows.names) != panels[0].matrix.shape[0]:
+        return None
+    cell = min(_LARGEST_CELL, ((WIDTH - MARGIN - left) / beside - GAP) / n_columns)
+    step = max(cell * n_columns + GAP, text_width(f"L{layers[-1]}H{heads[-1]}", SIZE * _BOLDER) + GAP)
+    spots = [divmod(n, beside) for n in range(len(places))]
+    if len(layers) > 1:
+        spots = [(layers.index(layer), heads.index(head)) for layer, head in places]
+    return LabelledGrid(spots, left, cell, step)
+
+
+def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -> None:
+    """Draw the weights of every head; tokens are named left of the first column and above the first row."""
+    rows, columns = names_of(panels[0].rows), names_of(panels[0].columns)
+    size, named = min(SMALL, grid.cell * 0.95), canvas.y + max(text_width(name, SMALL) for name in columns) + 4
+    for column in range(1 + max(column for _, column in grid.spots)):
+        for c, name in enumerate(columns):
+            x = grid.left + column * grid.step + (c + 0.5) * grid.cell + size * 0.35
+            canvas.text(x, named - 3, ours(name), size=size, turned=True)
+    height = grid.cell * len(rows)
+    for panel, (row, column) in zip(panels, grid.spots, strict=True):
+        x, top = grid.left + column * grid.step, named + row * (height + SIZE + GAP)
+        canvas.text(x, top + SIZE, (*_bold(panel.title),))
+        y = top + SIZE + 4
+        colours = [[_colour_of_one(weight) for weight in line] for line in panel.matrix.tolist()]
+        canvas.cells(x, y, (grid.cell, grid.cell), colours, apart=False)
+        canvas.frame(x, y, grid.cell * len(columns), height)
+        for r, name in enumerate(rows if column == 0 else ()):
+            canvas.text(x - 4, y + (r + 0.5) * grid.cell + size * 0.35, ours(name), size=size, anchor="end")
+        canvas.y = max(canvas.y, y + height)
+    zero = any((panel.matrix == 0).any() for panel in panels)
+    said = "weights: queries are rows, keys are columns"
+    put_legend(canvas, "0", "1", f"{said}{'; grey: exactly zero' if zero else ''}")
+
+
+def _bold(title: Spans) -> Spans:
+    return tuple(replace(span, look="bold") for span in title)
+
+
+def _colour_of_one(weight: float) -> str | None:
+    """Return the colour of a weight on a scale from 0 to 1; None for exactly 0, and for what is no number."""
+    return ramp_colour(min(1.0, weight), signed=False) if weight > 0 else None

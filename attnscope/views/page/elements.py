@@ -1,0 +1,72 @@
+"""Elements of a page as plain lists, which the script creates one by one: text becomes text nodes, and nothing else.
+
+An element is `[tag, properties, *children]`; a child is another element or a text.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from attnscope.views.figure.colours import ink_on
+from attnscope.views.spans import TOKEN_MARKS, Span, Spans
+from attnscope.views.spelling import spell
+
+Element = list[Any] | str
+
+
+def element(tag: str, *children: Element, look: str = "", **properties: Any) -> Element:
+    """Return an element.
+
+    Args:
+        tag: Its name.
+        *children: What is in it.
+        look: Its classes.
+        **properties: Its attributes; `_` in a name stands for `-`. Those that are None are left out.
+    """
+    named = {name.replace("_", "-"): value for name, value in properties.items() if value is not None}
+    return [tag, named | ({"class": look} if look else {}), *children]
+
+
+def text_of(span: Span) -> str:
+    """Return a span as it is read."""
+    return spell(span, ascii=False)
+
+
+def spans_of(spans: Spans) -> list[Element]:
+    """Return spans: text alone, or an element with its look; tokens are isolated from the direction of their line."""
+    return [_span(span) for span in spans if span.text or span.origin in TOKEN_MARKS]
+
+
+def _span(span: Span) -> Element:
+    foreign = span.origin in TOKEN_MARKS or span.origin == "untrusted"
+    style = None
+    if span.colour:
+        style = {"background": span.colour, "color": ink_on(span.colour)}
+    elif span.shade is not None:
+        style = {"background": f"color-mix(in srgb,var(--bar) {span.shade * 70:.0f}%,transparent)"}
+    if not (foreign or span.look or style):
+        return text_of(span)
+    look = " ".join([*([f"look-{span.look}"] if span.look else []), *(["role"] if style else [])])
+    return element("bdi" if foreign else "span", text_of(span), look=look, style=style)
+
+
+def plain(children: Iterable[Element]) -> str:
+    """Return the text of elements."""
+    return "".join(child if isinstance(child, str) else plain(child[2:]) for child in children)
+
+
+def meter(share: float) -> Element:
+    """Return a bar of a length from −1 to 1; one below 0 has another colour."""
+    width = {"width": f"{min(1.0, abs(share)) * 100:.4g}%"}
+    return element(
+        "span", element("span", style=width), look="meter below" if share < 0 else "meter", aria_hidden="true"
+    )
+
+
+def scrolling(label: str, *children: Element) -> Element:
+    """Return what scrolls if it is wider than the page, also by keyboard."""
+    return element("div", *children, look="scrolling", role="group", tabIndex=0, aria_label=label)
+
+
+def hidden_heading(text: str) -> Element:
+    """Return the head of a column whose name only a screen reader says."""
+    return element("td", element("span", text, look="hidden"))

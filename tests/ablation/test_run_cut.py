@@ -1,0 +1,64 @@
+"""`run --cut`: the matrices and predictions of a model without a head or an edge, against hooks on `transformers`."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.cli import main
+from tests.ablation.test_effects import TEXT, gpt2, ids_of, seen  # noqa: F401  (a fixture)
+from tests.parity.test_cuts import heads_replaced, masked_edges
+
+CUTS = ["L0H1", "L1H2: 5→0:2", "*: 3→2"]
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_matrices_are_those_of_the_model_without_heads_and_edges(gpt2, engine):  # noqa: F811
+    path, model = gpt2
+    config = model.config
+    found = attnscope.inspect(TEXT, model=path, engine=engine, layer="all", head="all", cut=CUTS, predict=True)
+    text = found.data.texts[0]
+    width = config.n_embd // config.n_head
+    nothing = torch.full((config.n_head, width), torch.nan)
+    nothing[1] = 0.0
+    every = list(range(config.n_head))
+    edges = [(layer, every, [3], [2]) for layer in range(config.n_layer)] + [(1, [2], [5], [0, 1])]
+    n = len(text.tokens)
+    with heads_replaced(model, "gpt2", {0: nothing}), masked_edges(model, "gpt2", edges, n):
+        _, _, weights = seen(model, ids_of(text))
+    _, _, uncut = seen(model, ids_of(text))
+    for layer in range(config.n_layer):
+        for head in every:
+            assert np.allclose(found[layer, head].weights, weights[layer, head], atol=2e-6)
+            assert np.isneginf(found[layer, head].masked[3, 2])
+    assert np.abs(weights[-1] - uncut[-1]).max() > 1e-3
+    assert found.data.cuts == CUTS
+    effect = attnscope.ablate(TEXT, model=path, engine=engine, cut=CUTS).data.effects[0]
+    after = {token.id: token.after for token in effect.predictions[0].tokens}
+    assert [after[token.id] for token in text.predictions[0].tokens] == pytest.approx(
+        [token.probability for token in text.predictions[0].tokens], abs=1e-6
+    )
+
+
+def test_a_screen_and_json_say_what_was_cut(gpt2, capsys):  # noqa: F811
+    path, _ = gpt2
+    assert main(["run", TEXT, "--model", path, "--cut", "L0H1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cuts"] == ["L0H1"]
+    assert main(["run", TEXT, "--model", path, "--cut", "L0H1"]) == 0
+    assert "L0H1; the model ran without" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--generate", "2"], "--cut and --generate 2 cannot be used together"),
+        (["--measure", "rollout"], "--cut and --measure rollout cannot be used together"),
+        (["--by", "logit"], "--cut and --by logit cannot be used together"),
+    ],
+)
+def test_what_does_not_run_with_cuts_is_refused(gpt2, capsys, options, said):  # noqa: F811
+    path, _ = gpt2
+    assert main(["run", TEXT, "--model", path, "--cut", "L0H1", *options]) == 2
+    assert said in capsys.readouterr().err

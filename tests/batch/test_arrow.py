@@ -1,0 +1,153 @@
+"""Arrow files, and folders that `datasets` saved, as inputs: the texts of the same table as .jsonl."""
+
+import json
+import struct
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather, ipc
+
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.batch.reader import InputReader
+from attnscope.cli import main
+
+ROWS = [
+    {"body": "the bank by the river", "id": 7, "stars": 4.5},
+    {"body": "", "id": 8, "stars": None},
+    {"body": "a bank that lends money", "id": 9, "stars": 1.0},
+    {"body": None, "id": 10, "stars": 2.0},
+]
+
+
+def write_stream(path, rows):
+    table = pa.Table.from_pylist(rows, schema=pa.schema([("body", pa.string()), ("id", "int64"), ("stars", "float64")]))
+    with ipc.new_stream(path, table.schema) as out:
+        out.write_table(table, max_chunksize=2)
+    return table
+
+
+def save(folder, names=("data-00000-of-00002.arrow", "data-00001-of-00002.arrow"), **more):
+    """Write what `Dataset.save_to_disk` writes."""
+    folder.mkdir()
+    write_stream(folder / "data-00000-of-00002.arrow", ROWS[:3])
+    write_stream(folder / "data-00001-of-00002.arrow", ROWS[3:])
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": n} for n in names], **more}))
+    return folder
+
+
+def read(path, column="body"):
+    with InputReader(str(path), None, column) as given:
+        facts = given.facts()
+        return [(i.index, i.id, i.hash, i.text and i.text.text, i.fields, i.error) for i in given.items()], facts
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """The table as .jsonl, which copies other members as they are written."""
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return [
+        (index, id, hash, text, {name: json.loads(bytes(raw)) for name, raw in fields.items()})
+        for index, id, hash, text, fields, error in read(tmp_path / "t.jsonl")[0]
+        if error is None
+    ]
+
+
+@pytest.mark.parametrize("kind", ["stream", "file", "feather", "folder"])
+def test_a_table_has_the_texts_of_its_jsonl(tmp_path, kind, expected):
+    path = tmp_path / {"stream": "t.arrow", "file": "u.arrow", "feather": "t.feather", "folder": "t"}[kind]
+    if kind == "folder":
+        save(path)
+    else:
+        table = write_stream(tmp_path / "t.arrow", ROWS)
+    if kind == "file":
+        with ipc.new_file(path, table.schema) as out:
+            out.write_table(table, max_chunksize=3)
+    elif kind == "feather":
+        feather.write_feather(table, path, compression="zstd")
+    found, facts = read(path)
+    assert [row[:5] for row in found if row[5] is None] == expected
+    assert len(expected) == 3
+    assert found[3][:2] == (3, 10) and found[3][5] == "body: no text"
+    assert (facts.format, facts.records) == ("arrow", 4)
+
+
+def test_datasets_saves_such_folders(tmp_path, expected):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    datasets.disable_progress_bars()
+    made = datasets.Dataset.from_list(ROWS)
+    made.save_to_disk(tmp_path / "d", num_shards=2)
+    assert [row[:5] for row in read(tmp_path / "d")[0] if row[5] is None] == expected
+    made.select([2, 0]).save_to_disk(tmp_path / "e")
+    assert [row[3] for row in read(tmp_path / "e")[0]] == [ROWS[2]["body"], ROWS[0]["body"]]
+    datasets.DatasetDict(train=made, test=made).save_to_disk(tmp_path / "f")
+    with pytest.raises(AttnscopeError, match=r"holds several splits \(test, train\).*") as error:
+        read(tmp_path / "f")
+    assert error.value.parts.hint == f"pass one of them, such as {tmp_path / 'f' / 'test'}"
+
+
+def test_every_byte_of_a_folder_counts(tmp_path):
+    first, second = (save(tmp_path / name) for name in "ab")
+    assert read(first)[1].sha256 == read(second)[1].sha256
+    write_stream(second / "data-00001-of-00002.arrow", [{**ROWS[3], "stars": 2.5}])
+    assert read(first)[1].sha256 != read(second)[1].sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: (path / "state.json").unlink(), "is a folder"),
+        (lambda path: (path / "state.json").write_text("{}"), "cannot be read"),
+        (lambda path: (path / "data-00001-of-00002.arrow").unlink(), "no such file"),
+        (lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"text"), "damaged .arrow file"),
+        (lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"FEA1 old"), "first version of Feather"),
+    ],
+)
+def test_what_is_damaged_is_refused(tmp_path, change, message):
+    folder = save(tmp_path / "d")
+    change(folder)
+    with pytest.raises(AttnscopeError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize("offset", [-5, 22, 1 << 30])
+def test_an_offset_that_is_damaged_reads_no_other_memory(tmp_path, offset):
+    path = tmp_path / "t.arrow"
+    write_stream(path, ROWS)
+    data, good = path.read_bytes(), struct.pack("<3i", 0, 21, 21)  # of the texts of the first part
+    assert data.count(good) == 1
+    path.write_bytes(data.replace(good, struct.pack("<3i", 0, offset, 21)))
+    with pytest.raises(AttnscopeError, match=r"damaged \.arrow file"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "holds a selection of the rows"),
+        ({"names": ["../t.arrow"]}, "names a file that is not in the folder"),
+    ],
+)
+def test_what_no_folder_says(tmp_path, more, message):
+    with pytest.raises(AttnscopeError, match=message):
+        read(save(tmp_path / "d", **more))
+
+
+def test_other_columns_and_formats(tmp_path, monkeypatch):
+    folder = save(tmp_path / "d")
+    with pytest.raises(UsageError, match="has no column 'text'"):
+        read(folder, "text")
+    with pytest.raises(UsageError, match="a folder holds Arrow files"):
+        InputReader(str(folder), "txt", "text")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(AttnscopeError, match=r"reading \.arrow needs pyarrow"):
+        read(folder)
+
+
+def test_the_command_reads_and_verifies_a_folder(tmp_path, monkeypatch, capsys):
+    save(tmp_path / "d")
+    monkeypatch.chdir(tmp_path)
+    options = ["--column", "body", "--layer", "0", "--head", "0", "--quiet"]
+    assert main(["batch", "d", "-o", "dump.jsonl", *options]) == 3
+    assert main(["verify", "dump.jsonl"]) == 0
+    assert "equal to the texts of d" in capsys.readouterr().err

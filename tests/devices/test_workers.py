@@ -1,0 +1,72 @@
+"""`batch --workers` on several GPUs: each worker has one of its own, and the bytes stay the same."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from attnscope.batch import loading
+from attnscope.cli import main
+from tests.scale.test_merge import lines
+
+OPTIONS = ["--layer", "0", "--head", "0", "--keep", "rows", "--threads", "1", "--quiet"]
+
+
+@pytest.fixture
+def folder(simulated, tmp_path, monkeypatch):
+    """Texts, and a list of the processes that compute, with their devices."""
+    (tmp_path / "texts.txt").write_text("".join(f"{line}\n" for line in lines(30)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loading, "has_gpu_driver", lambda: True)
+    original = loading.ModelWorker.process
+
+    def process(self, ready):
+        with open("placed", "a") as file:
+            file.write(f"{os.getpid()} {self.device}\n")
+        return original(self, ready)
+
+    monkeypatch.setattr(loading.ModelWorker, "process", process)
+    return tmp_path
+
+
+def placed():
+    """Device of each process that has computed since the last time."""
+    found = dict(line.split() for line in Path("placed").read_text().splitlines())
+    Path("placed").unlink()
+    return found
+
+
+def test_each_worker_has_a_gpu_of_its_own(folder):
+    assert main(["batch", "texts.txt", "-o", "one.jsonl", "--device", "cuda", *OPTIONS]) == 0
+    assert placed() == {str(os.getpid()): "cuda:0"}
+    call = ["batch", "texts.txt", "-o", "two.jsonl", "--device", "cuda", "--workers", "auto", *OPTIONS]
+    assert main(call) == 0
+    devices = placed()
+    assert sorted(devices.values()) == ["cuda:0", "cuda:1"]
+    assert str(os.getpid()) not in devices
+    assert Path("two.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
+
+
+def test_one_worker_may_have_a_named_gpu(folder):
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--device", "cuda:1", "--workers", "1", *OPTIONS]) == 0
+    assert [*placed().values()] == ["cuda:1"]
+
+
+@pytest.mark.parametrize(("device", "places"), [("auto", {"cuda:0", "cuda:1"}), ("cpu", {"cpu"})])
+def test_workers_are_where_one_process_would_be(folder, device, places):
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--device", device, *OPTIONS]) == 0
+    assert {*placed().values()} == places
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda", "--workers", "3"], "--workers 3: there are 2 GPUs; use 2, or auto"),
+        (["--device", "cuda:1", "--workers", "2"], "--device cuda:1: 2 workers cannot share it"),
+        (["--device", "mps", "--workers", "2"], "--workers: processes cannot share a model on mps"),
+    ],
+)
+def test_what_is_refused(folder, capsys, arguments, message):
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", *arguments, *OPTIONS]) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not Path("d.jsonl").exists()

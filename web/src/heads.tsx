@@ -1,0 +1,150 @@
+// Layers × heads: thumbnails, roles, or a number of every head.
+import { useEffect, useState } from "preact/hooks";
+import { digitsFor, digitsText, exactText, fixed, inkOn, parseHex, ramp } from "./format";
+import { Heat, THEMES } from "./heat";
+import type { Head } from "./model";
+import type { PanelProps } from "./panel";
+import { useTheme } from "./theme";
+
+const SMALL = 32; // cells of a thumbnail
+const AT_ONCE = 40; // heads
+const pictures = new WeakMap<Head, Map<string, HTMLCanvasElement | null>>();
+
+// The largest weight in every cell of a small grid, so that nothing strong is lost.
+function thumbnail(head: Head, theme: "light" | "dark"): HTMLCanvasElement | null {
+  let known = pictures.get(head);
+  if (!known) {
+    known = new Map();
+    pictures.set(head, known);
+  }
+  if (known.has(theme)) return known.get(theme)!;
+  const matrix = head.picture();
+  let canvas: HTMLCanvasElement | null = null;
+  if (matrix?.rows && matrix.columns) {
+    const rows = Math.min(SMALL, matrix.rows);
+    const columns = Math.min(SMALL, matrix.columns);
+    const most = new Float64Array(rows * columns);
+    for (let r = 0; r < matrix.rows; r++)
+      for (let c = 0; c < matrix.columns; c++) {
+        const at = Math.floor((r * rows) / matrix.rows) * columns + Math.floor((c * columns) / matrix.columns);
+        const value = matrix.at(r, c);
+        if (value > most[at]!) most[at] = value;
+      }
+    const colours = ramp(theme, false);
+    const image = new ImageData(columns, rows);
+    most.forEach((value, n) => {
+      image.data.set([...colours[Math.round(Math.sqrt(Math.min(1, value)) * 256)]!, 255], n * 4);
+    });
+    canvas = document.createElement("canvas");
+    canvas.width = columns;
+    canvas.height = rows;
+    canvas.getContext("2d")!.putImageData(image, 0, 0);
+  }
+  known.set(theme, canvas);
+  return canvas;
+}
+
+export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & { displays: string[] }) {
+  const theme = useTheme();
+  const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
+  useEffect(() => {
+    const later = setTimeout(() => setBudget(budget + AT_ONCE));
+    if (budget > layers.length * heads.length) clearTimeout(later);
+  }, [budget]);
+  const { layers, heads, numbers, roles } = scene.data;
+  const shown = numbers.find((one) => one.name === place.display);
+  const values = shown && scene.store.matrix(shown.values);
+  const strength = roles && place.display === "roles" ? scene.store.matrix(roles.strength) : null;
+  const main = strength && scene.store.raw(roles!.main);
+  const role = (r: number, c: number) => Number(main![r * heads.length + c]);
+  const finite = values ? [...values.data].filter(Number.isFinite) : [];
+  const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
+  const labels = (letter: string, all: (number | string)[]) =>
+    all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
+  const look = THEMES[theme];
+  return (
+    <section class="card heads-panel" aria-label="layers and heads">
+      <div class="bar">
+        <h2>Heads</h2>
+        <select
+          aria-label="What every head shows"
+          value={place.display}
+          onChange={(event) => act("display", event.currentTarget.value)}
+        >
+          {displays.map((name) => (
+            <option key={name} value={name}>
+              {name.replace("_", " ")}
+            </option>
+          ))}
+        </select>
+      </div>
+      <Heat
+        id="panel-heads"
+        rows={labels("L", layers)}
+        columns={labels("H", heads)}
+        value={strength?.at ?? values?.at ?? (() => Number.NaN)}
+        text={(r, c) => {
+          if (strength) return roles!.letters[role(r, c)] ?? "·";
+          return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
+        }}
+        say={(r, c) => {
+          const name = scene.headName(r, c);
+          if (strength) {
+            const known = roles!.names[role(r, c)];
+            return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
+          }
+          return values ? `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}` : name;
+        }}
+        scale={{
+          low: finite.length ? Math.min(...finite) : 0,
+          high: finite.length ? Math.max(...finite) : 1,
+          signed: false,
+        }}
+        colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
+        label="layers and heads"
+        limit={56}
+        height={Math.max(160, Math.min(720, layers.length * 56 + 30))}
+        cursor={[place.spot.layer, place.spot.head]}
+        onCursor={(layer, head) => goto({ layer, head })}
+        onEnter={() => act("matrix_panel")}
+        legend={shown?.name.replace("_", " ") ?? (strength ? "" : "√ weight")}
+        paint={
+          values || strength
+            ? undefined
+            : (g, r, c, x, y, size) => {
+                const head = scene.head(r, c);
+                const picture = head && r * heads.length + c < budget && thumbnail(head, theme);
+                const inset = size > 12 ? 1.5 : 0.5;
+                const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
+                g.fillStyle = look.none;
+                if (picture) g.drawImage(picture, left, top, wide, wide);
+                else g.fillRect(left, top, wide, wide);
+                if (head?.unit.chosen && size > 16) {
+                  g.fillStyle = look.cursor;
+                  g.fillRect(x + size - 6, y + 2, 4, 4);
+                }
+              }
+        }
+      />
+      {shown && <p class="dim small">{shown.meaning}</p>}
+      {strength && (
+        <>
+          <ul class="roles">
+            {roles!.names.map((name, n) => (
+              <li key={name} title={roles!.meanings[n]}>
+                <span
+                  class="role"
+                  style={{ background: roles!.colours[n], color: inkOn(parseHex(roles!.colours[n]!)) }}
+                >
+                  {roles!.letters[n]}
+                </span>{" "}
+                {name}
+              </li>
+            ))}
+          </ul>
+          <p class="dim small">{roles!.measured}</p>
+        </>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,15 @@
+// What every panel of a walk is given.
+import type { Head, Scene } from "./model";
+import type { Place, Spot } from "./place";
+
+export interface PanelProps {
+  scene: Scene;
+  head: Head | null;
+  place: Place;
+  cursorKey: number | null;
+  act: (name: string, value?: number | string | null) => void;
+  goto: (changes: Partial<Spot>) => void;
+  hovered: number | null;
+  setHovered: (query: number | null) => void;
+  words: Record<string, string>;
+}

@@ -1,0 +1,216 @@
+// The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
+import { arithmetic, weightText } from "./cell";
+import { Dialog } from "./commands";
+import { digitsFor, digitsText, exactText, fixed } from "./format";
+import type { Head, Scene } from "./model";
+import type { PanelProps } from "./panel";
+import { Bar, tree } from "./parts";
+
+export function RowPanel({
+  scene,
+  head,
+  place,
+  cursorKey,
+  goto,
+  hovered,
+  phrases,
+  words,
+}: PanelProps & { phrases: Record<string, string> }) {
+  const query = hovered ?? place.spot.query;
+  const own = query === place.spot.query;
+  const key = own ? cursorKey : (head?.best(query) ?? null);
+  const listed = head?.listed(query) ?? null;
+  const statistics = head?.statistics(query) ?? [];
+  const near = head?.nearest(query);
+  const rest = head?.unlisted(query) ?? null;
+  const measures = listed?.length ? Object.keys(listed[0]!.measures) : [];
+  const most = Math.max(1e-9, ...(listed ?? []).map((one) => one.measures[head!.by] ?? 0));
+  const exact = head?.exact ?? false;
+  const write = (value: number, name: string) =>
+    name === "weight" ? fixed(value, 3) : digitsText(value, digitsFor(Math.abs(value), 2));
+  return (
+    <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
+      <h2>
+        <span class="number">{scene.queries.labels[query]?.number}</span> <bdi>{scene.queries.labels[query]?.name}</bdi>{" "}
+        <span class="dim">{own ? "" : "under the pointer"}</span>
+      </h2>
+      {head && key !== null && (
+        <p class="arithmetic" data-arithmetic>
+          <span class="dim">→ </span>
+          <bdi>{scene.keys.name(key)}</bdi>
+          <br />
+          {arithmetic(head, query, key)}
+        </p>
+      )}
+      <table class="data sources">
+        <thead>
+          <tr>
+            <th scope="col">source</th>
+            <td>
+              <span class="hidden">bar</span>
+            </td>
+            {measures.map((name) => (
+              <th scope="col" key={name}>
+                {phrases[name] ?? name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {(listed ?? []).map((one, rank) => (
+            <tr key={rank} class={own && one.key === key ? "current" : ""}>
+              <td class="left">
+                <button
+                  type="button"
+                  class="plain"
+                  disabled={one.key === undefined}
+                  onClick={() => goto({ query, key: one.key ?? null })}
+                >
+                  <span class="number">{scene.sources.labels[one.source]?.number}</span>{" "}
+                  <bdi>{scene.sources.labels[one.source]?.name}</bdi>
+                </button>
+              </td>
+              <td class="bars">
+                <Bar share={head!.by === "weight" ? one.measures.weight! : (one.measures[head!.by] ?? 0) / most} />
+              </td>
+              {measures.map((name) => (
+                <td key={name} data-measure={name} title={exact ? exactText(one.measures[name]!) : undefined}>
+                  {write(one.measures[name]!, name)}
+                </td>
+              ))}
+            </tr>
+          ))}
+          {rest !== null && (
+            <tr class="dim">
+              <td class="left" colSpan={2}>
+                not listed
+              </td>
+              <td data-rest>{fixed(rest, 3)}</td>
+            </tr>
+          )}
+        </tbody>
+      </table>
+      {!listed && near !== undefined && (
+        <p class="dim">
+          {words.absent}{" "}
+          <button type="button" onClick={() => goto({ query: near })}>
+            {scene.queries.name(near)}
+          </button>
+        </p>
+      )}
+      {head && head.leftOut.length > 0 && <p class="dim small">left out of the ranking: {head.leftOut.join(", ")}</p>}
+      {statistics.length > 0 && (
+        <dl class="statistics">
+          {statistics
+            .filter(([name]) => name in phrases)
+            .map(([name, value]) => (
+              <div key={name}>
+                <dt>{phrases[name]}</dt>
+                <dd data-statistic={name} title={exact ? exactText(value) : undefined}>
+                  {fixed(value, name === "distance" ? 1 : 2)}
+                </dd>
+              </div>
+            ))}
+        </dl>
+      )}
+      {head && <p class="dim small">{words[exact ? "digits" : "rounded"]}</p>}
+    </section>
+  );
+}
+
+export function Predictions({ scene }: { scene: Scene }) {
+  return (
+    <section class="card predictions" aria-label="predictions">
+      <h2>Predictions</h2>
+      {scene.data.predictions.map((one, n) => (
+        <div key={n}>
+          <p class="dim">{one.title.map(tree)}</p>
+          <table class="data">
+            <tbody>
+              {one.tokens.map((token, rank) => (
+                <tr key={rank}>
+                  <th scope="row">
+                    <bdi>{token}</bdi>
+                  </th>
+                  <td class="bars">
+                    <Bar share={one.probabilities[rank]!} />
+                  </td>
+                  <td>{weightText(one.probabilities[rank]!)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ))}
+    </section>
+  );
+}
+
+interface ExplainProps {
+  scene: Scene;
+  head: Head;
+  query: number;
+  words: Record<string, string>;
+  leave: () => void;
+}
+
+// Every key of a row, step by step: all stages, the power of e, and the weight.
+export function Explain({ scene, head, query, words, leave }: ExplainProps) {
+  const stages = scene.data.stages.filter((stage) => head.cell(stage, query, 0) !== undefined);
+  const masked = scene.keys.labels.map((_, key) => head.cell("masked", query, key) ?? Number.NaN);
+  const most = Math.max(...masked.filter((score) => !Number.isNaN(score)));
+  const best = masked.indexOf(most);
+  const weight = head.cell("weights", query, best);
+  const known = stages.includes("masked") && stages.includes("weights") && Number.isFinite(most) && weight;
+  const sink = head.statistics(query).find(([name]) => name === "sink")?.[1];
+  const write = (value: number) => digitsText(value, digitsFor(Math.abs(value), 4));
+  return (
+    <Dialog title={`${head.unit.name}, query ${scene.queries.name(query)}, step by step`} leave={leave}>
+      {known ? (
+        <>
+          <p>
+            The largest masked score of the row is {write(most)}, at <bdi>{scene.keys.name(best)}</bdi>. The weight of a
+            key is e^(masked − {write(most)}), divided by the sum of these, <span data-sum>{write(1 / weight)}</span>
+            {sink === undefined ? "" : ", in which the sink of the head takes part"}.
+          </p>
+          <div class="scrolling" role="group" tabIndex={0} aria-label="steps">
+            <table class="data">
+              <thead>
+                <tr>
+                  <th scope="col">key</th>
+                  {stages.map((stage) => (
+                    <th scope="col" key={stage}>
+                      {stage === "weights" ? "e^(…)" : stage}
+                    </th>
+                  ))}
+                  <th scope="col">weight</th>
+                </tr>
+              </thead>
+              <tbody>
+                {masked.map((score, key) => (
+                  <tr key={key} class={key === best ? "current" : ""}>
+                    <th scope="row">
+                      <bdi>{scene.keys.name(key)}</bdi>
+                    </th>
+                    {stages.map((stage) => (
+                      <td key={stage}>
+                        {stage === "weights"
+                          ? write(Math.exp(score - most))
+                          : score === -Infinity && stage === "masked"
+                            ? "not allowed"
+                            : write(head.cell(stage, query, key)!)}
+                      </td>
+                    ))}
+                    <td>{write(head.cell("weights", query, key)!)}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </>
+      ) : (
+        <p>{words.unexplained}</p>
+      )}
+    </Dialog>
+  );
+}
