@@ -137,7 +137,7 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
     """What `attnscope run` holds against the memory that is free, or that it may take."""
     asked: list[RunConfig] = []
 
-    def note(run: RunConfig, on_progress: object) -> None:
+    def note(run: RunConfig, *_: object) -> None:
         asked.append(run)
         raise AttnscopeError("its command line is all that is wanted")
 

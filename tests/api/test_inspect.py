@@ -98,6 +98,10 @@ def test_every_argument_is_drawn():
         "messages",
         "qkv",
         "score_mod",
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        "token_type_ids",
     }
     assert set(InspectArguments.__annotations__) == set(VALUES) | others
 

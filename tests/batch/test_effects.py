@@ -8,7 +8,7 @@ import pytest
 
 import attnscope
 from attnscope.base.errors import UsageError
-from attnscope.batch import dump as dumping
+from attnscope.batch import loading
 from attnscope.batch.convert import convert
 from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
@@ -90,7 +90,7 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
 def test_an_interrupted_dump_goes_on_to_the_same_bytes(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(dumping, "_WINDOW_WORK", 1.0)  # a window for each text
+    monkeypatch.setattr(loading, "_WINDOW_WORK", 1.0)  # a window for each text
     settings = Settings(layer="0-1", keep=("effects",))
     dump(tmp_path / f"whole-{name}", MASKED, settings)
     with pytest.raises(Crash):
@@ -122,12 +122,12 @@ def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
 def test_effects_count_toward_memory(tmp_path, monkeypatch):
     """Fixed sizes toward every group, those of a text toward its own: a text that is too long fails alone."""
     plain, cut = (
-        dumping._group_limits(Settings(keep=keep), requested(()), _riverbank()) for keep in ((), ("effects",))
+        loading._group_limits(Settings(keep=keep), requested(()), _riverbank()) for keep in ((), ("effects",))
     )
     assert cut[1] < plain[1]
     assert cut[3].estimate - plain[3].estimate > 24 << 23
-    real = dumping._group_limits
-    monkeypatch.setattr(dumping, "_group_limits", lambda *asked: (real(*asked)[0], 900, "", real(*asked)[3]))
+    real = loading._group_limits
+    monkeypatch.setattr(loading, "_group_limits", lambda *asked: (real(*asked)[0], 900, "", real(*asked)[3]))
     summary = dump(tmp_path / "dump.jsonl", ("the old bank", "the old bank " * 8), Settings(keep=("effects",)))
     assert summary.counts == {"ok": 1, "failed": 1}
     c = _riverbank().config

@@ -138,7 +138,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (["texts.txt"], 2, "missing option '--output'"),
         (["texts.txt", "-o", "a.parquet"], 2, "then: attnscope convert dump.jsonl dump.parquet"),
         (["texts.txt", "-o", "a.doc"], 2, "'a.doc' is not a dump format"),
-        ([".hidden", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv or parquet"),
+        ([".hidden", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv, parquet or arrow"),
         (
             ["texts.txt", "-o", "a.jsonl", "--layer", "auto"],
             2,

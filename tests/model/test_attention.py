@@ -22,6 +22,7 @@ from tests.helpers.attention_cases import Case, cases
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 STAGES = ("scores", "scaled", "masked", "weights", "output")
+ROUNDED = 2**-22  # two units in the last place: products of other shapes may be summed in another order
 
 
 def everything(case: Case, *, tile: int | None = None) -> MatrixRecorder:
@@ -92,7 +93,7 @@ def test_tiles_of_every_size_say_the_same(case: Case) -> None:
     for tile in {1, 2, case.tile, 3 * case.tile}:
         tiled = everything(case, tile=tile).compute()
         for stage in STAGES:
-            torch.testing.assert_close(tiled[stage], whole[stage], rtol=0, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(tiled[stage], whole[stage], rtol=ROUNDED, atol=1e-6, equal_nan=True)
         torch.testing.assert_close(
             attend(case.inputs, tile_elements=tile), attend(case.inputs), rtol=0, atol=1e-6, equal_nan=False
         )
@@ -131,7 +132,7 @@ def test_what_is_seen_does_not_depend_on_who_needs_the_output(case: Case) -> Non
     recorder = MatrixRecorder(STAGES, range(heads), range(n_queries), range(n_keys))
     assert attend(case.inputs, [recorder], tile_elements=case.tile) is not None
     for stage, seen in everything(case).compute().items():
-        torch.testing.assert_close(recorder.compute()[stage], seen, rtol=0, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(recorder.compute()[stage], seen, rtol=ROUNDED, atol=1e-6, equal_nan=True)
 
 
 @given(cases(), st.data())

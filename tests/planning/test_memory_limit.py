@@ -7,7 +7,7 @@ import torch
 
 from attnscope.base.errors import MemoryExceeded
 from attnscope.base.system.memory import resident_memory
-from attnscope.batch import dump
+from attnscope.batch import loading
 from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
@@ -47,7 +47,7 @@ def tight(monkeypatch):
         estimated = memory.estimate
         return spare, streamed, MemoryLimit(estimated + 2 * HELD, "--max-memory", estimated)
 
-    for module in (run_plan, dump):
+    for module in (run_plan, loading):
         monkeypatch.setattr(module, "spare_memory", room)
 
 
