@@ -228,27 +228,27 @@ def check_sizes(config: ModelConfig, where: str) -> None:
             is wrong, or a token has more experts than there are.
     """
     if config.n_heads % config.n_kv_heads:
-        found = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
-        raise AttnscopeError(found, where=where, hint="n_heads must be a multiple of n_kv_heads")
+        message = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
+        raise AttnscopeError(message, where=where, hint="n_heads must be a multiple of n_kv_heads")
     if config.positions == "rope" and config.rotary_width % 2:
-        found = f"rotary width {config.rotary_width} is odd"
-        raise AttnscopeError(found, where=where, hint="d_head × rope.fraction must be even")
+        message = f"rotary width {config.rotary_width} is odd"
+        raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")
     for rope in (config.rope, config.rope_local):
         _check_scaling(rope, config.d_head, where)
     if config.windows and len(config.windows) != config.n_layers:
-        found = f"{len(config.windows)} windows for {config.n_layers} layers"
-        raise AttnscopeError(found, where=where, hint="give one window per layer")
+        message = f"{len(config.windows)} windows for {config.n_layers} layers"
+        raise AttnscopeError(message, where=where, hint="give one window per layer")
     if config.rope_layers and len(config.rope_layers) != config.n_layers:
-        found = f"rope_layers has {len(config.rope_layers)} values for {config.n_layers} layers"
-        raise AttnscopeError(found, where=where, hint="give one value per layer")
+        message = f"rope_layers has {len(config.rope_layers)} values for {config.n_layers} layers"
+        raise AttnscopeError(message, where=where, hint="give one value per layer")
     if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
-        found = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
+        message = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
         raise AttnscopeError(
-            found, where=where, hint="n_experts must be at least experts_per_token; set both, or neither"
+            message, where=where, hint="n_experts must be at least experts_per_token; set both, or neither"
         )
     if config.n_experts and not config.d_mlp:
-        found = f"n_experts is {config.n_experts}, but d_mlp is not set"
-        raise AttnscopeError(found, where=where, hint="set d_mlp, the hidden width of each expert")
+        message = f"n_experts is {config.n_experts}, but d_mlp is not set"
+        raise AttnscopeError(message, where=where, hint="set d_mlp, the hidden width of each expert")
 
 
 def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
@@ -257,23 +257,23 @@ def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
     if rope is None or scaling is None or scaling.kind == "linear":
         return
     if scaling.original_max_positions is None:
-        found = f"rotary scaling '{scaling.kind}' has no original_max_positions"
-        raise AttnscopeError(found, where=where, hint="set it to the length the model was trained on")
+        message = f"rotary scaling '{scaling.kind}' has no original_max_positions"
+        raise AttnscopeError(message, where=where, hint="set it to the length the model was trained on")
     if scaling.kind == "longrope":
         pairs = int(d_head * rope.fraction) // 2
         for name, factors in (("short_factors", scaling.short_factors), ("long_factors", scaling.long_factors)):
             if len(factors) != pairs:
-                found = f"rotary scaling 'longrope' has {len(factors)} {name}"
-                raise AttnscopeError(found, where=where, hint=f"expected {pairs}, one for each rotated pair")
+                message = f"rotary scaling 'longrope' has {len(factors)} {name}"
+                raise AttnscopeError(message, where=where, hint=f"expected {pairs}, one for each rotated pair")
         if scaling.original_max_positions == 1:
-            found = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
-            raise AttnscopeError(found, where=where, hint="set original_max_positions to the length trained on")
+            message = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
+            raise AttnscopeError(message, where=where, hint="set original_max_positions to the length trained on")
     if scaling.kind == "yarn" and rope.theta == 1:
         raise AttnscopeError(
             "YaRN cannot scale rotary positions with theta 1", where=where, hint="use a value such as 10000"
         )
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
-        found = (
+        message = (
             f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
         )
-        raise AttnscopeError(found, where=where, hint="use values such as 1 and 4")
+        raise AttnscopeError(message, where=where, hint="use values such as 1 and 4")

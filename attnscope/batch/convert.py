@@ -58,8 +58,8 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     """
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
-        found = "IN is already a table" if there.table else "OUT is not a table"
-        raise UsageError(found, where=arg("table"), hint=f"{arg('table')} needs a {' or '.join(TABLES)} OUT")
+        message = "IN is already a table" if there.table else "OUT is not a table"
+        raise UsageError(message, where=arg("table"), hint=f"{arg('table')} needs a {' or '.join(TABLES)} OUT")
     if there.table and not here.table:
         raise UsageError("a table does not hold a whole dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
     if not source.exists():

@@ -84,8 +84,8 @@ class Dump:
                 if next(self._lines, None) is not None:
                     raise AttnscopeError("has data after its end", where=self.path)
                 if end.records != count:
-                    found = f"has {count:,} records, but its end says {end.records:,}"
-                    raise AttnscopeError(found, where=self.path, hint=_RESTORE)
+                    message = f"has {count:,} records, but its end says {end.records:,}"
+                    raise AttnscopeError(message, where=self.path, hint=_RESTORE)
                 return
             yield body
         raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)

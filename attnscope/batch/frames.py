@@ -187,8 +187,8 @@ def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
             if number == 1:
                 hint = "create one with attnscope batch, under a name that is free"
                 raise AttnscopeError("is not a dump", where=path, hint=hint)
-            found = f"the line is longer than {limit:,} bytes, a part of the memory that is free"
-            raise AttnscopeError(found, where=f"{path}:{number}", hint="free memory")
+            message = f"the line is longer than {limit:,} bytes, a part of the memory that is free"
+            raise AttnscopeError(message, where=f"{path}:{number}", hint="free memory")
         yield line
         limit, number = (limit if number > 1 else available_memory() // _COPIES), number + 1
 
@@ -256,8 +256,10 @@ def not_a_dump(path: Path) -> AttnscopeError:
 
 def damaged_frame(path: Path, place: int, why: Exception) -> AttnscopeError:
     """Return the error about a frame that starts at a place."""
-    found = f"the frame at byte {place:,} is damaged ({why})"
-    return AttnscopeError(found, where=path, hint=f"restore it from a backup, or start over with {arg('force', True)}")
+    message = f"the frame at byte {place:,} is damaged ({why})"
+    return AttnscopeError(
+        message, where=path, hint=f"restore it from a backup, or start over with {arg('force', True)}"
+    )
 
 
 def _zstandard(name: str, instead: str) -> Packing:

@@ -232,8 +232,8 @@ def check_header(header: list[str], column: str, name: str) -> None:
 def _row(index: int, number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
-        found = f"{len(cells)} cells, but the header has {len(header)}"
-        return _failed_item(index, number, raw, AttnscopeError(found, hint="quote cells that contain the separator"))
+        message = f"{len(cells)} cells, but the header has {len(header)}"
+        return _failed_item(index, number, raw, AttnscopeError(message, hint="quote cells that contain the separator"))
     row = dict(zip(header, cells, strict=True))
     try:
         raw.decode()

@@ -256,10 +256,10 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     if run.max_memory is None:
         needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
         if needed > spare:
-            found = (
+            message = (
                 f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
             )
-            raise AttnscopeError(found, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
+            raise AttnscopeError(message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
         return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))

@@ -210,16 +210,16 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
         assert part.header is not None
         number, shards = part.shard
         if shards != first.shard[1]:
-            found = f"is shard {number} of {shards}, but {first.path} is shard {first.shard[0]} of {first.shard[1]}"
-            raise AttnscopeError(found, where=part.path, hint="merge the parts of one run")
+            message = f"is shard {number} of {shards}, but {first.path} is shard {first.shard[0]} of {first.shard[1]}"
+            raise AttnscopeError(message, where=part.path, hint="merge the parts of one run")
         if number in seen:
-            found = f"is shard {number}/{shards}, as is {seen[number].path}"
-            raise AttnscopeError(found, where=part.path, hint="pass each shard once")
+            message = f"is shard {number}/{shards}, as is {seen[number].path}"
+            raise AttnscopeError(message, where=part.path, hint="pass each shard once")
         seen[number] = part
         change = find_change(whole, whole_header(part.header))
         if change is not None:
-            found = f"does not belong to the same dump as {first.path}: {change.replace('now it is', 'this one')}"
-            raise AttnscopeError(found, where=part.path, hint="run batch with the same options for every shard")
+            message = f"does not belong to the same dump as {first.path}: {change.replace('now it is', 'this one')}"
+            raise AttnscopeError(message, where=part.path, hint="run batch with the same options for every shard")
     return PartSet(
         parts,
         whole,

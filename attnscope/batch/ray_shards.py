@@ -145,8 +145,8 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as e:
-            found = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
-            raise AttnscopeError(found, hint="start one with ray start --head, or leave the address out") from e
+            message = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
+            raise AttnscopeError(message, hint="start one with ray start --head, or leave the address out") from e
     try:
         summary = _write_shards(ray, order, config, folder, on_progress)
     finally:

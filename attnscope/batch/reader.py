@@ -146,8 +146,8 @@ class InputReader:
             if hash(item.id) not in twice:
                 continue
             if item.id in seen:
-                found = f"duplicate id {item.id!r}, first used on line {seen[item.id]}"
-                raise AttnscopeError(found, where=f"{self.name}:{item.line}", hint="make every id unique")
+                message = f"duplicate id {item.id!r}, first used on line {seen[item.id]}"
+                raise AttnscopeError(message, where=f"{self.name}:{item.line}", hint="make every id unique")
             seen[item.id] = item.line
 
     def __enter__(self) -> "InputReader":

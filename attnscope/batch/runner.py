@@ -210,8 +210,8 @@ def check_same(items: list[Item], place: int, written: JournalState) -> None:
     """
     for at, item in enumerate(items[: max(0, len(written.indices) - place)], place):
         if (item.index, int(item.hash, 16)) != (written.indices[at], written.hashes[at]):
-            found = f"record {item.index} of the dump is for another text"
-            raise AttnscopeError(found, hint=f"pass {arg('force', True)} to start over")
+            message = f"record {item.index} of the dump is for another text"
+            raise AttnscopeError(message, hint=f"pass {arg('force', True)} to start over")
 
 
 def too_many_records() -> AttnscopeError:

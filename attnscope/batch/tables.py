@@ -74,8 +74,8 @@ def kind_of(settings: Settings, asked: str | None) -> str:
     if asked is None and there:
         return there[0]
     if asked is None:
-        found = f"a dump of {', '.join(settings.keep)} cannot become a table"
-        raise AttnscopeError(found, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
+        message = f"a dump of {', '.join(settings.keep)} cannot become a table"
+        raise AttnscopeError(message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
     if asked not in there:
         option = arg("stages", "weights") if asked == "matrices" else arg("keep", TABLES[asked])
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
@@ -253,8 +253,8 @@ def _check_cells(table: Table) -> None:
         longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
         if len(longest) > _LONGEST:
             row = list(table[name]).index(longest)
-            found = f"the {name} of record {table['index'][row]} has {len(longest):,} characters"
-            raise AttnscopeError(found, hint=f"a .csv cell holds at most {_LONGEST:,}; convert to .parquet")
+            message = f"the {name} of record {table['index'][row]} has {len(longest):,} characters"
+            raise AttnscopeError(message, hint=f"a .csv cell holds at most {_LONGEST:,}; convert to .parquet")
 
 
 def _cells(values: Any) -> Any:
@@ -360,8 +360,8 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
             for part in file.iter_batches(_PART):
                 yield {name: _from_arrow(part, pa, name, path) for name in part.schema.names}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
-        found = f"cannot be read ({' '.join(str(e).split())[:200]})"
-        raise AttnscopeError(found, where=path, hint="create it again") from e
+        message = f"cannot be read ({' '.join(str(e).split())[:200]})"
+        raise AttnscopeError(message, where=path, hint="create it again") from e
 
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
@@ -395,8 +395,8 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
     while part := list(islice(rows, _PART)):
         for line, row in part:
             if len(row) != len(names):
-                found = f"{len(row)} cells, but the header has {len(names)}"
-                raise AttnscopeError(found, where=f"{path}:{line}", hint=_HINT)
+                message = f"{len(row)} cells, but the header has {len(names)}"
+                raise AttnscopeError(message, where=f"{path}:{line}", hint=_HINT)
         cells = zip(names, zip(*(row for _, row in part), strict=True), strict=True)
         lines = [line for line, _ in part]
         empty = {name: _may_be_empty(name, names) for name in names}

@@ -224,10 +224,10 @@ class WindowComputer(Generic[T]):
             AttnscopeError: What is written stays.
         """
         if sum(values) > most:
-            found = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
+            message = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
             again = f"start a new dump with {arg('max_memory')} to keep fewer"
             hint = f"run the same command with more free memory, or {again}"
-            raise AttnscopeError(found, hint=hint)
+            raise AttnscopeError(message, hint=hint)
 
     def _group_records(
         self,

@@ -157,8 +157,8 @@ def _check_config(adapter: _Adapter) -> None:
         raise AttnscopeError("has no LoRA tensors", where=adapter.path / ADAPTER_WEIGHTS)
     for module in adapter.modules:
         if not _targets(adapter, module):
-            found = f"does not name '{module}', which {ADAPTER_WEIGHTS} has"
-            raise adapter.wrong("target_modules", found, "the config and the tensors do not match")
+            message = f"does not name '{module}', which {ADAPTER_WEIGHTS} has"
+            raise adapter.wrong("target_modules", message, "the config and the tensors do not match")
 
 
 def _targets(adapter: _Adapter, module: str) -> bool:
@@ -192,8 +192,8 @@ def _renaming(adapter: _Adapter, folder: Folder) -> Any:
 def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> None:
     """Put a tensor that was trained as a whole in place of the base's; new ones are heads, which the family judges."""
     if name in tensors and tensors[name].shape != info.shape:
-        found = f"has shape {list(info.shape)}, but the checkpoint's '{name}' has {list(tensors[name].shape)}"
-        raise AttnscopeError(found, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
+        message = f"has shape {list(info.shape)}, but the checkpoint's '{name}' has {list(tensors[name].shape)}"
+        raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
     tensors[name] = replace(info, name=name)
 
 
@@ -204,16 +204,16 @@ def _low_rank(adapter: _Adapter, module: str, parts: Mapping[str, TensorInfo], b
     names = [f"lora_{'embedding_' * embedding}{side}" for side in "AB"]
     magnitude = parts.get("lora_magnitude_vector")
     if set(parts) - {"lora_magnitude_vector"} != set(names) or adapter.flag("use_dora") != (magnitude is not None):
-        found = f"has {', '.join(sorted(parts))}"
-        raise AttnscopeError(found, where=where, hint=f"expected {' and '.join(names)}, and magnitudes with use_dora")
+        message = f"has {', '.join(sorted(parts))}"
+        raise AttnscopeError(message, where=where, hint=f"expected {' and '.join(names)}, and magnitudes with use_dora")
     a, b = (parts[name] for name in names)
     rank = adapter.number("r", "rank_pattern", module)
     alpha = adapter.number("lora_alpha", "alpha_pattern", module)
     turned = embedding or adapter.flag("fan_in_fan_out")
     shape = base.shape[::-1] if turned else base.shape
     if a.shape != (rank, *shape[1:]) or b.shape != (*shape[:1], rank) or len(shape) != 2:
-        found = f"has shapes {list(a.shape)} and {list(b.shape)}, rank {rank}; the checkpoint has {list(base.shape)}"
-        raise AttnscopeError(found, where=where, hint="the adapter is for another model, or for transposed weights")
+        message = f"has shapes {list(a.shape)} and {list(b.shape)}, rank {rank}; the checkpoint has {list(base.shape)}"
+        raise AttnscopeError(message, where=where, hint="the adapter is for another model, or for transposed weights")
     if magnitude is not None and (magnitude.shape != shape[:1] or embedding):
         raise AttnscopeError(f"has magnitudes of shape {list(magnitude.shape)}", where=where, hint="use a plain LoRA")
     scale = alpha / (sqrt(rank) if adapter.flag("use_rslora") else rank)

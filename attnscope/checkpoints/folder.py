@@ -177,13 +177,13 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
     if INDEX in present:
         return _shard_headers(path, present)
     if pickles := find_pickles(present):
-        found = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
+        message = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
         import shlex
 
         absolute = path.absolute()
         paths = (str(path), str(absolute.parent / f"{absolute.name}-safetensors"))
         hint = f"convert them, without running code: attnscope import {shlex.join(paths)}"
-        raise AttnscopeError(found, where=path, hint=hint)
+        raise AttnscopeError(message, where=path, hint=hint)
     others = sorted(name for name in present if name.endswith(".safetensors"))
     hint = (
         f"found {', '.join(map(format_value, others[:3]))}; {INDEX} is missing"
@@ -232,17 +232,17 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
         raise AttnscopeError("is in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
     for name, shard in table.items():
         if holders.get(name) != shard:
-            found = f"is not in {format_value(shard)}" + (
+            message = f"is not in {format_value(shard)}" + (
                 f" but in {format_value(holders[name])}" if name in holders else ""
             )
             raise AttnscopeError(
-                found,
+                message,
                 where=f"{path / INDEX}: {format_value(name)[1:-1]}",
                 hint="download the index and the shards again",
             )
     for name, shard in holders.items():
         if name not in table:
-            found = f"is in {format_value(shard)}, but not in the index"
+            message = f"is in {format_value(shard)}, but not in the index"
             raise AttnscopeError(
-                found, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="download the index again"
+                message, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="download the index again"
             )

@@ -58,8 +58,8 @@ class _Metadata:
         if value is None and default is not ...:
             return default
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            found = "is missing" if value is None else f"is {format_value(value)}"
-            raise self.wrong(name, found, "attention depends on it")
+            message = "is missing" if value is None else f"is {format_value(value)}"
+            raise self.wrong(name, message, "attention depends on it")
         return value
 
     def whole(self, name: str, default: Any = ...) -> Any:

@@ -129,8 +129,8 @@ def _check_start(reader: _Reader, size: int) -> None:
         raise AttnscopeError(f"is {wrong[0]}, not GGUF", where=reader.path, hint=wrong[1])
     version = reader.scalar("I")
     if version not in (2, 3):
-        found = "is big-endian" if version >> 24 else f"is GGUF version {version}"
-        raise AttnscopeError(found, where=reader.path, hint="convert it with a current llama.cpp to version 3")
+        message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
+        raise AttnscopeError(message, where=reader.path, hint="convert it with a current llama.cpp to version 3")
 
 
 def _metadata(reader: _Reader, count: int) -> dict[str, Any]:
@@ -151,14 +151,14 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
         where = f"{reader.path}: {format_value(name)[1:-1]}"
         dimensions = reader.scalar("I")
         if name in entries or dimensions > 4:
-            found = "is given twice" if name in entries else f"has {dimensions} dimensions"
-            raise AttnscopeError(found, where=where, hint="the file is damaged: download it again")
+            message = "is given twice" if name in entries else f"has {dimensions} dimensions"
+            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
         shape = tuple(reader.scalar("Q") for _ in range(dimensions))[::-1]
         dtype, block = _tensor_type(reader.scalar("I"), where)
         numbers, size = block or (1, {name: size for name, size in _FLOATS.values()}[dtype])
         if shape[-1:] and shape[-1] % numbers:
-            found = f"has rows of {shape[-1]} numbers, but {dtype} has blocks of {numbers}"
-            raise AttnscopeError(found, where=where, hint="the file is damaged: download it again")
+            message = f"has rows of {shape[-1]} numbers, but {dtype} has blocks of {numbers}"
+            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
         start = reader.scalar("Q")
         end = start + prod(shape) // numbers * size
         entries[name] = TensorInfo(name, reader.path, dtype, shape, start, end, block)
@@ -192,10 +192,10 @@ def _located(entries: list[TensorInfo], base: int, alignment: int, size: int) ->
     for info in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         where = f"{info.file}: {format_value(info.name)[1:-1]}"
         if base + info.start != reached:
-            found = f"starts at byte {base + info.start:,}, but the tensor before it ends at {reached:,}"
-            raise AttnscopeError(found, where=where, hint="the file is damaged: download it again")
+            message = f"starts at byte {base + info.start:,}, but the tensor before it ends at {reached:,}"
+            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
         if base + info.end > size:
-            found = f"ends at byte {base + info.end:,}, but the file has {size:,}"
-            raise AttnscopeError(found, where=where, hint="the file is truncated: download it again")
+            message = f"ends at byte {base + info.end:,}, but the file has {size:,}"
+            raise AttnscopeError(message, where=where, hint="the file is truncated: download it again")
         reached = _aligned(base + info.end, alignment)
     return {info.name: replace(info, start=base + info.start, end=base + info.end) for info in entries}

@@ -142,8 +142,8 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
         if len(start) >= 10 and length > MAX_HEADER:
             raise AttnscopeError(f"header length {length:,} exceeds the format's limit of {MAX_HEADER:,}", where=path)
         if len(start) >= 10 and length + 8 > size:
-            found = f"the header should have {length:,} bytes, the file has {size:,}"
-            raise AttnscopeError(found, where=path, hint="the file is truncated or damaged: download it again")
+            message = f"the header should have {length:,} bytes, the file has {size:,}"
+            raise AttnscopeError(message, where=path, hint="the file is truncated or damaged: download it again")
         raise AttnscopeError(
             f"is not safetensors ({size:,} bytes)", where=path, hint="download it again, or convert it"
         )
@@ -178,8 +178,8 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     where = f"{path}: {format_value(name)[1:-1]}"
     fields = as_object(entry, where)
     if set(fields) != {"dtype", "shape", "data_offsets"}:
-        found = f"has the fields {', '.join(map(format_value, list(fields)[:6])) or 'none'}"
-        raise AttnscopeError(found, where=where, hint="expected dtype, shape, data_offsets")
+        message = f"has the fields {', '.join(map(format_value, list(fields)[:6])) or 'none'}"
+        raise AttnscopeError(message, where=where, hint="expected dtype, shape, data_offsets")
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise AttnscopeError(f"dtype is {format_value(dtype)}", where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
@@ -188,14 +188,14 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise AttnscopeError(f"data_offsets is {_format_list(offsets)}", where=where, hint="expected [start, end]")
     if offsets[1] > size - base:
-        found = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
-        raise AttnscopeError(found, where=where, hint="the file is truncated or damaged: download it again")
+        message = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
+        raise AttnscopeError(message, where=where, hint="the file is truncated or damaged: download it again")
     needed, given = prod(shape) * DTYPE_BYTES[dtype], offsets[1] - offsets[0]
     if needed != given or max(shape, default=0) > size:
-        found = (
+        message = (
             f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes, data_offsets give it {given:,}"
         )
-        raise AttnscopeError(found, where=where, hint="the file is damaged: download it again")
+        raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
     return TensorInfo(name, path, dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
 

@@ -82,8 +82,8 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
     elif len(commits) == 1:
         commit = commits[0]
     else:
-        found = f"has {len(commits)} snapshots, and refs/main names none of them"
-        raise AttnscopeError(found, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
+        message = f"has {len(commits)} snapshots, and refs/main names none of them"
+        raise AttnscopeError(message, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
     snapshot = path / _SNAPSHOTS / commit
     _require_files(snapshot, hint, interrupted=_interrupted(path), weights=weights)
     return snapshot, commit == main
@@ -131,5 +131,5 @@ def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError
         hint = near
     else:
         hint = f"to download it, run: hf download {name} (or attnscope pull {name}, which skips files it does not need)"
-    found = "no such folder, bundled sample or repository in the Hugging Face cache"
-    return AttnscopeError(found, where=f"{where}: {name}" if where else name, hint=hint)
+    message = "no such folder, bundled sample or repository in the Hugging Face cache"
+    return AttnscopeError(message, where=f"{where}: {name}" if where else name, hint=hint)

@@ -160,13 +160,13 @@ def _refuse_other_layouts(path: Path) -> None:
         raise _adapter(path)
     if _PARAMS in names:
         hint = "download it in Hugging Face layout, or convert it with transformers' convert_*_weights_to_hf.py"
-        found = f"is a model in its authors' own layout ({_PARAMS}), without {CONFIG}"
-        raise AttnscopeError(found, where=path, hint=hint)
+        message = f"is a model in its authors' own layout ({_PARAMS}), without {CONFIG}"
+        raise AttnscopeError(message, where=path, hint=hint)
     steps = sorted((int(match[1]), match[0]) for name in names if (match := re.fullmatch(_TRAINER, name)))
     steps = [(step, name) for step, name in steps if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)]
     if steps:
-        found = f"is the output folder of a training run, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
-        raise AttnscopeError(found, where=path, hint=f"pass one of them: {arg('model', path / steps[-1][1])}")
+        message = f"is the output folder of a training run, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
+        raise AttnscopeError(message, where=path, hint=f"pass one of them: {arg('model', path / steps[-1][1])}")
     if inner := [name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)]:
         more = f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
         hint = f"pass the folder that has one: {arg('model', path / inner[0])}{more}"
@@ -187,8 +187,8 @@ def _adapter(path: Path) -> AttnscopeError:
     model, whose = arg("model", placeholder="BASE"), "another model"
     if isinstance(base, str) and base:
         model, whose = arg("model", _openable(Path(base)) or base), format_value(base)
-    found = f"is an adapter of {whose}, not a model"
-    return AttnscopeError(found, where=path, hint=f"pass both: {model} {arg('adapter', path)}")
+    message = f"is an adapter of {whose}, not a model"
+    return AttnscopeError(message, where=path, hint=f"pass both: {model} {arg('adapter', path)}")
 
 
 def _openable(folder: Path) -> Path | None:

@@ -110,8 +110,8 @@ class ModelSource:
         """
         if not self.runs:
             hint = f"use {arg('model')} instead"
-            found = f"{what} needs a model, and only {'weights' if self.stages else 'queries and keys'} are given"
-            raise UsageError(found, where=arg("qkv"), hint=hint)
+            message = f"{what} needs a model, and only {'weights' if self.stages else 'queries and keys'} are given"
+            raise UsageError(message, where=arg("qkv"), hint=hint)
 
     @property
     def needs_context(self) -> bool:
@@ -199,11 +199,11 @@ def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, trunca
     _check_types(tokens, c.n_segments, where)
     worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
-        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
-        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
+        message = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
+        raise AttnscopeError(message, where=where, hint="the tokenizer belongs to another model")
     if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:
-        found = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
-        raise AttnscopeError(found, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
+        message = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
+        raise AttnscopeError(message, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
 
 
 def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:

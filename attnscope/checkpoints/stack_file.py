@@ -117,8 +117,8 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     model.setdefault("n_kv_heads", model["n_heads"])
     if "d_head" not in model:
         if model["d_model"] % model["n_heads"]:
-            found = f"d_model is {model['d_model']}, but n_heads is {model['n_heads']}"
-            raise AttnscopeError(found, where=path, hint="set d_head, or make d_model a multiple of n_heads")
+            message = f"d_model is {model['d_model']}, but n_heads is {model['n_heads']}"
+            raise AttnscopeError(message, where=path, hint="set d_head, or make d_model a multiple of n_heads")
         model["d_head"] = model["d_model"] // model["n_heads"]
     model.setdefault("d_value", model["d_head"])
     if model.get("positions") == "learned":
@@ -147,8 +147,10 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
         except UsageError as e:
             raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
         if any(isinstance(term, Own) for term in leaves(terms)):
-            found = "'own' cannot be the model's own mask"
-            raise AttnscopeError(found, where=f"{path}: mask", hint="use an expression such as causal")
+            message = "'own' cannot be the model's own mask"
+            raise AttnscopeError(message, where=f"{path}: mask", hint="use an expression such as causal")
         if of_text := [term for term in leaves(terms) if isinstance(term, OF_ONE_TEXT)]:
-            found = f"{'a file' if isinstance(of_text[0], MatrixFile) else str(of_text[0])} cannot be the model's mask"
-            raise AttnscopeError(found, where=f"{path}: mask", hint=f"pass it with {arg('mask')}")
+            message = (
+                f"{'a file' if isinstance(of_text[0], MatrixFile) else str(of_text[0])} cannot be the model's mask"
+            )
+            raise AttnscopeError(message, where=f"{path}: mask", hint=f"pass it with {arg('mask')}")

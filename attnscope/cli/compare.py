@@ -195,8 +195,8 @@ def _spelled(axis: str, value: Any) -> str:
 def _masks(several: Several) -> tuple[str, list[Any]]:
     """Return the masks that are compared if no option was repeated."""
     if "mask" in several:
-        found = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
-        raise UsageError(found, hint=f"pass {arg('mask')} twice")
+        message = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
+        raise UsageError(message, hint=f"pass {arg('mask')} twice")
     if "hide" in several:
         return "hide", [None, *several["hide"]]
     from attnscope.request.masks.terms import Bidirectional, Causal

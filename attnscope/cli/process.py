@@ -74,8 +74,8 @@ class _Stdout(io.RawIOBase):
             except BrokenPipeError as e:
                 raise PipeClosed from e
             except OSError as e:
-                found = f"cannot write to standard output ({e.strerror})"
-                raise AttnscopeError(found, hint=f"{arg('output', placeholder='FILE')} writes to a file") from e
+                message = f"cannot write to standard output ({e.strerror})"
+                raise AttnscopeError(message, hint=f"{arg('output', placeholder='FILE')} writes to a file") from e
 
 
 @contextmanager

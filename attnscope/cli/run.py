@@ -38,8 +38,8 @@ def run(given: Given) -> None:
     if given.target and given.by != "logit":
         raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint=f"add {arg('by', 'logit')}")
     if len(given.target) > 2:
-        found = f"given {len(given.target)} times"
-        raise UsageError(found, where=arg("target"), hint="give one token, or two for a difference")
+        message = f"given {len(given.target)} times"
+        raise UsageError(message, where=arg("target"), hint="give one token, or two for a difference")
     asked = run_config(
         read_texts(given),
         given,

@@ -175,8 +175,8 @@ def _given_ids(given: Any) -> "tuple[TextInput, ...]":
 
     for name in ("text", "file", "chat", "pair", "context", "keep_newline", "qkv", "spans"):
         if getattr(given, name, None):
-            found = f"{arg('input_ids')} and {arg(name)} cannot be used together"
-            raise UsageError(found, hint=f"remove {arg(name)}: the ids are the text")
+            message = f"{arg('input_ids')} and {arg(name)} cannot be used together"
+            raise UsageError(message, hint=f"remove {arg(name)}: the ids are the text")
     if given.input_ids == "-":
         where, data = "standard input", _standard_input(keep_newline=True, quiet=given.quiet).encode()
     else:
@@ -274,8 +274,8 @@ def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
     except UnicodeDecodeError as e:
         before = data[: e.start]
         line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
-        found = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
-        raise AttnscopeError(found, where="standard input", hint="convert it to UTF-8") from e
+        message = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
+        raise AttnscopeError(message, where="standard input", hint="convert it to UTF-8") from e
     if keep_newline or not text.endswith("\n"):
         return text
     if not quiet and text.strip():

@@ -40,9 +40,9 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
     elif not config.residual:
         reason = "it has no residual stream"
     if reason:
-        found = f"the logits of {source.name} are not a sum over its parts: {reason}"
+        message = f"the logits of {source.name} are not a sum over its parts: {reason}"
         raise UsageError(
-            found, where=_WHERE, hint=f"use a pre-norm model, such as GPT-2 or Llama, or {arg('by', 'projected')}"
+            message, where=_WHERE, hint=f"use a pre-norm model, such as GPT-2 or Llama, or {arg('by', 'projected')}"
         )
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
@@ -70,8 +70,8 @@ def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int 
     rows = source.config.vocab_size
     for target, number in zip(targets or (), found, strict=True):
         if number >= rows:  # the tokenizer was given more tokens than the model
-            said = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
-            raise UsageError(said, where=arg("target"), hint=f"use a token with an id below {rows}")
+            message = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
+            raise UsageError(message, where=arg("target"), hint=f"use a token with an id below {rows}")
     return (found[0] if found else None), (found[1] if len(found) > 1 else None)
 
 

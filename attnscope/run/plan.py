@@ -349,8 +349,8 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
     missing = set(layers.numbers(source.config.n_layers, "layer")) - set(source.layers)
     if missing:
         there = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
-        found = f"layer {min(missing)} is not among the given ones"
-        raise UsageError(found, where=arg("layer"), hint=f"use some of {there}, or all")
+        message = f"layer {min(missing)} is not among the given ones"
+        raise UsageError(message, where=arg("layer"), hint=f"use some of {there}, or all")
     return layers
 
 

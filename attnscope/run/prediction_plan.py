@@ -72,10 +72,10 @@ def plan_predictions(
 def _no_head(source: ModelSource, where: str) -> UsageError:
     source.require_model(where)
     if source.part is not None:
-        found = "predictions of a model with an encoder and a decoder are not shown"
-        return UsageError(found, where=where, hint="remove it")
-    found = f"{source.name} has no output head"
-    return UsageError(found, where=where, hint="use a checkpoint of a language model, with its head")
+        message = "predictions of a model with an encoder and a decoder are not shown"
+        return UsageError(message, where=where, hint="remove it")
+    message = f"{source.name} has no output head"
+    return UsageError(message, where=where, hint="use a checkpoint of a language model, with its head")
 
 
 def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
@@ -104,9 +104,9 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     kept = len(tokens) - count_closing(tokens)
     most = source.config.max_positions
     if most is not None and kept + run.generate > most:
-        found = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
+        message = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
         hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
-        raise UsageError(found, where=where, hint=hint)
+        raise UsageError(message, where=where, hint=hint)
     return max(1, kept)
 
 

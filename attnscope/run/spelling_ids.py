@@ -49,8 +49,8 @@ def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list
         raise UsageError(f"the model has {c.positions} positions, which cannot be given", where=where, hint=hint)
     rows = None if c.max_positions is None or c.positions != "learned" else c.max_positions + c.position_offset
     if rows is not None and max(positions) >= rows:
-        found = f"position {max(positions)}, but the table of positions has {rows} rows"
-        raise AttnscopeError(found, where=where, hint=f"use positions below {rows}")
+        message = f"position {max(positions)}, but the table of positions has {rows} rows"
+        raise AttnscopeError(message, where=where, hint=f"use positions below {rows}")
     notes.append(f"position ids: {_ranges(positions)}")
     return tokens, list(positions), notes
 

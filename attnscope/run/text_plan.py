@@ -321,8 +321,8 @@ def _known_queries(
         return list(range(start, count))
     known = [query for query in queries if query >= first]
     if not known:
-        found = f"the query of token {queries[-1]} is not among the given ones"
-        raise UsageError(found, where=arg("query"), hint=f"use {first}:{count}")
+        message = f"the query of token {queries[-1]} is not among the given ones"
+        raise UsageError(message, where=arg("query"), hint=f"use {first}:{count}")
     if len(known) < len(queries):
         notes.append(f"rows before {first} have no queries, and are left out")
     return known

@@ -59,8 +59,8 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
         with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
             belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
             if belongs or os.path.samefile(path, name):
-                found = f"is a file of {name}" if belongs else "is an input of this command"
-                raise AttnscopeError(found, where=path, hint="choose another output")
+                message = f"is a file of {name}" if belongs else "is an input of this command"
+                raise AttnscopeError(message, where=path, hint="choose another output")
 
 
 def _texts(given: Iterable[object]) -> Iterator[str]:
@@ -118,16 +118,16 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
 def _check_folder(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
-        found = "is not a folder" if folder.exists() else "no such folder"
-        raise AttnscopeError(found, where=folder, hint="use an existing folder")
+        message = "is not a folder" if folder.exists() else "no such folder"
+        raise AttnscopeError(message, where=folder, hint="use an existing folder")
 
 
 def _check_existing(path: Path, mode: int, *, force: bool) -> None:
     if stat.S_ISDIR(mode):
         raise AttnscopeError("is a folder", where=path, hint="add a file name")
     if stat.S_ISLNK(mode):
-        found = f"is a symbolic link to '{os.readlink(path)}'"
-        raise AttnscopeError(found, where=path, hint="use the file itself, or remove the link")
+        message = f"is a symbolic link to '{os.readlink(path)}'"
+        raise AttnscopeError(message, where=path, hint="use the file itself, or remove the link")
     if not stat.S_ISREG(mode):
         raise AttnscopeError("is not a regular file", where=path, hint="choose another name")
     if not force:

@@ -60,8 +60,8 @@ def _check_rows(rows: Any, path: Path) -> None:
         raise AttnscopeError("is not a list of rows", where=path, hint=_HINT)
     for i, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            found = f"row 0 has length {len(rows[0])}, but row {i} has length {len(row)}"
-            raise AttnscopeError(found, where=path, hint=_HINT)
+            message = f"row 0 has length {len(rows[0])}, but row {i} has length {len(row)}"
+            raise AttnscopeError(message, where=path, hint=_HINT)
         wrong = next((j for j, cell in enumerate(row) if not isinstance(cell, bool)), None)
         if wrong is not None:
             raise AttnscopeError(f"row {i}, column {wrong} is {row[wrong]!r}, not a boolean", where=path, hint=_HINT)

@@ -141,8 +141,8 @@ def parse_json(data: bytes, where: str) -> Any:
             parse_constant=lambda word: _NonFinite(word, non_finite),
         )
     except UnicodeDecodeError as e:
-        found = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
-        raise AttnscopeError(found, where=where, hint="save it as UTF-8") from e
+        message = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
+        raise AttnscopeError(message, where=where, hint="save it as UTF-8") from e
     except json.JSONDecodeError as e:
         place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
@@ -172,8 +172,8 @@ def refuse_non_json(data: bytes, where: str) -> None:
     if wrong := identify_bytes(data):
         raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])
     if len(data) > MAX_JSON_PARTS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:
-        found = f"has more than {MAX_JSON_PARTS:,} values"
-        raise AttnscopeError(found, where=where, hint="model files have fewer")
+        message = f"has more than {MAX_JSON_PARTS:,} values"
+        raise AttnscopeError(message, where=where, hint="model files have fewer")
 
 
 def _parse_verbatim(data: bytes) -> Any:
@@ -231,8 +231,8 @@ def _refuse_halves(value: Any, where: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as e:
-        found = f"contains half of a surrogate pair (U+{ord(e.object[e.start]):04X}), which is not valid text"
-        raise AttnscopeError(found, where=where, hint="write the whole character") from e
+        message = f"contains half of a surrogate pair (U+{ord(e.object[e.start]):04X}), which is not valid text"
+        raise AttnscopeError(message, where=where, hint="write the whole character") from e
 
 
 def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
@@ -249,8 +249,8 @@ def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *,
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
-                found = f"is given twice, as {format_value(seen[key])} and as {format_value(value)}"
-                raise AttnscopeError(found, where=f"{where}: {format_value(key)[1:-1]}", hint="keep one of them")
+                message = f"is given twice, as {format_value(seen[key])} and as {format_value(value)}"
+                raise AttnscopeError(message, where=f"{where}: {format_value(key)[1:-1]}", hint="keep one of them")
             seen[key] = value
     return result
 

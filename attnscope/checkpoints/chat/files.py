@@ -63,8 +63,8 @@ def _read_template(path: Path) -> str:
     try:
         return read_file(path, cap=MAX_TEMPLATE).decode()
     except UnicodeDecodeError as e:
-        found = f"byte 0x{e.object[e.start]:02x} is not UTF-8"
-        raise AttnscopeError(found, where=path, hint="download it again") from e
+        message = f"byte 0x{e.object[e.start]:02x} is not UTF-8"
+        raise AttnscopeError(message, where=path, hint="download it again") from e
 
 
 def _special_tokens(options: Mapping[str, Any]) -> dict[str, str]:

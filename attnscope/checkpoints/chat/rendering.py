@@ -335,8 +335,8 @@ def _ask(
     try:
         answer = PROCESS.ask({"template": template, "variables": variables, "variants": variants})
     except TookTooLong:
-        found = f"the chat template takes more than {SECONDS} seconds, or more memory than it may use"
-        raise AttnscopeError(found, where=where, hint="use the template of a source that you trust") from None
+        message = f"the chat template takes more than {SECONDS} seconds, or more memory than it may use"
+        raise AttnscopeError(message, where=where, hint="use the template of a source that you trust") from None
     if "error" not in answer:
         return answer
     if not must and answer["kind"] in ("refused", "failed"):

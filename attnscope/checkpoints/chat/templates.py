@@ -42,17 +42,17 @@ class ChatTemplates:
         if name is not None and ("{{" in name or "{%" in name):
             return "the chat's own", name
         if not self.templates:
-            found = f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
+            message = f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
             hint = f"use a chat model, or pass the prompt as {arg('text')}"
-            raise UsageError(found, where=arg("chat"), hint=hint)
+            raise UsageError(message, where=arg("chat"), hint=hint)
         wanted = name
         if wanted is None:
             wanted = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
         if wanted not in self.templates:
             known = tuple(self.templates)
-            found = f"{self.where} has no chat template '{wanted}'"
+            message = f"{self.where} has no chat template '{wanted}'"
             hint = did_you_mean(wanted, known) if name else f"name one in the chat as chat_template: {', '.join(known)}"
-            raise UsageError(found, where=arg("chat"), hint=hint)
+            raise UsageError(message, where=arg("chat"), hint=hint)
         return wanted, self.templates[wanted]
 
 
@@ -107,6 +107,6 @@ def listed_templates(given: Any, where: Path | str) -> dict[str, str]:
 
 def _checked(template: str, where: Path | str) -> str:
     if len(template) > MAX_TEMPLATE:
-        found = f"has {len(template):,} characters; at most {MAX_TEMPLATE:,} are read"
-        raise AttnscopeError(found, where=f"{where}: chat_template")
+        message = f"has {len(template):,} characters; at most {MAX_TEMPLATE:,} are read"
+        raise AttnscopeError(message, where=f"{where}: chat_template")
     return template

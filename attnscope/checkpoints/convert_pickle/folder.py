@@ -92,8 +92,8 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
 def _plan(source: Path) -> dict[str, str]:
     """Return each pickle, and the name of the safetensors file that is made of it."""
     if not source.is_dir():
-        found = "is a file, not a folder" if source.exists() else "no such folder"
-        raise AttnscopeError(found, where=source, hint="pass the folder that contains the config and the weights")
+        message = "is a file, not a folder" if source.exists() else "no such folder"
+        raise AttnscopeError(message, where=source, hint="pass the folder that contains the config and the weights")
     present = set(os.listdir(source))
     if SINGLE in present or INDEX in present:
         hint = f"use it as it is: {arg('model', str(source))}"
@@ -106,8 +106,8 @@ def _plan(source: Path) -> dict[str, str]:
     pickles = find_pickles(present)
     if len(pickles) != 1:
         named = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
-        found = f"has {len(pickles) or 'no'} files with pickled weights{named}"
-        raise AttnscopeError(found, where=source, hint=f"expected {_PICKLE}")
+        message = f"has {len(pickles) or 'no'} files with pickled weights{named}"
+        raise AttnscopeError(message, where=source, hint=f"expected {_PICKLE}")
     return {pickles[0]: SINGLE}
 
 
@@ -164,8 +164,8 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
     if done.returncode or len(answers) != len(files):
         hint = f"raise {arg('max_memory')}, or download the file again"
         where = list(files)[min(len(answers), len(files) - 1)]
-        found = f"could not be read (the reading process ended with exit code {done.returncode})"
-        raise AttnscopeError(found, where=where, hint=hint)
+        message = f"could not be read (the reading process ended with exit code {done.returncode})"
+        raise AttnscopeError(message, where=where, hint=hint)
     return [answer["tensors"] for answer in answers]
 
 
@@ -201,7 +201,7 @@ def _files_beside(source: Path) -> list[Path]:
         if not wanted or path.name == _PICKLE_INDEX or not path.is_file() or path.stat().st_size > _LARGEST_BESIDE:
             continue
         if not path.resolve().is_relative_to(inside):
-            found = f"is a link to {path.resolve()}, outside of the folder"
-            raise AttnscopeError(found, where=path, hint="remove the link, or put the file in its place")
+            message = f"is a link to {path.resolve()}, outside of the folder"
+            raise AttnscopeError(message, where=path, hint="remove the link, or put the file in its place")
         files.append(path)
     return files

@@ -125,8 +125,8 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
         if len(fitting) == 1:
             return fitting[0]
         names = ", ".join(family.name for family in fitting)
-        found = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
-        raise AttnscopeError(found, where=where, hint=f"supported: {', '.join(FAMILIES)}")
+        message = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
+        raise AttnscopeError(message, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         extra = f"pip install 'attnscope[transformers]' and add {arg('engine', 'transformers')}"
         hint = f"{extra} to run, compare, batch or check; without it, supported: {', '.join(FAMILIES)}"

@@ -154,9 +154,9 @@ def _check_quantized(reader: ConfigReader) -> None:
         if said is None:
             continue
         method = "MLX" if key == _MLX else said.get("quant_method") if isinstance(said, dict) else None
-        found = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
+        message = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
         hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
-        raise AttnscopeError(found, where=f"{reader.where}: {key}", hint=hint)
+        raise AttnscopeError(message, where=f"{reader.where}: {key}", hint=hint)
 
 
 def _check_requires(family: Family, reader: ConfigReader) -> None:

@@ -32,21 +32,21 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
     layer = re.compile(re.escape(names.prefix + before) + r"(\d{1,9})\.")
     held = 1 + max((int(m[1]) for m in map(layer.match, shapes) if m), default=-1)
     if config.n_layers != held:
-        found = f"config says {config.n_layers} layers, but the weights have {held}"
-        raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
+        message = f"config says {config.n_layers} layers, but the weights have {held}"
+        raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
     words = names.find("embed.tokens.weight").tensor
     if shapes[words] != (config.vocab_size, config.d_model):
-        found = f"config says a vocabulary of {config.vocab_size} and a width of {config.d_model}"
-        found = f"{found}, but the weights have {list(shapes[words])} in '{words}'"
-        raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
+        message = f"config says a vocabulary of {config.vocab_size} and a width of {config.d_model}"
+        message = f"{message}, but the weights have {list(shapes[words])} in '{words}'"
+        raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
     queries = names.find("blocks.0.attention.q.weight").tensor
     if config.n_heads * config.d_head > max(shapes[queries], default=0):
-        found = f"config says {config.n_heads} heads, {config.d_head} wide each"
-        found = f"{found}, but the weights have {list(shapes[queries])} in '{queries}'"
-        raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
+        message = f"config says {config.n_heads} heads, {config.d_head} wide each"
+        message = f"{message}, but the weights have {list(shapes[queries])} in '{queries}'"
+        raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
     if config.n_experts:
         router = names.find("blocks.0.mlp.router.weight").tensor
         if shapes[router] != (config.n_experts, config.d_model):
-            found = f"config says {config.n_experts} experts and a width of {config.d_model}"
-            found = f"{found}, but the weights have {list(shapes[router])} in '{router}'"
-            raise AttnscopeError(found, where=where, hint=NOT_ONE_MODEL)
+            message = f"config says {config.n_experts} experts and a width of {config.d_model}"
+            message = f"{message}, but the weights have {list(shapes[router])} in '{router}'"
+            raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)

@@ -36,8 +36,8 @@ class ConfigReader:
             if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
                 return self.filled.setdefault(names[0], self.defaults[names[0]])
             if default is REQUIRED:
-                found = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
-                raise AttnscopeError(found, where=self.where, hint="the family's attention depends on it")
+                message = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
+                raise AttnscopeError(message, where=self.where, hint="the family's attention depends on it")
             return default
         for other in given[1:]:
             if self.raw[other] != self.raw[given[0]]:

@@ -38,19 +38,19 @@ def check_trust(
     if raw.get("auto_map"):
         foreign = next(_foreign_code(raw, classes if upstreamed else ()), None)
         if foreign is not None and not trusted:
-            found = f"the folder has its own model code ({foreign})"
-            raise AttnscopeError(found, where=f"{where}: auto_map", hint=_HINT)
+            message = f"the folder has its own model code ({foreign})"
+            raise AttnscopeError(message, where=f"{where}: auto_map", hint=_HINT)
         notes.append("config.json refers to custom Python code (auto_map), which was not run")
         if foreign is not None:
             notes.append(f"--trust-config: the folder's own code may differ from what is shown ({foreign})")
     named = _foreign_class(raw.get("architectures"), classes)
     if named is not None:
         if not trusted:
-            found = f"architectures is {format_json(raw['architectures'])}"
+            message = f"architectures is {format_json(raw['architectures'])}"
             model = format_json(raw.get("model_type"))
             trust = f"{arg('trust_config', True)} reads the config as if it were one"
             hint = f"expected classes of {model} in transformers; {trust}"
-            raise AttnscopeError(found, where=where, hint=hint)
+            raise AttnscopeError(message, where=where, hint=hint)
         notes.append(f"--trust-config: {named} is not a class of transformers' {raw.get('model_type')}, and may differ")
     return tuple(notes)
 

@@ -50,15 +50,15 @@ def check_unknown(
     known, others = frozenset(known), tuple(others)
     unknown = [name for name in reader.raw if name not in known]
     if len(unknown) > _MOST:
-        found = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
-        raise AttnscopeError(found, where=reader.where, hint=f"expected at most {_MOST} unknown keys")
+        message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
+        raise AttnscopeError(message, where=reader.where, hint=f"expected at most {_MOST} unknown keys")
     ignored = []
     for name in unknown:
         reason = refusal(name, reader.raw[name], family, others)
         if reason is not None:
-            found = f"unknown key '{_shown(name)}' for family '{family.name}'"
+            message = f"unknown key '{_shown(name)}' for family '{family.name}'"
             raise AttnscopeError(
-                found, where=reader.where, hint=f"{reason}; {arg('ignore_key', placeholder='NAME')} ignores a key"
+                message, where=reader.where, hint=f"{reason}; {arg('ignore_key', placeholder='NAME')} ignores a key"
             )
         ignored.append(name)
     return tuple(ignored)

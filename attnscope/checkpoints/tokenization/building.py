@@ -88,9 +88,9 @@ class Sources:
         """
         for name, harmless in _REFUSED.items():
             if self.options.get(name, harmless[0]) not in harmless:
-                found = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
+                message = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
                 hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
-                raise AttnscopeError(found, where=self._config, hint=hint)
+                raise AttnscopeError(message, where=self._config, hint=hint)
 
     @property
     def _config(self) -> Path:
@@ -181,9 +181,9 @@ class SpecialTokens:
         """
         content = self.roles.get(role)
         if content not in self.known:
-            found = f"has no token '{content or role}', which every text needs"
+            message = f"has no token '{content or role}', which every text needs"
             hint = f"name it in tokenizer_config.json, or pass {arg('tokenizer')} with a tokenizer.json of this model"
-            raise AttnscopeError(found, where=self.path, hint=hint)
+            raise AttnscopeError(message, where=self.path, hint=hint)
         return str(content)
 
     def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
@@ -276,8 +276,8 @@ def _smiles(sources: Sources) -> Built:
     path = sources.folder / VOCAB_TXT
     vocab = _lines(sources.data[VOCAB_TXT], path)
     if other := next((word for word in vocab if not re.fullmatch(_SMILES, word)), None):
-        found = f"has the word {format_value(other)}, which is no token of SMILES"
-        raise AttnscopeError(found, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model")
+        message = f"has the word {format_value(other)}, which is no token of SMILES"
+        raise AttnscopeError(message, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model")
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
     split = {"type": "Split", "pattern": {"Regex": _SMILES}, "behavior": "Isolated", "invert": False}
@@ -462,8 +462,8 @@ def _text_of(data: bytes, path: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as e:
-        found = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
-        raise AttnscopeError(found, where=path, hint="download it again") from e
+        message = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
+        raise AttnscopeError(message, where=path, hint="download it again") from e
 
 
 def _begin_and_end(

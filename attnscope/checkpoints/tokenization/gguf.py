@@ -74,8 +74,8 @@ class _Found:
         if value is None and default is not ...:
             return default
         if not isinstance(value, kind):
-            found = "is missing" if value is None else f"is {format_value(value)}"
-            raise self.wrong(name, found, "the text cannot be tokenized without it")
+            message = "is missing" if value is None else f"is {format_value(value)}"
+            raise self.wrong(name, message, "the text cannot be tokenized without it")
         return value
 
     def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:

@@ -40,8 +40,8 @@ class NormalizerGrowth:
 
         for step in self._steps:
             if _length(step, text) > _LARGEST:
-                found = f"makes more than {_LARGEST:,} characters of the text"
-                raise AttnscopeError(found, where=f"{self._path}: normalizer", hint="use another tokenizer")
+                message = f"makes more than {_LARGEST:,} characters of the text"
+                raise AttnscopeError(message, where=f"{self._path}: normalizer", hint="use another tokenizer")
             normalizer = Sequence([])
             state = json.dumps({"type": "Sequence", "normalizers": [step]}).encode()
             call_rust(partial(normalizer.__setstate__, state), self._path, "cannot be used")

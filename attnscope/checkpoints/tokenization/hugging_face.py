@@ -147,8 +147,8 @@ class FileTokenizer:
         given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
         if any(number is not None and number >= count for number in numbers):
-            found = "its post-processor does not tell which of the two texts a token belongs to"
-            raise AttnscopeError(found, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
+            message = "its post-processor does not tell which of the two texts a token belongs to"
+            raise AttnscopeError(message, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
         return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
@@ -162,9 +162,9 @@ class FileTokenizer:
                 return None
             if start < end:
                 which = " of the pair" if number else ""
-                found = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
+                message = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
                 hint = f"use words from {self.path}: it has no token for unknown words"
-                return AttnscopeError(found, where=where, hint=hint)
+                return AttnscopeError(message, where=where, hint=hint)
         return None
 
     def _first_unknown(self, text: str) -> tuple[int, int] | None:

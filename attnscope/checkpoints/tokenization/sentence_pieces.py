@@ -72,8 +72,8 @@ class PieceModel:
             raise AttnscopeError(f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1])
         if _TIKTOKEN.match(data):
             hint = "download tokenizer.json, which lies beside the weights of the same model in Hugging Face layout"
-            found = "is a vocabulary of tiktoken, which lacks the rules that split a text"
-            raise AttnscopeError(found, where=path, hint=hint)
+            message = "is a vocabulary of tiktoken, which lacks the rules that split a text"
+            raise AttnscopeError(message, where=path, hint=hint)
         SENTENCEPIECE.require("reading it", path)
         from sentencepiece import SentencePieceProcessor
 

@@ -57,8 +57,8 @@ def check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as e:
-        found = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
-        raise AttnscopeError(found, where=where, hint="pass valid UTF-8") from e
+        message = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
+        raise AttnscopeError(message, where=where, hint="pass valid UTF-8") from e
 
 
 class WordTokenizer:

@@ -84,8 +84,8 @@ def open_file(path: Path) -> ArrayFile:
         AttnscopeError: It is no such file, is damaged, or holds something unknown.
     """
     if path.suffix.lower() not in ENDINGS:
-        found = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
-        raise AttnscopeError(found, where=path, hint=f"use {' or '.join(ENDINGS)}")
+        message = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
+        raise AttnscopeError(message, where=path, hint=f"use {' or '.join(ENDINGS)}")
     stored, metadata, digest = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
     layers: dict[int, dict[str, StoredArray]] = {}
     shared: dict[str, StoredArray] = {}
@@ -112,8 +112,8 @@ def open_file(path: Path) -> ArrayFile:
         hint = "name arrays layer.0.q, layer.0.k and layer.0.v"
         raise AttnscopeError("holds no queries, keys or values", where=path, hint=hint)
     if layers and shared:
-        found = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
-        raise AttnscopeError(found, where=path, hint="name all arrays layer.0.q, or all q, k and v")
+        message = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
+        raise AttnscopeError(message, where=path, hint="name all arrays layer.0.q, or all q, k and v")
     return ArrayFile(path, dict(sorted(layers.items())), shared, values, digest)
 
 
@@ -196,8 +196,10 @@ def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArra
     if dtype.hasobject:
         raise AttnscopeError("holds Python objects", where=where, hint="save plain numbers, or strings as an array")
     if start + needed != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
-        found = f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {info.file_size - start:,} for it"
-        raise AttnscopeError(found, where=where, hint="the file is damaged: write it again")
+        message = (
+            f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {info.file_size - start:,} for it"
+        )
+        raise AttnscopeError(message, where=where, hint="the file is damaged: write it again")
     kind = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
     return StoredArray(info.filename.removesuffix(".npy"), tuple(shape), kind, needed, (info.filename, dtype, fortran))
 

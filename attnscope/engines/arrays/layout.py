@@ -65,8 +65,8 @@ def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> Packe
     """
     if len(shape) != len(axes):
         hint = f"name the order of its axes: layout {_EXAMPLES}"
-        found = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
-        raise AttnscopeError(found, where=where, hint=hint)
+        message = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
+        raise AttnscopeError(message, where=where, hint=hint)
     sizes = dict(zip(axes, shape, strict=True))
     if 0 in (sizes["heads"], sizes["tokens"]):
         raise AttnscopeError(f"has shape {list(shape)}, which holds no token", where=where, hint="pass some tokens")
@@ -144,8 +144,8 @@ def text_ranges(
         longest = shape.rows // (shape.texts or 1)
         counts = [longest] * (shape.texts or 1) if lengths is None else _whole_numbers(lengths, "lengths")
         if len(counts) != (shape.texts or 1) or not all(0 < count <= longest for count in counts):
-            found = f"{counts[:8]} do not fit {shape.texts or 1} texts of up to {longest} tokens"
-            raise AttnscopeError(found, where="lengths", hint="give the number of tokens of every text")
+            message = f"{counts[:8]} do not fit {shape.texts or 1} texts of up to {longest} tokens"
+            raise AttnscopeError(message, where="lengths", hint="give the number of tokens of every text")
         return [(longest * n, longest * n + count) for n, count in enumerate(counts)]
     if lengths is not None:
         raise AttnscopeError("cu_seqlens and lengths cannot be used together", hint="pass one of them")
@@ -157,9 +157,9 @@ def text_ranges(
         hint = "expected 0, then the end of every text, such as 0, 12, 42"
         raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where=option, hint=hint)
     if bounds[-1] != shape.rows:
-        found = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
+        message = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
         hint = "name the order of the axes: layout tokens,heads,width" if shape.heads == bounds[-1] else ""
-        raise AttnscopeError(found, where=option, hint=hint or "its last number is the number of all tokens")
+        raise AttnscopeError(message, where=option, hint=hint or "its last number is the number of all tokens")
     return list(pairwise(bounds))
 
 

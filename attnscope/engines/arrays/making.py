@@ -148,8 +148,8 @@ def _split_layers(
         return {number: tensor}
     place = 0 if axes is None else axes.index("layers")
     if tensor.ndim <= place:
-        found = f"has {tensor.ndim} axes, but the layout {','.join(axes or ())} has more"
-        raise AttnscopeError(found, where=part, hint="name the order of its axes with layout")
+        message = f"has {tensor.ndim} axes, but the layout {','.join(axes or ())} has more"
+        raise AttnscopeError(message, where=part, hint="name the order of its axes with layout")
     return {n: tensor.select(place, at) for at, n in enumerate(_numbers(layers, tensor.shape[place]))}
 
 
@@ -297,8 +297,8 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
     for place, shape in packed.items():
         model = first[place.rpartition(".")[2]]
         if (shape.heads, shape.width, shape.rows) != (model.heads, model.width, model.rows):
-            found = f"has {_spell(shape)}, another layer {_spell(model)}"
-            raise AttnscopeError(found, where=place, hint="give layers of one size, or open them one by one")
+            message = f"has {_spell(shape)}, another layer {_spell(model)}"
+            raise AttnscopeError(message, where=place, hint="give layers of one size, or open them one by one")
     if weights:
         return GivenSizes(first["weights"].heads, first["weights"].heads, 0, 0)
     q, k, v = first["q"], first["k"], first.get("v", first["k"])
@@ -308,13 +308,13 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
             f"q has width {q.width}, k {k.width}", where=place, hint="give queries and keys of one width"
         )
     if k.rows != v.rows or q.texts != k.texts or q.rows > k.rows:
-        found = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
+        message = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
         hint = "give k and v of every token, and q of every token or of the last ones"
-        raise AttnscopeError(found, where=place, hint=hint)
+        raise AttnscopeError(message, where=place, hint=hint)
     if q.heads % k.heads or v.heads != k.heads:
-        found = f"q has {q.heads} heads, k {k.heads}, v {v.heads}"
+        message = f"q has {q.heads} heads, k {k.heads}, v {v.heads}"
         hint = "the query heads are a multiple of the key/value heads; layout names another order of axes"
-        raise AttnscopeError(found, where=place, hint=hint)
+        raise AttnscopeError(message, where=place, hint=hint)
     output = first.get("output")
     needed = q.heads, q.rows, v.width
     if output is not None and ("v" not in first or (output.heads, output.rows, output.width) != needed):
@@ -388,10 +388,10 @@ def _matrix(
     if missing > 0 and set(rows) == {array.shape[-2]}:
         array = np.pad(array, [*[(0, 0)] * (array.ndim - 2), (missing, 0), (0, 0)])
     if set(lengths) != {array.shape[-1]} or array.shape[-2] != array.shape[-1]:
-        found = (
+        message = (
             f"has shape {list(array.shape)}, but the texts have {', '.join(map(str, sorted(set(lengths))[:8]))} tokens"
         )
-        raise AttnscopeError(found, where="mask", hint="give a row for every query and a column for every key")
+        raise AttnscopeError(message, where="mask", hint="give a row for every query and a column for every key")
     return np.ascontiguousarray(array)
 
 

@@ -86,8 +86,8 @@ def split_windows(masks: Mapping[int, str], where: str, *, always: bool = False)
         shared[spell_mask(kept) or "bidirectional"] = None
         windows[layer] = min(sizes, default=None)
     if len(shared) > 1:
-        found = f"layers have {' and '.join(list(shared)[:3])}"
-        raise AttnscopeError(found, where=where, hint="only the window may differ between layers: pass window")
+        message = f"layers have {' and '.join(list(shared)[:3])}"
+        raise AttnscopeError(message, where=where, hint="only the window may differ between layers: pass window")
     return next(iter(shared)), windows
 
 
@@ -98,13 +98,13 @@ def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[
     if isinstance(plain, Mapping) and all(isinstance(key, int | np.integer) for key in plain):
         unknown = sorted(set(map(int, plain)) - set(layers))
         if unknown:
-            found = f"is given for layer {unknown[0]}, which is not there"
-            raise AttnscopeError(found, where=name, hint=f"the layers are {', '.join(map(str, layers[:12]))}")
+            message = f"is given for layer {unknown[0]}, which is not there"
+            raise AttnscopeError(message, where=name, hint=f"the layers are {', '.join(map(str, layers[:12]))}")
         values = {layer: plain.get(layer) for layer in layers}
     elif isinstance(plain, list | tuple) and (name != "sinks" or _is_nested(plain)):
         if len(plain) != len(layers):
-            found = f"has {len(plain)} values for {len(layers)} layers"
-            raise AttnscopeError(found, where=name, hint="give one for all layers, or one for each")
+            message = f"has {len(plain)} values for {len(layers)} layers"
+            raise AttnscopeError(message, where=name, hint="give one for all layers, or one for each")
         values = dict(zip(layers, plain, strict=True))
     else:
         values = dict.fromkeys(layers, plain)

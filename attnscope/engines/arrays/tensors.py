@@ -76,8 +76,8 @@ def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
     if not bool(torch.isfinite(ordered.sum(dtype=torch.float32))) and not bool(torch.isfinite(ordered).all()):
         row, head, dimension = (~torch.isfinite(ordered)).nonzero()[0].tolist()
         value = float(ordered[row, head, dimension])
-        found = f"holds {value} at token {row}, head {head}, dimension {dimension}"
-        raise AttnscopeError(found, where=where, hint="pass finite numbers; padding is not needed")
+        message = f"holds {value} at token {row}, head {head}, dimension {dimension}"
+        raise AttnscopeError(message, where=where, hint="pass finite numbers; padding is not needed")
     return ordered
 
 

@@ -78,8 +78,8 @@ def _check(weights: torch.Tensor, lengths: Sequence[int], where: str) -> None:
             text, head, query, key = bad.nonzero()[0].tolist()
             value = float(weights[text, head, query, key])
             hint = "pass the softmax's result, (heads, queries, keys)"
-            found = f"{value:.6g} {said} (head {head}, query {query}, key {key})"
-            raise AttnscopeError(found, where=where, hint=hint)
+            message = f"{value:.6g} {said} (head {head}, query {query}, key {key})"
+            raise AttnscopeError(message, where=where, hint=hint)
     for text, length in enumerate(lengths):
         if bool(weights[text, :, :length, length:].any()):
             hint = "give the number of tokens of every text, without padding"

@@ -114,8 +114,10 @@ class BlockRerunner:
 
 def cannot_rerun(layer: int) -> AttnscopeError:
     """Return the refusal of a model whose layers are not modules that take and give hidden states."""
-    found = f"layer {layer} is no module of the model that can be run by itself"
-    return AttnscopeError(found, where=arg("engine", "transformers"), hint=f"use rollout, or {arg('engine', 'native')}")
+    message = f"layer {layer} is no module of the model that can be run by itself"
+    return AttnscopeError(
+        message, where=arg("engine", "transformers"), hint=f"use rollout, or {arg('engine', 'native')}"
+    )
 
 
 def _repeated(value: Any, count: int) -> Any:

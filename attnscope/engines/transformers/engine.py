@@ -159,9 +159,9 @@ class TransformersEngine:
             names = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in walk_tb(e.__traceback__)]
             if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
                 raise  # a fault of ours, inside the model's attention
-            found = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
+            message = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
             raise AttnscopeError(
-                found, where=arg("text"), hint=f"pass {arg('truncate', True)} to truncate the text"
+                message, where=arg("text"), hint=f"pass {arg('truncate', True)} to truncate the text"
             ) from e
         return made
 
@@ -203,8 +203,10 @@ class TransformersEngine:
             inputs["token_type_ids"] = batch.tokens.ids[1]
         if batch.tokens.positions is not None:
             if "position_ids" not in takes:
-                found = f"{type(model).__name__} takes no position ids"
-                raise UsageError(found, where=arg("input_ids"), hint="put padding after the text, without position_ids")
+                message = f"{type(model).__name__} takes no position ids"
+                raise UsageError(
+                    message, where=arg("input_ids"), hint="put padding after the text, without position_ids"
+                )
             inputs["position_ids"] = batch.tokens.positions
         if "use_cache" in takes:
             inputs["use_cache"] = False

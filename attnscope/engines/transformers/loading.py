@@ -142,8 +142,8 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
     except NotImplementedError:  # a class of transformers with several embeddings, or none, raises this
         weight = None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
-        found = f"'{model.config.model_type}' has no token embedding"
-        raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
+        message = f"'{model.config.model_type}' has no token embedding"
+        raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
     return weight.shape[0], weight.shape[1]
 
 

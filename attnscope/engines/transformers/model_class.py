@@ -42,8 +42,8 @@ def find_model_class(folder: Folder) -> ModelClass:
     hf = _transformers()
     config = _config(hf, folder)
     if type(config) not in hf.MODEL_MAPPING:
-        found = f"transformers has no model for '{config.model_type}'"
-        raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text")
+        message = f"transformers has no model for '{config.model_type}'"
+        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text")
     try:
         kind = hf.MODEL_MAPPING[type(config)]
         kind = kind[0] if isinstance(kind, list | tuple) else kind
@@ -52,8 +52,8 @@ def find_model_class(folder: Folder) -> ModelClass:
         said = " ".join(str(e).split())[:200] or type(e).__name__
         raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({said})", where=where) from e
     if takes != "input_ids":
-        found = f"'{config.model_type}' takes {takes}, not text"
-        raise AttnscopeError(found, where=where, hint="attnscope shows attention between the tokens of a text")
+        message = f"'{config.model_type}' takes {takes}, not text"
+        raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
     return ModelClass(kind, config)
 
 
@@ -87,9 +87,9 @@ def _transformers() -> Any:
         import transformers
         from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
     except ImportError as e:
-        found = f"transformers cannot be imported ({str(e).splitlines()[0]})"
+        message = f"transformers cannot be imported ({str(e).splitlines()[0]})"
         raise AttnscopeError(
-            found, where=arg("engine", "transformers"), hint="pip install 'attnscope[transformers]'"
+            message, where=arg("engine", "transformers"), hint="pip install 'attnscope[transformers]'"
         ) from e
     hf: Any = transformers
     register()
@@ -100,8 +100,8 @@ def _config(hf: Any, folder: Folder) -> Any:
     where = folder.config_path
     kind = folder.config.get("model_type")
     if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
-        found = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
-        raise AttnscopeError(found, where=where, hint=f"transformers {hf.__version__} has no such model")
+        message = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
+        raise AttnscopeError(message, where=where, hint=f"transformers {hf.__version__} has no such model")
     if folder.config.get("quantization_config") is not None:
         raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:

@@ -42,9 +42,9 @@ class ModelPart:
 
 def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
     """Build the error for an architecture whose attention cannot be observed."""
-    found = f"'{family}' does not run through transformers' attention interface"
+    message = f"'{family}' does not run through transformers' attention interface"
     hint = "attnscope cannot read its scores"
-    return AttnscopeError(found, where=where, hint=hint)
+    return AttnscopeError(message, where=where, hint=hint)
 
 
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
@@ -75,8 +75,8 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
     except AttnscopeError:
         raise
     except Exception as e:  # every language model accepts two tokens
-        found = f"transformers cannot run it on two tokens ({first_line(e)})"
-        raise AttnscopeError(found, where=where, hint="attnscope needs a model that takes text") from e
+        message = f"transformers cannot run it on two tokens ({first_line(e)})"
+        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text") from e
     if not seen:
         raise no_attention_interface(model.config.model_type, where)
     return {part: _facts(list(layers.values()), 1 + max(layers), where) for part, layers in seen.items()}

@@ -46,8 +46,8 @@ def names_of(model: Any) -> Names:
     """
     family = FAMILIES.get(model.config.model_type)
     if family is None:
-        found = f"which weights compute attention in '{model.config.model_type}' is not known"
-        raise AttnscopeError(found, where="model", hint=f"known: {', '.join(FAMILIES)}")
+        message = f"which weights compute attention in '{model.config.model_type}' is not known"
+        raise AttnscopeError(message, where="model", hint=f"known: {', '.join(FAMILIES)}")
     held = dict(model.named_parameters(remove_duplicate=False))
     return Names(family, find_prefix(family, held, "model"), held, "model")
 
@@ -96,8 +96,8 @@ def find_projection(
 
 def _unexpected(found: FoundParameter, names: Names) -> AttnscopeError:
     what = f"{type(found.module).__name__}, {' × '.join(map(str, found.tensor.shape))}"
-    said = f"'{found.name}' ({what}) is not what a '{names.family.name}' has there"
-    return AttnscopeError(said, where="model")
+    message = f"'{found.name}' ({what}) is not what a '{names.family.name}' has there"
+    return AttnscopeError(message, where="model")
 
 
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:

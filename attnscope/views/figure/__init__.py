@@ -87,8 +87,8 @@ def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
     canvas = _drawn(parts)
     width, height = (int(_ZOOM * (edge + MARGIN)) for edge in (canvas.right, canvas.y))
     if width * height > _MOST_PIXELS:
-        found = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
-        raise AttnscopeError(found, hint="write .svg, or show fewer texts, heads or rows")
+        message = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
+        raise AttnscopeError(message, hint="write .svg, or show fewer texts, heads or rows")
     return bytes(svg_to_bytes(svg_string=_drawable(canvas, svg_to_bytes), zoom=_ZOOM))
 
 
