@@ -17,9 +17,9 @@ from attnscope.model.logit_parts import Directions
 from attnscope.model.stack import Stack
 from attnscope.model.value_zeroing import WithoutValues
 from attnscope.run import prediction_plan
-from attnscope.studies.ablate import seen
-from attnscope.studies.ablate.effects import Baseline
+from attnscope.studies.ablate import uncut_weights
 from attnscope.studies.ablate.replacing import OtherText
+from attnscope.studies.ablate.uncut_states import UncutStates
 from attnscope.studies.rollout import measure
 from tests.referee.models import Models
 from tests.referee.test_planted_elsewhere import Plant, found_by
@@ -54,12 +54,12 @@ def _weights_are_not_cut_off() -> Plant:
 
 
 def _the_other_divergence() -> Plant:
-    def divergence(self: Baseline, hidden: Any) -> Any:
+    def divergence(self: UncutStates, hidden: Any) -> Any:
         after = self.engine.logits(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1)
         assert self.log_probabilities is not None
         return (after.exp() * (after - self.log_probabilities)).sum(-1) / np.log(2)
 
-    return Baseline, "divergence", divergence
+    return UncutStates, "divergence", divergence
 
 
 def _before_the_final_norm() -> Plant:
@@ -84,11 +84,11 @@ def _patches_of_the_token_before() -> Plant:
 
 
 def _special_tokens_are_words() -> Plant:
-    def weight(self: seen.Seen, layer: int) -> Any:
+    def weight(self: uncut_weights.UncutWeights, layer: int) -> Any:
         mass = self._columns[layer].compute()[0].double()
         return (mass[:, 1:].sum(-1) / self._counted).tolist()
 
-    return seen.Seen, "_weight_off_sink", weight
+    return uncut_weights.UncutWeights, "_weight_off_sink", weight
 
 
 def _the_layer_before() -> Plant:

@@ -1,4 +1,4 @@
-"""The effect of every head, or of every span, on one text of many, as a dump keeps it."""
+"""The effect of every head, or of every span, on one text of a dump."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import numpy as np
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan
 from attnscope.run.session import Session
-from attnscope.studies.ablate.bench import Bench
+from attnscope.studies.ablate.ablation_run import AblationRun
+from attnscope.studies.ablate.baseline import run_planned
 from attnscope.studies.ablate.plan import AblationOptions, compared_positions
 from attnscope.studies.ablate.spans import AnsweredText
-from attnscope.studies.ablate.uncut import run_planned
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +24,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """What each head's cut does to one text, as `ablate --each head` says it.
+    """The effect of each head's cut on one text, as in `ablate --each head`.
 
     Attributes:
-        positions: See report.EffectSurvey.
-        kl: See report.Effects; one number for every head.
-        hidden: The same of final hidden states.
-        weight: See report.EffectSurvey.
+        kl: Divergence for each head, in bits; see `Effects`.
     """
 
     positions: list[int]
@@ -49,34 +46,30 @@ def head_effects(
     """Cut each head of one text alone, and compare.
 
     Args:
-        plan: A pass over the text.
         session: Has the model open.
         loaded: The model with all of its layers, and its device.
         heads: Layer and head of each.
-        tokens_at_once: Tokens of the variants that run side by side; one variant runs at least.
+        tokens_at_once: Number of tokens of variants that run side by side; at least one variant runs.
     """
     (text,) = plan.text_plans
-    asked = AblationOptions(each="head")
-    positions, _ = compared_positions(asked, plan.run, plan.source, text)
-    bench = Bench(plan.run, asked, plan.source, session, text, positions, [])
+    options = AblationOptions(each="head")
+    positions, _ = compared_positions(options, plan.run, plan.source, text)
+    ablation = AblationRun(plan.run, options, plan.source, session, text, positions, [])
     cuts = [Cut("", (place,)) for place in heads]
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
-    uncut = run_planned(bench, cuts, (plan, (), max(1, tokens_at_once // longest)), loaded)
-    weight = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)
-    (way,) = asked.ways(edges=False)
-    found = uncut.effects(way, cuts, "cutting heads", weight)
-    return HeadEffects(positions, found.kl, found.hidden, weight)
+    baseline = run_planned(ablation, cuts, (plan, (), max(1, tokens_at_once // longest)), loaded)
+    weight = np.array([baseline.weight(cut) for cut in cuts], dtype=np.float32)
+    (way,) = options.ways(edges=False)
+    effects = baseline.effects(way, cuts, "cutting heads", weight)
+    return HeadEffects(positions, effects.kl, effects.hidden, weight)
 
 
 @dataclass(frozen=True)
 class SpanEffects:
-    """What one text loses where its answer is cut off from each span, as `ablate --each span` says it.
+    """The effect on one text of cutting its answer off from each span, as in `ablate --each span`.
 
     Attributes:
-        weight: One number for every span, NaN for those that are not cut; see report.EffectSurvey.
-        hidden: Change of final hidden states; see report.Effects.
-        kl: Divergences; see report.Effects.
-        loss: Change of the loss; see report.Effects.
+        weight: One number for each span, NaN for a span that is not cut.
     """
 
     weight: Array
@@ -92,22 +85,21 @@ def span_effects(
     answered: AnsweredText,
     tokens_at_once: int,
 ) -> SpanEffects:
-    """Cut the answer of one text off from each span, and compare.
+    """Cut the answer of one text off from each span, and compare; see `head_effects`.
 
     Args:
-        plan: A pass over the text.
         session: Has the model open.
         loaded: The model with all of its layers, and its device.
-        answered: The text with its answer.
-        tokens_at_once: See head_effects.
     """
     numbers, cuts = answered.cuts(plan.source)
-    asked = AblationOptions(each="span")
-    bench = Bench(plan.run, asked, plan.source, session, answered.text, answered.positions, [], answered.targets)
+    options = AblationOptions(each="span")
+    ablation = AblationRun(
+        plan.run, options, plan.source, session, answered.text, answered.positions, [], answered.targets
+    )
     at_once = max(1, tokens_at_once // len(answered.text.tokens))
-    uncut = run_planned(bench, cuts, (plan, (), at_once), loaded)
-    weight = np.array([uncut.weight(cut) for cut in cuts], dtype=np.float32)
-    found = uncut.effects(("renormalised", True), cuts, "cutting spans", weight)
+    baseline = run_planned(ablation, cuts, (plan, (), at_once), loaded)
+    weight = np.array([baseline.weight(cut) for cut in cuts], dtype=np.float32)
+    effects = baseline.effects(("renormalised", True), cuts, "cutting spans", weight)
     count = len(answered.spans.names)
 
     def of_spans(values: Array) -> Array:
@@ -115,5 +107,5 @@ def span_effects(
         every[numbers] = values
         return every
 
-    optional = [None if values is None else of_spans(values) for values in (found.kl, found.loss)]
-    return SpanEffects(of_spans(weight), of_spans(found.hidden), *optional)
+    optional = [None if values is None else of_spans(values) for values in (effects.kl, effects.loss)]
+    return SpanEffects(of_spans(weight), of_spans(effects.hidden), *optional)

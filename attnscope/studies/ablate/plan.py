@@ -1,4 +1,4 @@
-"""Resolve what is cut against a model and a text. Never imports torch."""
+"""Resolve the cuts against a model and a text. Never imports torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,21 +35,20 @@ LOGITS = 1 << 23  # number of logits that are compared at a time
 
 @dataclass(frozen=True)
 class AblationOptions:
-    """What is cut, and what is compared.
+    """The cuts, their replacement, and where their effect is compared.
 
     Attributes:
         cuts: Cut expressions, all made together; empty if `each` is given.
         each: Unit to cut one at a time; None if `cuts` are given.
-        replacement: Replacement for the output of a cut head.
         reference: A text over whose tokens `mean` averages; None for the text itself.
         at: Positions whose predictions and hidden states are compared; None for the last token of a causal
             model, and the mask tokens of a masked one.
         answer: Text that answers the text, for `each` span; None for what the text has, or the model generates.
-        generate: Number of tokens that the model generates as the answer; None for a default.
+        generate: Number of tokens to generate as the answer; None for a default.
         target: A token whose logit is compared, or two whose difference is; empty for none.
         patch_from: A text of as many tokens whose activations replace those of the text; None for none.
         others: Texts that `resample` draws from; empty for built-in ones.
-        draws: How often `resample` draws; None for a default.
+        draws: Number of draws of `resample`; None for a default.
         seed: Seed of these draws; None for 0.
     """
 
@@ -68,12 +67,12 @@ class AblationOptions:
 
     @property
     def how(self) -> str:
-        """What takes the place of a head's output; see CutEffect."""
+        """Kind of replacement; see `CutEffect`."""
         return self.replacement if self.patch_from is None else "patch"
 
     @property
     def from_others(self) -> bool:
-        """Replacements are what other texts have at the same positions."""
+        """Whether replacements come from the same positions of other texts."""
         return self.how in ("resample", "patch")
 
     def ways(self, *, edges: bool) -> list[tuple[str, bool]]:
@@ -83,127 +82,115 @@ class AblationOptions:
         return [(self.how, not self.from_others)]
 
 
-def check_options(run: RunConfig, asked: AblationOptions) -> None:
-    """Refuse what contradicts itself, before a model is opened.
-
-    Raises:
-        UsageError: It is not one text, nothing is cut, or an option has nothing to do.
-    """
+def check_options(run: RunConfig, options: AblationOptions) -> None:
+    """Refuse options that contradict each other or have no effect, before a model is opened."""
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; ablate takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
-    if bool(asked.cuts) == (asked.each is not None):
-        what = "cannot be used together" if asked.cuts else "are both missing: nothing is cut"
+    if bool(options.cuts) == (options.each is not None):
+        what = "cannot be used together" if options.cuts else "are both missing: nothing is cut"
         hint = f"use {arg('cut', 'L5H1')}, {arg('cut', 'L5H1: it→animal')}, or {arg('each', 'head')}"
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
-    _check_replacement(asked)
-    if asked.reference is not None and asked.replacement != "mean":
+    _check_replacement(options)
+    if options.reference is not None and options.replacement != "mean":
         raise UsageError(
             f"applies only to {arg('replacement', 'mean')}",
             where=arg("reference"),
             hint=f"add {arg('replacement', 'mean')}",
         )
-    for name, value in (("answer", asked.answer), ("generate", asked.generate)):
-        if value is not None and asked.each != "span":
+    for name, value in (("answer", options.answer), ("generate", options.generate)):
+        if value is not None and options.each != "span":
             raise UsageError(f"applies only to {arg('each', 'span')}", where=arg(name), hint="remove it")
-    if asked.answer is not None and asked.generate is not None:
+    if options.answer is not None and options.generate is not None:
         raise UsageError(f"{arg('answer')} and {arg('generate')} cannot be used together", hint="remove one of them")
-    edges_only = asked.each in ("edge", "span") or (
-        asked.each is None and all(cut.edge is not None for cut in asked.cuts)
+    edges_only = options.each in ("edge", "span") or (
+        options.each is None and all(cut.edge is not None for cut in options.cuts)
     )
-    if asked.replacement == "mean" and edges_only:
+    if options.replacement == "mean" and edges_only:
         raise UsageError("applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it")
     narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}
     narrowed |= {"query": run.query is not None, "key": run.key is not None}
     for name, given in narrowed.items():
-        if given and name not in _NARROWS[asked.each]:
-            known = ", ".join(map(arg, _NARROWS[asked.each]))
-            unit = arg("cut") if asked.each is None else arg("each", asked.each)
+        if given and name not in _NARROWS[options.each]:
+            known = ", ".join(map(arg, _NARROWS[options.each]))
+            unit = arg("cut") if options.each is None else arg("each", options.each)
             hint = f"{unit} takes {known}" if known else f"name layer, head and edge in {arg('cut')}"
             raise UsageError(f"does not apply to {unit}", where=arg(name), hint=hint)
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
-    if run.words and not (asked.each == "edge" or any(cut.edge is not None for cut in asked.cuts)):
+    if run.words and not (options.each == "edge" or any(cut.edge is not None for cut in options.cuts)):
         raise UsageError("applies only to edges", where=arg("words"), hint=f"remove it, or use {arg('each', 'edge')}")
-    if asked.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
+    if options.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
         hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
         raise UsageError("cannot cut every edge of every head", where=arg("each", "edge"), hint=hint)
 
 
-def _check_replacement(asked: AblationOptions) -> None:
-    """Refuse options of other texts that have nothing to do, and what is undefined for spans."""
+def _check_replacement(options: AblationOptions) -> None:
+    """Refuse options of other texts that have no effect, and replacements that spans do not have."""
     for name in ("others", "draws", "seed"):
-        if getattr(asked, name) not in (None, ()) and asked.how != "resample":
+        if getattr(options, name) not in (None, ()) and options.how != "resample":
             where, hint = arg(name), f"add {arg('replacement', 'resample')}"
             raise UsageError(f"applies only to {arg('replacement', 'resample')}", where=where, hint=hint)
-    if asked.patch_from is not None and asked.replacement != "zero":
+    if options.patch_from is not None and options.replacement != "zero":
         hint = "remove one of them"
         raise UsageError(f"{arg('patch_from')} and {arg('replacement')} cannot be used together", hint=hint)
-    if len(asked.target) > 2:
-        found, hint = f"given {len(asked.target)} times", "give one token, or two for a difference"
-        raise UsageError(found, where=arg("target"), hint=hint)
-    if asked.each == "span":
-        for name, given in (("target", asked.target), ("patch_from", asked.patch_from is not None)):
+    if len(options.target) > 2:
+        message, hint = f"given {len(options.target)} times", "give one token, or two for a difference"
+        raise UsageError(message, where=arg("target"), hint=hint)
+    if options.each == "span":
+        for name, given in (("target", options.target), ("patch_from", options.patch_from is not None)):
             if given:
-                found, hint = f"does not apply to {arg('each', 'span')}", f"use {arg('each', 'head')}"
-                raise UsageError(found, where=arg(name), hint=hint)
-        if asked.replacement == "resample":
-            found, hint = "applies to heads, layers and edges, not to spans", "remove it"
-            raise UsageError(found, where=arg("replacement"), hint=hint)
+                message, hint = f"does not apply to {arg('each', 'span')}", f"use {arg('each', 'head')}"
+                raise UsageError(message, where=arg(name), hint=hint)
+        if options.replacement == "resample":
+            message, hint = "applies to heads, layers and edges, not to spans", "remove it"
+            raise UsageError(message, where=arg("replacement"), hint=hint)
 
 
 def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
-    """Tokenize the text and resolve the named queries and keys; all of them where none were named."""
+    """Tokenize the text and resolve its named queries and keys; all of them if none are named."""
     (text_plan,) = plan_texts(replace(run, window=None, pool=None), source)
     return text_plan
 
 
 def compared_positions(
-    asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan
+    options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan
 ) -> tuple[list[int], list[str]]:
-    """Return where predictions and hidden states are compared, and notes; nowhere for all hidden states.
-
-    Raises:
-        UsageError: A position that was named is not there.
-    """
-    if asked.at is not None:
+    """Return the positions at which predictions are compared, and notes; none: compare all hidden states."""
+    if options.at is not None:
         written = run.texts[0]
-        return sorted(asked.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
+        return sorted(options.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
     kind = prediction_kind(run, source, run.mask)
     if kind is None:
         return [], []
-    found = predicted_positions(kind, text.tokens)
-    if found:
-        return found, []
-    said = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
-    return [], [said]
+    positions = predicted_positions(kind, text.tokens)
+    if positions:
+        return positions, []
+    note = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
+    return [], [note]
 
 
-def units(asked: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """List every head, layer or edge that is cut alone, including edges that the mask does not allow.
-
-    Raises:
-        UsageError: A layer or head is not there, or there are too many edges.
-    """
+def units(options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
+    """List the cut of every head, layer or edge, including edges that the mask does not allow."""
     c = source.config
     layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
-    if asked.each == "layer":
+    if options.each == "layer":
         return [Cut("", tuple((layer, head) for head in range(c.n_heads))) for layer in layers]
     places = [(layer, head) for layer in layers for head in heads]
-    if asked.each == "head":
+    if options.each == "head":
         return [Cut("", (place,)) for place in places]
     pairs = [(query, key) for query in _sides(run, text)[0] for key in _sides(run, text)[1]]
     if len(places) * len(pairs) > MOST_EDGES:
-        found = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
+        message = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
         hint = (
             f"at most {MOST_EDGES:,}; select fewer with {arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
         )
-        raise UsageError(found, where=arg("each", "edge"), hint=hint)
+        raise UsageError(message, where=arg("each", "edge"), hint=hint)
     return [Cut("", (place,), query, key) for place in places for query, key in pairs]
 
 
 def _sides(run: RunConfig, text: TextPlan) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the tokens of the queries and of the keys of edges: one for each, or those of a word."""
+    """Return the query tokens and the key tokens of edges: single tokens, or the tokens of words."""
     if not run.words:
         return [(query,) for query in text.queries], [(key,) for key in text.keys]
     words = words_of(text.tokens, text.context or text.tokens, text.queries, text.keys)
@@ -218,20 +205,14 @@ def plan_variants(
     kept: int,
     n_positions: int,
 ) -> tuple[RunPlan, Sequence[RunPlan], int]:
-    """Plan the pass without cuts, those of other texts, and how many variants run side by side.
+    """Plan the passes over the text and over other texts, and how many variants run side by side.
 
     Args:
         run: What the user asked.
-        source: The model.
-        texts: The text, and those that replacements come from.
-        count: Variants in all.
+        count: Number of variants in all.
         kept: Bytes that recorders keep.
-        n_positions: Positions whose predictions are compared.
-
-    Raises:
-        AttnscopeError: Not even one variant fits into memory.
     """
-    text, others = texts
+    text, other_texts = texts
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
     entering, leaving = bytes_per_token(source)
@@ -239,7 +220,7 @@ def plan_variants(
     while True:
         logits = logit_bytes(source, at_once * n_positions)
         hidden = at_once * len(text.tokens) * leaving
-        groups = [[text] * at_once, *([other] for other in others)]
+        groups = [[text] * at_once, *([other] for other in other_texts)]
         try:
             plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
         except AttnscopeError:
@@ -252,31 +233,32 @@ def plan_variants(
 
 
 def bytes_per_token(source: ModelSource) -> tuple[int, int]:
-    """Return bytes held of a token: what enters every layer without cuts, and final states of one of the variants."""
+    """Return the bytes held for a token: inputs of all layers without cuts, and final states of one variant."""
     c = source.config
     return c.n_layers * c.d_model * 4, 3 * c.d_model * 8
 
 
 def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
-    """Return bytes of the logits that are compared at a time: of so many rows, or where that is not known, at most."""
+    """Return the bytes of the logits that are compared at a time, for this many rows; None for the most."""
     vocabulary = source.config.vocab_size
     most = max(LOGITS, vocabulary)
     return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
 
 
-def kept_bytes(cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int], *, others: bool = False) -> int:
-    """Return bytes of what is recorded without cuts, and of one other text that replacements come from.
+def kept_bytes(
+    cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int], *, from_others: bool = False
+) -> int:
+    """Return the bytes that a run without cuts records, plus those of one other text.
 
     Args:
         cuts: What will be cut.
-        sides: Queries and keys of the text.
-        heads: Query heads of a layer, and the width of a value.
-        others: Replacements come from other texts.
+        sides: Number of queries and of keys.
+        heads: Number of query heads in a layer, and width of a value.
     """
     cells = len({layer for cut in cuts for layer in cut.layers}) * heads[0] * (sides[1] + heads[1])
     rows = {query for cut in cuts for query in cut.queries or ()}
     columns = {key for cut in cuts for key in cut.keys or ()}
     recorded = len({place for cut in cuts if cut.queries is not None for place in cut.heads})
-    kept = cells + recorded * len(rows) * len(columns) * (1 + others)
-    whole = {place for cut in cuts if cut.queries is None for place in cut.heads}
-    return 4 * (kept + others * (len(whole) * sides[0] + recorded * sides[1]) * heads[1])
+    kept = cells + recorded * len(rows) * len(columns) * (1 + from_others)
+    uncut_heads = {place for cut in cuts if cut.queries is None for place in cut.heads}
+    return 4 * (kept + from_others * (len(uncut_heads) * sides[0] + recorded * sides[1]) * heads[1])

@@ -1,4 +1,4 @@
-"""What takes the place of what a head gives: a fixed output, or what it gives in another text."""
+"""Replacements for the output of a head: fixed outputs, or its output in another text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,10 @@ from attnscope.run.cut_plan import Cut
 
 
 class FixedOutputs:
-    """The same output for every query: 0, or a mean.
+    """The same output for every query: zeros, or a mean.
 
     Args:
-        outputs: Output of every head, by layer, (H, Ev); layers that are absent use 0.
+        outputs: Output of every head, (H, Ev), by layer; zeros for a missing layer.
     """
 
     def __init__(self, outputs: Mapping[int, Tensor]) -> None:
@@ -32,14 +32,10 @@ class FixedOutputs:
 
 
 class OtherText:
-    """What heads and edges give at the same positions of another text, and its recorders.
-
-    Args:
-        batch: The other text.
-        cuts: What will be replaced.
+    """Outputs of heads and edges at the same positions of another text, and the recorders that read them.
 
     Attributes:
-        recorders: Layer to its recorders.
+        recorders: Recorders, by layer.
     """
 
     def __init__(self, batch: Batch, cuts: Sequence[Cut]) -> None:
@@ -51,8 +47,8 @@ class OtherText:
         self._row, self._key, self._weights = edge_recorders(cuts)
         self._values = {n: ValueRecorder(recorder.heads, recorder.rows) for n, recorder in self._weights.items()}
         self.recorders: dict[int, list[Recorder]] = {}
-        for some in (self._outputs, self._weights, self._values):
-            for layer, recorder in some.items():
+        for recorders in (self._outputs, self._weights, self._values):
+            for layer, recorder in recorders.items():
                 self.recorders.setdefault(layer, []).append(recorder)
         self._made: dict[tuple[str, int], Tensor] = {}
 
@@ -70,14 +66,14 @@ class OtherText:
         return weights @ self._values[layer].compute()[places][:, list(keys)]
 
     def _matrices(self, stage: str, layer: int, recorder: MatrixRecorder) -> Tensor:
-        """Return a stage of a layer, (heads, rows, columns); 0 where a query may see nothing."""
+        """Return a stage of a layer, (heads, rows, columns); 0 for a row that sees nothing."""
         if (stage, layer) not in self._made:
             self._made[stage, layer] = torch.nan_to_num(recorder.compute()[stage][0], nan=0.0)
         return self._made[stage, layer]
 
 
 def edge_recorders(cuts: Sequence[Cut]) -> tuple[dict[int, int], dict[int, int], dict[int, MatrixRecorder]]:
-    """Return the places of rows and of keys in the matrices of edges, and the recorders of their weights by layer."""
+    """Return the row and column numbers of the edges' queries and keys, and recorders of their weights by layer."""
     edges = [cut for cut in cuts if cut.queries is not None]
     rows = sorted({query for cut in edges for query in cut.queries or ()})
     keys = sorted({key for cut in edges for key in cut.keys or ()})
@@ -85,6 +81,6 @@ def edge_recorders(cuts: Sequence[Cut]) -> tuple[dict[int, int], dict[int, int],
     for cut in edges:
         for layer, head in cut.heads:
             chosen.setdefault(layer, set()).add(head)
-    matrices = {layer: MatrixRecorder(["weights"], sorted(some), rows, keys) for layer, some in chosen.items()}
+    matrices = {layer: MatrixRecorder(["weights"], sorted(heads), rows, keys) for layer, heads in chosen.items()}
     row, key = ({place: n for n, place in enumerate(side)} for side in (rows, keys))
     return row, key, matrices

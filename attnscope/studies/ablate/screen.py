@@ -1,4 +1,4 @@
-"""What a cut changes, and the effects of every head, layer or edge, as parts."""
+"""The effects of a cut, and of every head, layer or edge, as parts."""
 
 from collections.abc import Iterator
 
@@ -43,67 +43,67 @@ _HIDDEN = "how much the final hidden state changes, relative to its length"
 _EDGE = "edge A → B: what query A reads from key B."
 
 
-def present_ablation(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn what a cut changes into parts."""
-    yield from _header(found, settings)
-    yield from other_text(found)
+def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Turn the effects of a cut into parts."""
+    yield from _header(ablation, settings)
+    yield from other_text(ablation)
     yield GAP
-    yield _cuts(found, settings)
+    yield _cuts(ablation, settings)
     yield GAP
-    if found.targets:
-        yield from changed_target(found, {how: name for how, (name, _) in _HOW.items()}, settings)
+    if ablation.targets:
+        yield from changed_target(ablation, {how: name for how, (name, _) in _HOW.items()}, settings)
         yield GAP
-    if any(effect.predictions for effect in found.effects):
-        for effects in zip(*(effect.predictions for effect in found.effects), strict=True):
-            yield from _predictions(found, list(effects), settings)
+    if any(effect.predictions for effect in ablation.effects):
+        for effects in zip(*(effect.predictions for effect in ablation.effects), strict=True):
+            yield from _predictions(ablation, list(effects), settings)
             yield GAP
-    yield from _hidden(found, settings)
+    yield from _hidden(ablation, settings)
     yield GAP
-    yield notes(found.notes)
-    edges = all(cut.queries is not None for cut in found.cuts)
+    yield notes(ablation.notes)
+    edges = all(cut.queries is not None for cut in ablation.cuts)
     more = ["--cut L5H1 (a head)" if edges else "--cut 'L5H1: it→animal' (an edge)"]
-    more += ["--with mean"] if any(effect.how == "zero" for effect in found.effects) else []
+    more += ["--with mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
     more += ["--each head", "--at TOKEN"]
     yield from more_options([*more, "--format json (every number)"], settings)
 
 
-def present_effects(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_effects(survey: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn the effects of every head, layer, edge or span into parts."""
-    yield from _header(found, settings)
-    yield from other_text(found)
+    yield from _header(survey, settings)
+    yield from other_text(survey)
     yield GAP
-    if found.unit == "span":
-        yield from present_spans(found, settings, listing)
+    if survey.unit == "span":
+        yield from present_spans(survey, settings, listing)
         return
-    for effects in found.effects:
-        yield from _effects(found, effects, settings)
+    for effects in survey.effects:
+        yield from _effects(survey, effects, settings)
         yield GAP
-    yield _strongest(found, listing, settings)
+    yield _strongest(survey, listing, settings)
     yield GAP
-    edge = [_EDGE] if found.unit == "edge" else []
-    if any(found.restored(effects) is not None for effects in found.effects):
+    edge = [_EDGE] if survey.unit == "edge" else []
+    if any(survey.restored(effects) is not None for effects in survey.effects):
         edge.append("restored: the change as a share of the way from the text (0) to the other text (1).")
-    meaning = found.meaning[:1].lower() + found.meaning[1:]
-    yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *found.notes])
+    meaning = survey.meaning[:1].lower() + survey.meaning[1:]
+    yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
-    more += [] if found.targets else ["--target TOKEN (its logit)"]
-    more += ["--each edge --layer N --head N"] if found.unit == "head" else []
+    more += [] if survey.targets else ["--target TOKEN (its logit)"]
+    more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 
 
-def _header(found: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
-    shown = TextReport(0, found.text, found.pair, found.tokens, found.context, [], [], [])
+def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    shown = TextReport(0, study.text, study.pair, study.tokens, study.context, [], [], [])
     yield from unknown_words([shown])
-    yield from report_header(Report(found.provenance, found.mask, []), settings)
+    yield from report_header(Report(study.provenance, study.mask, []), settings)
     yield text_header(shown, 1, settings)
 
 
-def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
-    """Say what is cut, and how much weight it has."""
+def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
+    """Present each cut, its weight, and its replacement."""
     lines: list[tuple[str, Spans]] = []
-    for cut in found.cuts:
+    for cut in ablation.cuts:
         heads = "1 head" if len(cut.heads) == 1 else f"{len(cut.heads):,} heads"
-        said: Spans = (*untrusted(cut.written, "bold"), Span("  "))
+        written: Spans = (*untrusted(cut.written, "bold"), Span("  "))
         if cut.queries is None:
             what = ours(
                 f"{heads}; weight {cut.weight:.{settings.precision}f} on tokens that are not first or special", "dim"
@@ -112,73 +112,73 @@ def _cuts(found: Ablation, settings: DisplaySettings) -> Facts:
             pairs = len(cut.queries) * len(cut.keys or ())
             counted = "1 edge" if pairs == 1 else f"{pairs:,} edges"
             what = ours(f"{counted} of {heads}; weight {cut.weight:.{settings.precision}f}", "dim")
-        lines.append(("cut", (*said, *what)))
-    for effect in found.effects:
-        edges = all(cut.queries is not None for cut in found.cuts)
+        lines.append(("cut", (*written, *what)))
+    for effect in ablation.effects:
+        edges = all(cut.queries is not None for cut in ablation.cuts)
         lines.append((_HOW[effect.how][0], note(_replaced(effect.how, "edge" if edges else "head"))))
     return Facts(lines, remark=False)
 
 
 def _replaced(how: str, unit: str) -> str:
-    """Say in words what happens to a head, a layer or an edge."""
+    """Describe the replacement for a head, a layer or an edge."""
     by = (_OTHERS if how in ("resample", "patch") else _MEANS).get(unit, "")
     return _HOW[how][1].format(_OUTPUTS[unit], by)
 
 
-def _predictions(found: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present what is predicted at one position, without the cut and with it in each way."""
+def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the predictions at one position, without the cut and with it in each way."""
     place = changes[0].position
     kl = "  ".join(
-        f"{_HOW[effect.how][0]} {_size(one.kl, settings.precision)}"
-        for effect, one in zip(found.effects, changes, strict=True)
+        f"{_HOW[effect.how][0]} {_size(change.kl, settings.precision)}"
+        for effect, change in zip(ablation.effects, changes, strict=True)
     )
-    at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(found.tokens, place))
+    at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(ablation.tokens, place))
     yield paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
     rows = changes[0].tokens
-    columns = [Column("before", [percent(one.before) for one in rows])]
-    for effect, change in zip(found.effects, changes, strict=True):
-        columns.append(Column(_HOW[effect.how][0], [percent(one.after) for one in change.tokens]))
-        columns.append(Column("bits", [formatted(one.change, "+z.2f") for one in change.tokens], "dim"))
-    yield Table("token", columns, labels=[(Span(one.text, "", "token"),) for one in rows])
+    columns = [Column("before", [percent(token.before) for token in rows])]
+    for effect, change in zip(ablation.effects, changes, strict=True):
+        columns.append(Column(_HOW[effect.how][0], [percent(token.after) for token in change.tokens]))
+        columns.append(Column("bits", [formatted(token.change, "+z.2f") for token in change.tokens], "dim"))
+    yield Table("token", columns, labels=[(Span(token.text, "", "token"),) for token in rows])
 
 
-def _hidden(found: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present cosine and change of the final hidden states; of a long text, those that change most."""
-    largest = np.max([effect.change for effect in found.effects], axis=0)
-    count, moved = len(found.tokens), largest >= _UNCHANGED * np.maximum(found.norms, np.finfo(np.float32).tiny)
+def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present cosine and change of final hidden states; in a long text, of the tokens that change most."""
+    largest = np.max([effect.change for effect in ablation.effects], axis=0)
+    count, moved = len(ablation.tokens), largest >= _UNCHANGED * np.maximum(ablation.norms, np.finfo(np.float32).tiny)
     if not moved.any():
-        said = f"  no token's changes by {_UNCHANGED:.2%} of its length or more".replace("%", " %")
-        yield paragraph((Span("final hidden state", "title"), Span(said)))
+        text = f"  no token's changes by {_UNCHANGED:.2%} of its length or more".replace("%", " %")
+        yield paragraph((Span("final hidden state", "title"), Span(text)))
         return
     rows = sorted(np.argsort(-largest, kind="stable")[: min(_ROWS, int(moved.sum()))].tolist())
     which = "of every token" if len(rows) == count else f"of the {len(rows)} tokens of {count:,} that change most"
     if len(rows) == moved.sum() < count:
         named = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
         which = f"of {named} of {count:,} that it changes"
-    axis = token_axis("token", found.tokens, rows)
-    for n, effect in enumerate(found.effects):
+    axis = token_axis("token", ablation.tokens, rows)
+    for n, effect in enumerate(ablation.effects):
         if n:
             yield GAP
-        how = f" ({_HOW[effect.how][0]})" if len(found.effects) > 1 else ""
-        said = f"  {which}: cosine of the states without and with the cut{how}, and length of their difference, "
-        said += "absolute and relative"
-        yield paragraph((Span("final hidden state", "title"), Span(said)))
-        norms = zip(effect.change[rows].tolist(), found.norms[rows].tolist(), strict=True)
+        how = f" ({_HOW[effect.how][0]})" if len(ablation.effects) > 1 else ""
+        text = f"  {which}: cosine of the states without and with the cut{how}, and length of their difference, "
+        text += "absolute and relative"
+        yield paragraph((Span("final hidden state", "title"), Span(text)))
+        norms = zip(effect.change[rows].tolist(), ablation.norms[rows].tolist(), strict=True)
         columns = [
             Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
             Column("difference", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
             Column("relative", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
         ]
-        yield Table("token", columns, axis, spelled=n + 1 == len(found.effects))
+        yield Table("token", columns, axis, spelled=n + 1 == len(ablation.effects))
 
 
 def _number(value: float, digits: int) -> str:
-    """Write a number; a dash for one that is not defined, such as the cosine with a vector of zeros."""
+    """Write a number; a dash for NaN, such as the cosine with a vector of zeros."""
     return "–" if np.isnan(value) else formatted(value, f"z.{digits}f")
 
 
 def _size(value: float, digits: int) -> str:
-    """Write a size that is at least 0; one that would round to 0 with two digits, so that only nothing is `0`."""
+    """Write a size ≥ 0; a small one keeps two digits, so that only zero is written `0`."""
     if np.isnan(value):
         return "–"
     if value == 0:
@@ -186,69 +186,71 @@ def _size(value: float, digits: int) -> str:
     return formatted(value, f".{digits}f" if value >= 0.5 * 10**-digits else ".1e")
 
 
-def _effects(found: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Show one effect of every unit as a picture, and how well weights predict it."""
-    meaning, where, name = _HIDDEN if effects.kl is None else _KL, _where(found), _HOW[effects.how][0]
+def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Draw the effect of every unit, and how well weights predict it."""
+    meaning, where, name = _HIDDEN if effects.kl is None else _KL, _where(survey), _HOW[effects.how][0]
     doing = {"patch": "patching", "resample": "resampling"}.get(effects.how, "cutting")
-    said = note(f"{meaning}, {where}, if {_replaced(effects.how, found.unit)}")
-    if found.targets:
-        said = (Span("change of the "), *target_name(found.targets), *note(f" ({before_target(found, settings)})"))
-        said += note(f", {where}, if {_replaced(effects.how, found.unit)}")
-    between = f"  {name}  " if len(found.effects) > 1 else "  "
-    yield paragraph((Span(f"effect of {doing} each {found.unit}", "title"), Span(between), *said))
-    if found.unit == "head":
-        yield head_numbers(found.grid(effects.effect), settings)
-    elif found.unit == "layer" and len(found.layers) > _LISTED:  # else the list below has all of them
-        write = signed if found.targets else _size
+    caption = note(f"{meaning}, {where}, if {_replaced(effects.how, survey.unit)}")
+    if survey.targets:
+        caption = (Span("change of the "), *target_name(survey.targets), *note(f" ({before_target(survey, settings)})"))
+        caption += note(f", {where}, if {_replaced(effects.how, survey.unit)}")
+    between = f"  {name}  " if len(survey.effects) > 1 else "  "
+    yield paragraph((Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption))
+    if survey.unit == "head":
+        yield head_numbers(survey.grid(effects.effect), settings)
+    elif survey.unit == "layer" and len(survey.layers) > _LISTED:  # else the list below has all of them
+        write = signed if survey.targets else _size
         sizes = [write(value, settings.precision) for value in effects.effect.tolist()]
-        labels = [ours(f"L{layer}") for layer in found.layers]
+        labels = [ours(f"L{layer}") for layer in survey.layers]
         yield Table("layer", [Column(_heading(effects), sizes)], labels=labels)
     if effects.correlation is not None:
-        count = f"Spearman, {len(found.layers):,} {found.unit}s"
-        value, effect = formatted(effects.correlation, "z.2f"), "size of the effect" if found.targets else "effect"
+        count = f"Spearman, {len(survey.layers):,} {survey.unit}s"
+        value, effect = formatted(effects.correlation, "z.2f"), "size of the effect" if survey.targets else "effect"
         yield paragraph(ours(f"rank correlation of weight and {effect} {value} ({count})"))
 
 
-def _where(found: EffectSurvey) -> str:
-    if not found.positions:
-        return f"averaged over all {len(found.tokens)} tokens"
-    places = ", ".join(f"{place} {found.tokens[place].text}" for place in found.positions[:3])
-    more = f" and {len(found.positions) - 3} more" if len(found.positions) > 3 else ""
+def _where(survey: EffectSurvey) -> str:
+    if not survey.positions:
+        return f"averaged over all {len(survey.tokens)} tokens"
+    places = ", ".join(f"{place} {survey.tokens[place].text}" for place in survey.positions[:3])
+    more = f" and {len(survey.positions) - 3} more" if len(survey.positions) > 3 else ""
     return f"at {places}{more}"
 
 
-def _strongest(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
+def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
     """List the units with the largest effects, with weights and ranks by weight."""
-    order = found.order()[: listing.top or _LISTED]
-    by_weight = np.argsort(np.argsort(-found.weights, kind="stable"), kind="stable") + 1
-    digits, several = settings.precision, len(found.effects) > 1
+    order = survey.order()[: listing.top or _LISTED]
+    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
+    digits, several = settings.precision, len(survey.effects) > 1
     columns = []
-    for effects in found.effects:
+    for effects in survey.effects:
         heading = _HOW[effects.how][0] if several else _heading(effects)
-        if found.targets:
-            columns += target_columns(found, effects, order, heading, digits)
+        if survey.targets:
+            columns += target_columns(survey, effects, order, heading, digits)
             if effects.kl is not None and not several:
                 columns.append(Column("KL", [_size(effects.kl[n], digits) for n in order]))
         else:
             columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
             columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
-    columns.append(Column("weight", [_size(found.weights[n], digits) for n in order]))
+    columns.append(Column("weight", [_size(survey.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    return Table(found.unit, columns, labels=[_label(found, n) for n in order])
+    return Table(survey.unit, columns, labels=[_label(survey, n) for n in order])
 
 
 def _heading(effects: Effects) -> str:
     return {"target": "change", "kl": "KL", "hidden": "hidden"}[effects.ranked_by]
 
 
-def _label(found: EffectSurvey, n: int) -> Spans:
-    head = f"L{found.layers[n]}" if found.unit == "layer" else f"L{found.layers[n]}H{found.heads[n]}"
-    if found.unit != "edge":
+def _label(survey: EffectSurvey, n: int) -> Spans:
+    head = f"L{survey.layers[n]}" if survey.unit == "layer" else f"L{survey.layers[n]}H{survey.heads[n]}"
+    if survey.unit != "edge":
         return ours(head)
-    query, key = found.queries[n], found.keys[n]
+    query, key = survey.queries[n], survey.keys[n]
     names = [
         Span(words[position], origin="token") if position in words else token_span(tokens, position)
-        for words, tokens, position in zip(found.word_names(), (found.tokens, found.sources), (query, key), strict=True)
+        for words, tokens, position in zip(
+            survey.word_names(), (survey.tokens, survey.sources), (query, key), strict=True
+        )
     ]
     return Span(f"{head}  {query} "), names[0], Span(f" → {key} "), names[1]

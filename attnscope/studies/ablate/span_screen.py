@@ -1,4 +1,4 @@
-"""What an answer loses where it is cut off from each span, as parts."""
+"""Effects of cutting an answer off from each span, as parts."""
 
 from collections.abc import Iterator
 
@@ -20,51 +20,51 @@ _HOW = {
 }
 
 
-def present_spans(found: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn the effects of spans into parts."""
-    yield _answer(found, settings)
+    yield _answer(survey, settings)
     yield GAP
-    what = "the answer" if found.answer else f"{len(found.rows)} tokens"
+    what = "the answer" if survey.answer else f"{len(survey.rows)} tokens"
     title = f"effect of cutting {what} off from each span"
     yield paragraph((Span(title, "title"), Span("  edges are cut in every chosen layer and head")))
-    yield Facts([(effects.how, ours(_HOW[effects.how], "dim")) for effects in found.effects], remark=False)
+    yield Facts([(effects.how, ours(_HOW[effects.how], "dim")) for effects in survey.effects], remark=False)
     yield GAP
-    yield _table(found, listing, settings)
+    yield _table(survey, listing, settings)
     yield GAP
-    for effects in found.effects:
+    for effects in survey.effects:
         if effects.correlation is not None:
             value = formatted(effects.correlation, "z.2f")
-            count = f"Spearman, {len(found.weights)} spans"
+            count = f"Spearman, {len(survey.weights)} spans"
             yield paragraph(ours(f"rank correlation of weight and effect, {effects.how}: {value} ({count})"))
     yield GAP
-    yield notes(_meanings(found))
+    yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)", "--answer TEXT"]
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 
 
-def _answer(found: EffectSurvey, settings: DisplaySettings) -> Facts:
-    """Say what is answered, and how probable that is."""
+def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
+    """Present the answer and its probability."""
     lines: list[tuple[str, Spans]] = []
-    if found.answer:
-        text = spell_run([found.tokens[position] for position in found.answer])
+    if survey.answer:
+        text = spell_run([survey.tokens[position] for position in survey.answer])
         probability = ""
-        if found.log_probability is not None:
-            bits = formatted(found.log_probability, f"z.{settings.precision}f")
+        if survey.log_probability is not None:
+            bits = formatted(survey.log_probability, f"z.{settings.precision}f")
             probability = f"  log₂ p = {bits}"
-        count = f" · {len(found.answer)} token{'s' * (len(found.answer) > 1)}"
+        count = f" · {len(survey.answer)} token{'s' * (len(survey.answer) > 1)}"
         lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
-    first, last = found.rows[0], found.rows[-1]
-    rows = f"{len(found.rows)} tokens, {first} to {last}" if last > first else f"token {first}"
-    said = "which predict the answer" if found.answer and first == found.answer[0] - 1 else "which --query names"
-    lines.append(("cut off", note(f"{rows}, {said if found.answer or len(found.rows) > 1 else 'the last'}")))
+    first, last = survey.rows[0], survey.rows[-1]
+    rows = f"{len(survey.rows)} tokens, {first} to {last}" if last > first else f"token {first}"
+    which = "which predict the answer" if survey.answer and first == survey.answer[0] - 1 else "which --query names"
+    lines.append(("cut off", note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}")))
     return Facts(lines, remark=False)
 
 
-def _table(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
-    order = found.order()[: listing.top or _LISTED]
-    by_weight = np.argsort(np.argsort(-found.weights, kind="stable"), kind="stable") + 1
+def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
+    order = survey.order()[: listing.top or _LISTED]
+    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
     digits, columns = settings.precision, list[Column]()
-    for n, effects in enumerate(found.effects):
+    for n, effects in enumerate(survey.effects):
         style = "" if n == 0 else "dim"
         if effects.loss is not None:
             lost = [formatted(float(effects.loss[place]), f"z.{digits}f") for place in order]
@@ -72,25 +72,25 @@ def _table(found: EffectSurvey, listing: Listing, settings: DisplaySettings) -> 
         values, name = (effects.hidden, "hidden") if effects.kl is None else (effects.kl, "KL")
         sizes = [formatted(float(values[place]), f"z.{digits}f") for place in order]
         columns.append(Column(_heading(name, n), sizes, style))  # type: ignore[arg-type]
-    columns.append(Column("weight", [formatted(float(found.weights[n]), f"z.{digits}f") for n in order]))
+    columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    return Table("span", columns, labels=[untrusted(found.span_names[n]) for n in order])
+    return Table("span", columns, labels=[untrusted(survey.span_names[n]) for n in order])
 
 
 def _heading(name: str, number: int) -> str:
     return name if number == 0 else f"{name} (0)"
 
 
-def _meanings(found: EffectSurvey) -> list[str]:
-    """Say what the columns are."""
-    effects: Effects = found.effects[0]
-    said = []
+def _meanings(survey: EffectSurvey) -> list[str]:
+    """Explain the columns."""
+    effects: Effects = survey.effects[0]
+    meanings = []
     if effects.loss is not None:
-        said.append("bits lost: log₂ of the answer's probability before / after; negative if the cut helps it.")
+        meanings.append("bits lost: log₂ of the answer's probability before / after; negative if the cut helps it.")
     if effects.kl is not None:
-        said.append("KL: KL(before ‖ after) of the predictions in bits, averaged over the compared tokens.")
+        meanings.append("KL: KL(before ‖ after) of the predictions in bits, averaged over the compared tokens.")
     else:
-        said.append("hidden: change of the final hidden state, relative to its length.")
-    meaning = found.meaning[:1].lower() + found.meaning[1:]
-    said.append(f"(0): unnormalised. Weight: {meaning.rstrip('.')}; its rank, 1 for the largest.")
-    return [*said, *found.notes]
+        meanings.append("hidden: change of the final hidden state, relative to its length.")
+    meaning = survey.meaning[:1].lower() + survey.meaning[1:]
+    meanings.append(f"(0): unnormalised. Weight: {meaning.rstrip('.')}; its rank, 1 for the largest.")
+    return [*meanings, *survey.notes]

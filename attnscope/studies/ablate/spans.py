@@ -1,4 +1,7 @@
-"""Cut an answer off from each span of its text. Never imports torch, except to let the model generate the answer."""
+"""Cut an answer off from each span of its text.
+
+Imports torch only if the model generates the answer.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +29,10 @@ class AnsweredText:
     """A text with its answer.
 
     Attributes:
-        run: The run, whose text ends with an answer that was given.
-        text: The text, planned.
-        spans: Its spans.
+        run: The run; its text ends with the answer, if one was given.
         answer: Positions of the answer's tokens; empty without one.
-        rows: Positions whose reading is cut: those that predict the answer, or those that the user named.
-        positions: Positions at which predictions and hidden states are compared.
+        rows: Positions that are cut off: those that predict the answer, or those that the user named.
+        positions: Positions whose predictions and hidden states are compared.
         notes: Remarks for the reader.
     """
 
@@ -45,16 +46,12 @@ class AnsweredText:
 
     @property
     def targets(self) -> list[int]:
-        """Ids of the answer's tokens where they are what is predicted at `positions`; else none."""
+        """Ids of the answer's tokens if `positions` predict them; else none."""
         predicting = [position - 1 for position in self.answer]
         return [self.text.tokens[position].id for position in self.answer] if predicting == self.positions else []
 
     def cuts(self, source: ModelSource) -> tuple[list[int], list[Cut]]:
-        """Return the number of each span that is cut off, and its cut in every chosen layer and head.
-
-        Raises:
-            UsageError: A layer or head is not there, or there is no other span.
-        """
+        """Return the number of each span that can be cut off, and its cut in every chosen layer and head."""
         c, run = source.config, self.run
         layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
         places = tuple((layer, head) for layer in layers for head in heads)
@@ -72,17 +69,14 @@ def _causal(source: ModelSource) -> bool:
     return source.predicts == "next"
 
 
-def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, session: Session) -> AnsweredText:
-    """Return a text with its answer: one that was given, the last turn of a chat, or what the model generates.
+def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, session: Session) -> AnsweredText:
+    """Return a text with its answer: the one given, the last turn of a chat, or what the model generates.
 
     Args:
         run: The run, its chat rendered.
-        asked: What is asked for.
+        options: What is asked for.
         source: The model.
         session: Has the model open.
-
-    Raises:
-        UsageError: The text has no spans, or has an answer already.
     """
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
@@ -90,45 +84,42 @@ def answer_text(run: RunConfig, asked: AblationOptions, source: ModelSource, ses
         hint = f"add {arg('spans', 'sentences')}, or marks such as {arg('spans', 'Doc 1:,Question:')}"
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
     given = bool(_positions(prompt.spans)) and _causal(source)
-    if given and (asked.answer is not None or asked.generate is not None):
-        name = "answer" if asked.answer is not None else "generate"
+    if given and (options.answer is not None or options.generate is not None):
+        name = "answer" if options.answer is not None else "generate"
         what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
         hint = f"remove {arg(name)}, or the {what}'s {last}"
         raise UsageError(f"the {what} ends with an answer", where=arg(name), hint=hint)
     notes, tokens = list[str](), None
     predicts = prediction_kind(run, source, run.mask) == "next"
-    count = asked.generate if asked.generate is not None else _GENERATED * (predicts and run.query is None)
-    if asked.answer is not None:
-        run, tokens = _with_answer(run, asked.answer, prompt.tokens, source)
+    count = options.generate if options.generate is not None else _GENERATED * (predicts and run.query is None)
+    if options.answer is not None:
+        run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
     elif not given and count:
         tokens = continue_texts(replace(run, query=None, key=None, generate=count), source, session)[0].tokens
         written = "".join(source.tokenizer.spelled(token.id)[1] for token in tokens if token.made)
-        more = "; --answer TEXT gives another one" if asked.generate is None else ""
+        more = "; --answer TEXT gives another one" if options.generate is None else ""
         notes.append(f"the answer is what the model generates: {written!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
-    if asked.answer is not None:  # it was marked as generated to be a span
+    if options.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
-    return read_answer(run, asked, source, text, notes)
+    return read_answer(run, options, source, text, notes)
 
 
 def read_answer(
-    run: RunConfig, asked: AblationOptions, source: ModelSource, text: TextPlan, notes: Sequence[str] = ()
+    run: RunConfig, options: AblationOptions, source: ModelSource, text: TextPlan, notes: Sequence[str] = ()
 ) -> AnsweredText:
-    """Return a planned text with what reads its spans: its answer, the tokens that `query` names, or its last span.
+    """Return a planned text with the tokens to cut off: its answer's, those of `query`, or the last span's.
 
     Args:
-        run: The run.
-        asked: What is asked for.
+        options: What is asked for.
         source: The model.
-        text: The text, with its spans and its answer, if it has one.
-        notes: Remarks on the answer.
     """
     assert text.spans is not None
     answer = _positions(text.spans) if _causal(source) else []  # only such a model predicts it token by token
     more_notes = list[str]()
     positions = [position - 1 for position in answer if position]
-    if asked.at is not None or not positions:
-        positions, more_notes = compared_positions(asked, run, source, text)
+    if options.at is not None or not positions:
+        positions, more_notes = compared_positions(options, run, source, text)
     rows = text.queries if run.query is not None else [position - 1 for position in answer if position] or positions
     if not rows:  # as where nothing is predicted: the span that `run` shows
         rows = text.spans.tokens(reading_span(text.spans, ()))
@@ -136,7 +127,7 @@ def read_answer(
 
 
 def _positions(spans: TextSpans | None) -> list[int]:
-    """Return the positions of the tokens of the answer."""
+    """Return the positions of the answer's tokens."""
     if spans is None:
         return []
     return [n for n, span in enumerate(spans.of_token) if spans.kinds[span] == "answer"]
@@ -145,26 +136,22 @@ def _positions(spans: TextSpans | None) -> list[int]:
 def _with_answer(
     run: RunConfig, answer: str, prompt: Sequence[Token], source: ModelSource
 ) -> tuple[RunConfig, list[Token]]:
-    """Return a run whose text ends with an answer, and its tokens, those of the answer marked as generated.
-
-    Raises:
-        UsageError: The model does not predict it, or its first token would be part of the text's last.
-    """
+    """Return a run whose text ends with the answer, and its tokens, the answer's marked as generated."""
     where = arg("answer")
     if prediction_kind(run, source, run.mask) != "next":
         hint = "use a causal language model"
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     (written,) = run.texts
-    whole = written.text + answer
-    tokens = source.tokenizer.encode(whole, written.pair, where=where, special=written.adds_special)
+    full_text = written.text + answer
+    tokens = source.tokenizer.encode(full_text, written.pair, where=where, special=written.adds_special)
     tokens = tokens[: len(tokens) - count_closing(tokens)]
     kept = len(prompt) - count_closing(prompt)
     if [token.id for token in tokens[:kept]] != [token.id for token in prompt[:kept]] or len(tokens) == kept:
-        found = "has no tokens of its own" if not answer.strip() else "its first token is part of the text's last"
-        raise UsageError(found, where=where, hint="begin the answer with a space or a line break")
+        message = "has no tokens of its own" if not answer.strip() else "its first token is part of the text's last"
+        raise UsageError(message, where=where, hint="begin the answer with a space or a line break")
     most = source.config.max_positions
     if most is not None and len(tokens) > most:
-        found = f"{len(tokens)} tokens with the text, but the model takes at most {most}"
-        raise UsageError(found, where=where, hint="use a shorter text")
+        message = f"{len(tokens)} tokens with the text, but the model takes at most {most}"
+        raise UsageError(message, where=where, hint="use a shorter text")
     marked = [replace(token, made=position >= kept) for position, token in enumerate(tokens)]
-    return replace(run, texts=(replace(written, text=whole),)), marked
+    return replace(run, texts=(replace(written, text=full_text),)), marked

@@ -1,4 +1,4 @@
-"""The tokens whose logits cuts change, and the texts that replacements come from, as parts."""
+"""The logits that cuts change, and the texts that replacements come from, as parts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,35 +11,39 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 _LISTED = 8  # number of tokens that are named in which two texts differ
 
 
-def other_text(found: Ablation | EffectSurvey) -> Iterator[ViewPart]:
-    """Say which text is patched from, and where it differs from the text."""
-    replacing = found.replacing
+def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
+    """Present the text to patch from, and where it differs from the text."""
+    replacing = study.replacing
     if replacing is None or replacing.text is None:
         return
     (tokens,) = replacing.tokens
-    places = [n for n, (mine, theirs) in enumerate(zip(found.tokens, tokens, strict=True)) if mine.id != theirs.id]
+    places = [n for n, (mine, other) in enumerate(zip(study.tokens, tokens, strict=True)) if mine.id != other.id]
     differs: Spans = ours("no token differs")
     if places:
         differs = ours("differs at ")
         for n, place in enumerate(places[:_LISTED]):
-            differs += (Span(f"{', ' * bool(n)}{place} "), token_span(found.tokens, place), Span(" | "))
+            differs += (Span(f"{', ' * bool(n)}{place} "), token_span(study.tokens, place), Span(" | "))
             differs += (token_span(tokens, place),)
         more = len(places) - _LISTED
         differs += ours(f" and {more} more" if more > 0 else "")
-    said = "what is patched comes from the same positions of this text"
-    lines: list[tuple[str, Spans]] = [("from", untrusted(replacing.text)), ("", differs), ("", note(said, "dim"))]
+    meaning = "what is patched comes from the same positions of this text"
+    lines: list[tuple[str, Spans]] = [("from", untrusted(replacing.text)), ("", differs), ("", note(meaning, "dim"))]
     yield Facts(lines)
 
 
 def target_name(targets: Sequence[LogitTarget]) -> Spans:
     """Name a logit, or the difference of two."""
-    first, *rest = ((Span(target.text, "bold", "token"),) for target in targets)
-    return (Span("logit of "), *first, *(span for one in rest for span in (Span(" minus that of "), *one)))
+    first, *subtracted = ((Span(target.text, "bold", "token"),) for target in targets)
+    return (
+        Span("logit of "),
+        *first,
+        *(span for span_group in subtracted for span in (Span(" minus that of "), *span_group)),
+    )
 
 
-def before_target(found: Ablation | EffectSurvey, settings: DisplaySettings) -> str:
-    """Say what the logit, or the difference, is without a cut, and in the text that is patched from."""
-    here, there = logit_of(found.targets), logit_of(found.targets, other=True)
+def before_target(study: Ablation | EffectSurvey, settings: DisplaySettings) -> str:
+    """Describe the logit, or the difference of two, without a cut and in the text to patch from."""
+    here, there = logit_of(study.targets), logit_of(study.targets, other=True)
     assert here is not None
     form = f"z.{settings.precision}f"
     if there is None:
@@ -47,16 +51,16 @@ def before_target(found: Ablation | EffectSurvey, settings: DisplaySettings) -> 
     return f"{formatted(here, form)} in the text, {formatted(there, form)} in the other"
 
 
-def changed_target(found: Ablation, names: dict[str, str], settings: DisplaySettings) -> Iterator[ViewPart]:
+def changed_target(ablation: Ablation, names: dict[str, str], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the logit of the target, or the difference of two, without cuts and with them."""
-    before = logit_of(found.targets)
+    before = logit_of(ablation.targets)
     if before is None:
         return
     digits = settings.precision
-    yield paragraph((Span("target", "title"), Span("  "), *target_name(found.targets), *_places(found)))
-    after = [effect.target or 0.0 for effect in found.effects]
-    there = logit_of(found.targets, other=True)
-    labels = [ours("without the cut" if there is None else "the text"), *(ours(names[e.how]) for e in found.effects)]
+    yield paragraph((Span("target", "title"), Span("  "), *target_name(ablation.targets), *_places(ablation)))
+    after = [effect.target or 0.0 for effect in ablation.effects]
+    there = logit_of(ablation.targets, other=True)
+    labels = [ours("without the cut" if there is None else "the text"), *(ours(names[e.how]) for e in ablation.effects)]
     logits, changes = [before, *(before + change for change in after)], ["", *(signed(c, digits) for c in after)]
     if there is not None:
         labels.append(ours("the other text"))
@@ -64,31 +68,33 @@ def changed_target(found: Ablation, names: dict[str, str], settings: DisplaySett
     shown = [formatted(value, f"z.{digits}f") for value in logits]
     yield Table(
         "",
-        [Column("logit" if len(found.targets) == 1 else "difference", shown), Column("change", changes)],
+        [Column("logit" if len(ablation.targets) == 1 else "difference", shown), Column("change", changes)],
         labels=labels,
     )
 
 
-def _places(found: Ablation) -> Spans:
-    predictions = next((effect.predictions for effect in found.effects), [])
+def _places(ablation: Ablation) -> Spans:
+    predictions = next((effect.predictions for effect in ablation.effects), [])
     if len(predictions) == 1:
         place = predictions[0].position
-        return (Span(f", at {place} "), token_span(found.tokens, place))
+        return (Span(f", at {place} "), token_span(ablation.tokens, place))
     return ours(f", mean over {len(predictions)} positions")
 
 
 def signed(value: float, digits: int) -> str:
-    """Write a change with its sign; one that would round to 0 with two digits, so that only nothing is `0`."""
+    """Write a change with its sign; a small one keeps two digits, so that only zero is written `0`."""
     if value == 0:
         return "0"
     return formatted(value, f"+.{digits}f" if abs(value) >= 0.5 * 10**-digits else "+.1e")
 
 
-def target_columns(found: EffectSurvey, effects: Effects, order: Sequence[int], name: str, digits: int) -> list[Column]:
-    """Return the column of changes of the target, and for patches the share of the way to the other text."""
+def target_columns(
+    survey: EffectSurvey, effects: Effects, order: Sequence[int], name: str, digits: int
+) -> list[Column]:
+    """Return the column of the target's changes, and for patches the share of the way to the other text."""
     assert effects.target is not None
     columns = [Column(name, [signed(float(effects.target[n]), digits) for n in order])]
-    restored = found.restored(effects)
+    restored = survey.restored(effects)
     if restored is not None:
         columns.append(Column("restored", [formatted(float(restored[n]), f"z.{digits}f") for n in order]))
     return columns

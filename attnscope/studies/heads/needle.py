@@ -235,7 +235,7 @@ def _measure(
     import torch
 
     from attnscope.model.recorders import SpanRecorder, SpanTokens
-    from attnscope.studies.ablate.effects import log_softmax
+    from attnscope.studies.ablate.uncut_states import log_softmax
 
     batch, engine = prepare(plan, model, device)
     groups = torch.zeros(1, len(prompt.tokens), dtype=torch.int64, device=device)

@@ -7,28 +7,25 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.request.run_config import RunConfig
 from attnscope.run.session import ProgressCallback, Session
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.ablate.others import compared_targets
+from attnscope.studies.ablate.other_texts import compared_targets
 from attnscope.studies.ablate.plan import AblationOptions, compared_positions, plan_one
 
 
 @dataclass(frozen=True)
-class Bench:
-    """One text of one model, planned.
+class AblationRun:
+    """One text of one model, with its tokens, positions and targets.
 
     Attributes:
-        run: What the user asked.
-        asked: What is cut.
         source: The model.
         session: Loads it.
         text: The text.
         positions: Where predictions and hidden states are compared.
-        notes: On text and positions.
-        answer: Ids of an answer's tokens whose log-probability is compared, one for each position; empty for none.
-        targets: Ids of one or two tokens whose logit, or whose difference of logits, is compared; empty for none.
+        answer: Ids of the answer's tokens, one for each position; empty for none.
+        targets: Ids of one token whose logit is compared, or of two whose difference is; empty for none.
     """
 
     run: RunConfig
-    asked: AblationOptions
+    options: AblationOptions
     source: ModelSource
     session: Session
     text: TextPlan
@@ -39,13 +36,13 @@ class Bench:
 
     @classmethod
     def of(
-        cls, run: RunConfig, asked: AblationOptions, progress: ProgressCallback | None, session: Session | None
-    ) -> "Bench":
+        cls, run: RunConfig, options: AblationOptions, progress: ProgressCallback | None, session: Session | None
+    ) -> "AblationRun":
         """Open the model and make tokens of the text."""
         session = session or Session(run.texts, progress)
         source, run = session.open(run)
         source.require_model("ablation")
         text = plan_one(run, source)
-        positions, notes = compared_positions(asked, run, source, text)
-        targets, more = compared_targets(asked, source, positions)
-        return cls(run, asked, source, session, text, positions, [*text.notes, *notes, *more], targets=targets)
+        positions, notes = compared_positions(options, run, source, text)
+        targets, more = compared_targets(options, source, positions)
+        return cls(run, options, source, session, text, positions, [*text.notes, *notes, *more], targets=targets)
