@@ -80,11 +80,11 @@ class AttentionStatistics:
         states = random.getstate()
         tracker, live = self._tracker(model, self._tokenizer if tokenizer is None else tokenizer)
         with running(tracker.session, live):
-            found = tracker.measure()
+            statistics = tracker.measure()
         random.setstate(states)
         return {
             f"{self._prefix}/{name}/L{layer}H{head}": float(number)
-            for name, values in found.items()
+            for name, values in statistics.items()
             for (layer, head), number in np.ndenumerate(values)
             if not np.isnan(number)
         }

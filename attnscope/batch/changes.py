@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in nested.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
+        flattened |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flattened

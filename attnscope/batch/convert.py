@@ -33,11 +33,11 @@ def _format(path: Path, option: str) -> DumpFormat:
         UsageError: The extension is unknown.
     """
     check_name(path)
-    found = format_of(path)
-    if found is None:
+    file_format = format_of(path)
+    if file_format is None:
         hint = f"use {' '.join(DUMPS + TABLES)}, or a name without extension for a folder"
         raise UsageError(f"'{path}' has no known extension", where=option, hint=hint)
-    return found
+    return file_format
 
 
 def convert(source: Path, target: Path, table: str | None = None, *, force: bool) -> tuple[int, str]:
@@ -122,25 +122,25 @@ def merge(
         AttnscopeError: Parts are missing, unfinished, damaged or of different dumps, or the target cannot be written.
         UsageError: The target is of another kind than the parts.
     """
-    found = gather_parts_of(paths)
+    part_set = gather_parts_of(paths)
     here = _format(target, arg("output"))
     there = "shards" if paths[0].is_dir() else "lines"
     if here.layout != there or any(path.is_dir() != paths[0].is_dir() for path in paths):
         hint = "use a name without extension" if there == "shards" else "use .jsonl, .jsonl.gz or .jsonl.zst"
         kinds = "folders" if there == "shards" else "files"
         raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
-    if not found.complete:
+    if not part_set.complete:
         require_complete(gather_parts_of(paths, count=True))
     check_not_read(target, [str(path) for path in paths])
-    total = found.total
+    total = part_set.total
     with _replacing(target, force=force) as temporary:
-        return write_merged(found, temporary, lambda done: on_progress and on_progress(done, total))
+        return write_merged(part_set, temporary, lambda done: on_progress and on_progress(done, total))
 
 
-def _rows(source: Report | Dump, asked: str | None) -> tuple[str, tables.TableRows]:
+def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
     """Return what a table of a dump or report has rows of, and the rows."""
     settings = settings_of(source) if isinstance(source, Report) else source.header.settings
-    chosen = tables.kind_of(settings, asked)
+    chosen = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
     parts = (part for record in records if record.status == "ok" for part in tables.tables(chosen, record))
     what = "rows" if chosen == "rows" else f"rows of {chosen}"

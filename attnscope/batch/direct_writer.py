@@ -65,10 +65,10 @@ class DirectWriter:
     def _write_direct(self, data: Bytes) -> Bytes:
         """Write whole blocks without copying them; return the rest."""
         self._flush()
-        whole = len(data) - len(data) % BLOCK
-        self._crc = crc32(data[:whole].data, self._crc)
-        self._write(data[:whole].data)
-        return data[whole:]
+        aligned = len(data) - len(data) % BLOCK
+        self._crc = crc32(data[:aligned].data, self._crc)
+        self._write(data[:aligned].data)
+        return data[aligned:]
 
     def _flush(self) -> None:
         self._write(self._buffer[: self._used].data)
@@ -80,24 +80,24 @@ class DirectWriter:
         Raises:
             OSError: The system refuses.
         """
-        whole = self._used - self._used % BLOCK
-        self._write(self._buffer[:whole].data)
-        if self._direct and whole < self._used:
+        aligned = self._used - self._used % BLOCK
+        self._write(self._buffer[:aligned].data)
+        if self._direct and aligned < self._used:
             self._through_cache()
-        self._write(self._buffer[whole : self._used].data)
+        self._write(self._buffer[aligned : self._used].data)
         self._files.sync(self._descriptor)
         return self._crc
 
-    def _write(self, rest: memoryview) -> None:
-        while len(rest):
+    def _write(self, remaining: memoryview) -> None:
+        while len(remaining):
             try:
-                done = self._files.write(self._descriptor, rest)
+                done = self._files.write(self._descriptor, remaining)
             except OSError as e:
                 if not self._direct or e.errno != errno.EINVAL:
                     raise
                 done = 0  # the file system accepts the flag, but not our blocks
                 self._through_cache()
-            rest = rest[done:]
+            remaining = remaining[done:]
             if self._direct and done % BLOCK:  # from here on, nothing is aligned to blocks
                 self._through_cache()
 

@@ -146,11 +146,11 @@ def read_lines(path: Path) -> Iterator[bytes]:
             for number, line in enumerate(bounded_lines(file, path), 1):
                 if not line.endswith(b"\n"):
                     raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
-                whole = unseal(line, crc)
-                if whole is None:
+                unsealed = unseal(line, crc)
+                if unsealed is None:
                     what = "the line is damaged" if number > 1 else "is not a dump"
                     raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
-                body, crc = whole
+                body, crc = unsealed
                 yield body
     except TruncatedFrame as e:
         raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON) from e

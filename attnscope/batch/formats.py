@@ -41,14 +41,18 @@ class DumpFormat:
 
 def ending_of(path: Path) -> str:
     """Return the ending that says what a dump or table is: one of several parts, or the last suffix."""
-    known = [one.ending for one in DUMP_FORMATS if one.ending and path.name.endswith(one.ending)]
+    known = [
+        dump_format.ending
+        for dump_format in DUMP_FORMATS
+        if dump_format.ending and path.name.endswith(dump_format.ending)
+    ]
     return max(known, key=len, default=path.suffix)
 
 
 def format_of(path: Path) -> DumpFormat | None:
     """Return the format of a path, which may be an existing folder; None for an unknown ending."""
     ending = "" if path.is_dir() else ending_of(path)
-    return next((one for one in DUMP_FORMATS if one.ending == ending), None)
+    return next((dump_format for dump_format in DUMP_FORMATS if dump_format.ending == ending), None)
 
 
 DUMP_FORMATS = (

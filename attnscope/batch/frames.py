@@ -41,7 +41,7 @@ class FrameReader(io.RawIOBase):
         end: Packed bytes to read; None for all.
 
     Attributes:
-        whole: Packed bytes up to the end of the last whole frame.
+        complete: Packed bytes up to the end of the last whole frame.
         unpacked: Bytes that came of what was read.
     """
 
@@ -49,7 +49,7 @@ class FrameReader(io.RawIOBase):
         self._file, self._new, self._damage, self._end = file, new, damage, end
         self._frame: Any = None
         self._ready = memoryview(b"")
-        self._packed = self.whole = self.unpacked = 0
+        self._packed = self.complete = self.unpacked = 0
 
     def readable(self) -> bool:
         """Return True, as `io.BufferedReader` asks."""
@@ -75,18 +75,18 @@ class FrameReader(io.RawIOBase):
         return count
 
     def _unpack(self, packed: bytes) -> bytes:
-        found = []
+        contents = []
         try:
             while packed:
                 frame = self._frame = self._frame or self._new()
-                found.append(frame.decompress(packed))
+                contents.append(frame.decompress(packed))
                 packed = frame.unused_data if frame.eof else b""
                 if frame.eof:
-                    self._frame, self.whole = None, self._packed - len(packed)
+                    self._frame, self.complete = None, self._packed - len(packed)
         except self._damage as e:
             raise EOFError(str(e)) from e
-        self.unpacked += sum(map(len, found))
-        return b"".join(found)
+        self.unpacked += sum(map(len, contents))
+        return b"".join(contents)
 
 
 def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
@@ -138,10 +138,10 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
     Raises:
         AttnscopeError: The format's library is missing.
     """
-    found = format_of(path)
-    if found is None or found.packing is None:
+    dump_format = format_of(path)
+    if dump_format is None or dump_format.packing is None:
         return None
-    return _GZIP if found.packing == "gzip" else _zstandard(str(path), instead)
+    return _GZIP if dump_format.packing == "gzip" else _zstandard(str(path), instead)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
         except TruncatedFrame:
             raise
         except EOFError as e:
-            raise damaged_frame(path, reader.whole, e) from e
+            raise damaged_frame(path, reader.complete, e) from e
 
 
 def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
@@ -211,16 +211,16 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
         reader, first = FrameReader(file, packing.new_reader, packing.damage), b""
         try:
             while part := reader.read(_BUFFER_BYTES):
-                if not reader.whole and len(first) < _LARGEST_HEADER:
+                if not reader.complete and len(first) < _LARGEST_HEADER:
                     first += part
         except TruncatedFrame as e:
-            if not reader.whole:
+            if not reader.complete:
                 _check_header_frame(path, first, start)
-            if _has_frame(file, packing, reader.whole + 1):
-                raise damaged_frame(path, reader.whole, e) from e
+            if _has_frame(file, packing, reader.complete + 1):
+                raise damaged_frame(path, reader.complete, e) from e
         except EOFError as e:
-            raise damaged_frame(path, reader.whole, e) from e
-    return reader.whole
+            raise damaged_frame(path, reader.complete, e) from e
+    return reader.complete
 
 
 def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
@@ -241,9 +241,9 @@ def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
             file.seek(place)
             reader = FrameReader(file, packing.new_reader, packing.damage)
             with suppress(EOFError):
-                while not reader.whole and reader.read(_BUFFER_BYTES):
+                while not reader.complete and reader.read(_BUFFER_BYTES):
                     pass
-            if reader.whole:
+            if reader.complete:
                 return True
             place += 1
     return False

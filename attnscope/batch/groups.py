@@ -42,8 +42,8 @@ class TextSize:
 
     def can_share_group(self, other: "TextSize") -> bool:
         """Tell whether padding the shorter of the two changes no number of it."""
-        same = (self.tokens, self.sources) == (other.tokens, other.sources)
-        return same or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
+        equal_sizes = (self.tokens, self.sources) == (other.tokens, other.sources)
+        return equal_sizes or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
 
 
 def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0) -> int:
@@ -78,17 +78,19 @@ def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
         sizes: Of the texts.
         bounds: How large a group may be.
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     last, values = TextSize(0, 0, 0), 0
     for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
         size = sizes[place]
         # Texts are sorted by length, so the new text is the longest: the others are padded to its length.
-        fits = found and (len(found[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
+        fits = (
+            groups and (len(groups[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
+        )
         if fits and size.can_share_group(last):
-            found[-1].append(place)
+            groups[-1].append(place)
             values += size.values
         else:
-            found.append([place])
+            groups.append([place])
             values = size.values
         last = size
-    return found
+    return groups

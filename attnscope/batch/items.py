@@ -127,10 +127,10 @@ def _members(text: str) -> dict[str, Any]:
 def _id(members: dict[str, Any]) -> int | str | None:
     """Return the id of a record whose other members are wrong; None where it is wrong itself, or not there."""
     try:
-        found: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
+        identifier: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
     except ValueError:  # msgspec.DecodeError is one
         return None
-    return found
+    return identifier
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -265,7 +265,7 @@ def _typed(value: Any, key: str) -> Any:
         AttnscopeError: It has another type.
     """
     try:
-        found = msgspec.convert(value, _KINDS[key])
+        typed = msgspec.convert(value, _KINDS[key])
     except ValueError as e:  # msgspec.ValidationError is one
         raise _wrong(e, key) from e
-    return None if found == "" else found
+    return None if typed == "" else typed

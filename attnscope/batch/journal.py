@@ -26,7 +26,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_target
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
-from attnscope.base.system.shutdown import unbroken
+from attnscope.base.system.shutdown import defer_signals
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import bounded_lines, not_a_dump, open_lines, packing_of, whole_frames
 from attnscope.batch.header import END, MAGIC
@@ -111,44 +111,44 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
     Raises:
         AttnscopeError: It is something else, or a line is damaged.
     """
-    found = JournalState()
+    state = JournalState()
     for number, line in enumerate(bounded_lines(file, path), 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
             raise not_a_dump(path)
         if not line.endswith(b"\n") and not framed:
             break  # torn
-        whole = unseal(line, found.crc)
-        if whole is None or found.ended:
+        unsealed = unseal(line, state.crc)
+        if unsealed is None or state.ended:
             hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
             raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
-        body, found.crc = whole
-        found.size += len(line)
+        body, state.crc = unsealed
+        state.size += len(line)
         if number == 1:
-            found.header = body
+            state.header = body
         else:
             try:
-                _note(found, body)
+                _note(state, body)
             except ValueError as e:  # msgspec.DecodeError is one
                 hint = f"another program wrote it: restore it from a backup, or pass {arg('force', True)} to start over"
                 raise AttnscopeError(
                     f"the line is not a record of a dump ({e})", where=f"{path}:{number}", hint=hint
                 ) from e
-    return found
+    return state
 
 
-def _note(found: JournalState, body: bytes) -> None:
+def _note(state: JournalState, body: bytes) -> None:
     if body.startswith(END):
         decode_json(body, End)
-        found.ended = True
+        state.ended = True
         return
     line = decode_json(body, _RecordLine)
-    found.indices.append(line.index)
-    found.hashes.append(int(line.hash, 16))
-    found.counts[line.status] += 1
+    state.indices.append(line.index)
+    state.hashes.append(int(line.hash, 16))
+    state.counts[line.status] += 1
     if line.shard is not None:
-        found.shards[line.shard] = line.shard_check
+        state.shards[line.shard] = line.shard_check
     if line.needs is not None:
-        found.too_large[line.index] = line.needs
+        state.too_large[line.index] = line.needs
 
 
 @dataclass
@@ -237,12 +237,12 @@ class Journal:
     def _go_on(self) -> None:
         """Read the existing journal, and drop a torn last line."""
         with naming_errors(self.path, reading=True):
-            whole = None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
-            with open_lines(self.path, whole) as file:
-                self.written = scan(file, self.path, framed=whole is not None)
+            complete_bytes = None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
+            with open_lines(self.path, complete_bytes) as file:
+                self.written = scan(file, self.path, framed=complete_bytes is not None)
         self.saved = len(self.written.indices)
         with naming_errors(self.path):
-            end = self.written.size if whole is None else whole
+            end = self.written.size if complete_bytes is None else complete_bytes
             if os.fstat(self._descriptor).st_size > end:
                 self._files.truncate(self._descriptor, end)
 
@@ -271,16 +271,16 @@ class Journal:
 
     def copy(self, count: int) -> "Counter[str]":
         """Append the next records of the old journal, and count them by status."""
-        found = Counter[str]()
+        statuses = Counter[str]()
         for body in islice(self._old_lines, count):
             line = decode_json(body, _RecordLine)  # as `scan` did before
-            found[line.status] += 1
+            statuses[line.status] += 1
             if line.shard is not None:
                 self.written.shards[line.shard] = line.shard_check
             self.append(body)
         self._end_frame()
         self.settle(count)
-        return found
+        return statuses
 
     def skip(self, count: int) -> None:
         """Leave out the next records of the old journal."""
@@ -313,7 +313,7 @@ class Journal:
 
     def _put(self, data: bytes, size: int, records: int) -> None:
         """Write whole lines, or a frame of them."""
-        with naming_errors(self.path), unbroken():
+        with naming_errors(self.path), defer_signals():
             self._files.write_all(self._descriptor, data)
             self.saved += records
         self.written.size += size

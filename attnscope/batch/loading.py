@@ -119,10 +119,10 @@ def load_on_gpus(
     if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
         return load(order, run, session, facts, items, journal)
     session.source(run)  # opened here, once for all workers
-    found, gpus = _asked_apart(order, run, session, facts, items, journal)
-    if found is None:
+    gpu_facts, gpus = _asked_apart(order, run, session, facts, items, journal)
+    if gpu_facts is None:
         return load(order, run, session, facts, items, journal)
-    header, holds, device = found
+    header, holds, device = gpu_facts
     settings = order.settings
     if order.workers is None and gpus < 2:
         return load(dataclasses.replace(order, workers=0), run, session, facts, items, journal)
@@ -154,10 +154,10 @@ def _asked_apart(
 
     def ask(pipe: Connection) -> None:
         try:
-            found = load(dataclasses.replace(order, workers=1), run, session, facts, items, journal)
-            device = found.work(0).device
-            found_out = (found.header, found.holds, str(device)) if device.type == "cuda" else None
-            pipe.send((found_out, count_gpus()))
+            loaded = load(dataclasses.replace(order, workers=1), run, session, facts, items, journal)
+            device = loaded.work(0).device
+            gpu_facts = (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
+            pipe.send((gpu_facts, count_gpus()))
         except AttnscopeError as e:
             pipe.send((type(e), tuple(ErrorParts(*e.parts))))
 
@@ -173,8 +173,8 @@ def _asked_apart(
     if isinstance(answer[0], type):
         error, (message, where, hint) = answer
         raise error(message, where=where, hint=hint)
-    found, gpus = answer
-    return found, int(gpus)
+    loaded, gpus = answer
+    return loaded, int(gpus)
 
 
 def load(
@@ -233,7 +233,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     units = count_units(run, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
     cells, copied_elements, cut = units * tokens, source.copied_elements, bool(settings.runs_again)
-    asked = MemoryDemand(
+    demand = MemoryDemand(
         layers,
         1,
         tokens,
@@ -249,9 +249,9 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         predicted=int(cut and source.predicts is not None),
     )
     more = {"kept": logit_bytes(source)} if cut else {}
-    spare, stream_reason, memory = spare_memory(run, source, asked, more, multiplications=WORTH_A_GPU)
+    spare, stream_reason, memory = spare_memory(run, source, demand, more, multiplications=WORTH_A_GPU)
     numbers = max(1, spare // NUMBER_BYTES)
-    a_token = estimate_memory(source.config, run.dtype, asked)["activations"] // tokens
+    a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0
     if run.max_memory is None:
         needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
@@ -300,11 +300,11 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
     Raises:
         AttnscopeError: A setting, the model or the input differ.
     """
-    limit, asked = old.settings.limit, new.settings.limit
-    if limit is not None and (asked is None or asked > limit) and old.grouping.block_characters:
-        old = replace(old, settings=replace(old.settings, limit=asked))
-    found = find_change(old, new)
-    if found is not None:
+    old_limit, new_limit = old.settings.limit, new.settings.limit
+    if old_limit is not None and (new_limit is None or new_limit > old_limit) and old.grouping.block_characters:
+        old = replace(old, settings=replace(old.settings, limit=new_limit))
+    change = find_change(old, new)
+    if change is not None:
         raise AttnscopeError(
-            found, where=path, hint=f"choose another output, or pass {arg('force', True)} to start over"
+            change, where=path, hint=f"choose another output, or pass {arg('force', True)} to start over"
         )

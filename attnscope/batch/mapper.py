@@ -65,10 +65,10 @@ class RecordMapper:
             model = None if self._model is None else os.fspath(self._model)
             work, bounds, holds = open_worker(self._settings, RunConfig(texts=(), model=model, threads=1), Session(()))
             self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
-        found = list[Record]()
+        records = list[Record]()
         for window in self._computer.windows(text_item(place, text) for place, text in enumerate(texts)):
-            found += self._computer.compute(window, 0, lambda new: None).records
-        return found
+            records += self._computer.compute(window, 0, lambda new: None).records
+        return records
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model out: each process loads its own."""

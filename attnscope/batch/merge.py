@@ -113,11 +113,11 @@ class _Target:
         os.close(self._descriptor)
 
 
-def write_merged(found: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
+def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
     """Join the parts of a dump.
 
     Args:
-        found: All parts, finished; see parts.require_complete.
+        part_set: All parts, finished; see parts.require_complete.
         target: A new file of lines, compressed as its name says, or a new folder if the parts are folders.
         on_progress: Called with the number of records written so far.
 
@@ -127,17 +127,17 @@ def write_merged(found: PartSet, target: Path, on_progress: Progress = lambda re
     Raises:
         AttnscopeError: A part is damaged, or the target cannot be written.
     """
-    folders, done = found.parts[0].path.is_dir(), 0
+    folders, done = part_set.parts[0].path.is_dir(), 0
     if folders:
         target.mkdir()
     memory = ChunkMemory()
     with naming_errors(target), closing(_Target(target / INDEX if folders else target, memory)) as lines:
-        lines.append(encode(found.header))
-        parts = [PartLines(part.lines, memory) for part in found.parts]
+        lines.append(encode(part_set.header))
+        parts = [PartLines(part.lines, memory) for part in part_set.parts]
         try:
-            for number, chunk in _in_input_order(parts, found):
+            for number, chunk in _in_input_order(parts, part_set):
                 if folders:
-                    _copy_shards(found.parts[number].path, target, chunk)
+                    _copy_shards(part_set.parts[number].path, target, chunk)
                 lines.put(chunk)
                 done += len(chunk.ends)
                 on_progress(done)
@@ -147,13 +147,13 @@ def write_merged(found: PartSet, target: Path, on_progress: Progress = lambda re
             raise
         finally:
             lines.wait()
-        end = _joined_end(found, parts)
+        end = _joined_end(part_set, parts)
         lines.append(encode(end))
         lines.finish()
     return end
 
 
-def _in_input_order(parts: list[PartLines], found: PartSet) -> Iterator[tuple[int, Lines]]:
+def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple[int, Lines]]:
     """Yield chunks of lines, and the number of the part of each.
 
     Raises:
@@ -161,8 +161,8 @@ def _in_input_order(parts: list[PartLines], found: PartSet) -> Iterator[tuple[in
     """
     order = [(part.next_index, number) for number, part in enumerate(parts)]
     heapify(order)
-    due = found.header.settings.skip
-    end = due + found.total
+    due = part_set.header.settings.skip
+    end = due + part_set.total
     while order[0][0] < END_LINE:
         index, number = heappop(order)
         following = min(order[0][0], end) if order else end
@@ -175,23 +175,23 @@ def _in_input_order(parts: list[PartLines], found: PartSet) -> Iterator[tuple[in
         due = following
 
 
-def _joined_end(found: PartSet, parts: list[PartLines]) -> End:
+def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
     """Check the end of every part, and return that of all.
 
     Raises:
         AttnscopeError: A part has another number of records than it says, or all have another than the input.
     """
     counts = dict.fromkeys(("records", "ok", "skipped", "failed"), 0)
-    for part, lines in zip(found.parts, parts, strict=True):
+    for part, lines in zip(part_set.parts, parts, strict=True):
         lines.finish()
         assert part.end is not None
         if part.end.records != lines.records:
             message = f"has {lines.records:,} records, but its end says {part.end.records:,}"
             raise AttnscopeError(message, where=part.path, hint=RESTORE)
         counts = {name: count + getattr(part.end, name) for name, count in counts.items()}
-    if counts["records"] != found.total:
-        message = f"the parts have {counts['records']:,} records, but the input has {found.total:,} texts"
-        raise AttnscopeError(message, where=found.parts[0].path, hint=RESTORE)
+    if counts["records"] != part_set.total:
+        message = f"the parts have {counts['records']:,} records, but the input has {part_set.total:,} texts"
+        raise AttnscopeError(message, where=part_set.parts[0].path, hint=RESTORE)
     return End(True, **counts)
 
 

@@ -83,9 +83,9 @@ class ParquetSink:
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old manifest to the new one and count them by status."""
-        beside, found = self._journal.beside, self._journal.copy(count)
+        beside, statuses = self._journal.beside, self._journal.copy(count)
         self._settle(beside)
-        return found
+        return statuses
 
     def skip(self, count: int) -> None:
         """Skip the next records, which are written already."""

@@ -156,26 +156,26 @@ class PartLines:
             AttnscopeError: A line is damaged or cut off.
         """
         self._memory.turn()
-        asked = _CHUNK
+        wanted = _CHUNK
         while True:
             file.seek(self._place)
             packed = 0
             if self._packing is None:
-                memory, start = self._memory.take(asked)
-                size: int = file.readinto(memoryview(memory)[start : start + asked])  # type: ignore[attr-defined]
+                memory, start = self._memory.take(wanted)
+                size: int = file.readinto(memoryview(memory)[start : start + wanted])  # type: ignore[attr-defined]
             else:
                 content, packed = self._frame(file, self._packing)
-                size = asked = len(content) - self._inside
+                size = wanted = len(content) - self._inside
                 memory, start = self._memory.take(size)
                 memory[start : start + size] = bytes(memoryview(content)[self._inside :])
             if ends := _line_ends(memory, start, start + size, most):
                 break
-            if size < asked or packed:
+            if size < wanted or packed:
                 raise self._damaged("the line is cut off")
-            asked *= 2
-        found = Lines(memory, start, ends)
-        self._check(found)
-        return found, packed if ends[-1] == start + size else 0
+            wanted *= 2
+        chunk = Lines(memory, start, ends)
+        self._check(chunk)
+        return chunk, packed if ends[-1] == start + size else 0
 
     def _frame(self, file: IO[bytes], packing: Packing, least: int | None = None) -> tuple[bytearray, int]:
         """Read one frame, or its first bytes, and return its content and its size; nothing at the end of the file."""
@@ -228,8 +228,8 @@ class PartLines:
 
     def _index(self, head: bytes) -> int:
         """Return the number of the record that a line begins."""
-        if found := _INDEX.match(head):
-            return int(found[1])
+        if match := _INDEX.match(head):
+            return int(match[1])
         if not self._number and head.startswith(MAGIC):
             return _HEADER_LINE
         if head.startswith(END):

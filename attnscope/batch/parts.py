@@ -149,11 +149,11 @@ def _read_header(lines: Path) -> Header | None:
         return None
     if not line.endswith(b"\n") and MAGIC.startswith(line[: len(MAGIC)]):
         return None
-    whole = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
-    if whole is None:
+    unsealed = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
+    if unsealed is None:
         raise AttnscopeError("is not a dump", where=lines, hint="create one with attnscope batch")
     try:
-        return decode_json(whole[0], Header)  # type: ignore[no-any-return]
+        return decode_json(unsealed[0], Header)  # type: ignore[no-any-return]
     except ValueError as e:
         raise AttnscopeError(f"is not a dump ({e})", where=lines, hint="create one with attnscope batch") from e
 
@@ -204,7 +204,7 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
     empty = [part.path for part in every if part.header is None]
     if not parts or parts[0].header is None:
         raise AttnscopeError("none of the parts has a header yet", where=paths[0], hint="wait until batch has started")
-    first, whole = parts[0], whole_header(parts[0].header)
+    first, header = parts[0], whole_header(parts[0].header)
     seen: dict[int, ShardPart] = {}
     for part in parts:
         assert part.header is not None
@@ -216,13 +216,13 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
             message = f"is shard {number}/{shards}, as is {seen[number].path}"
             raise AttnscopeError(message, where=part.path, hint="pass each shard once")
         seen[number] = part
-        change = find_change(whole, whole_header(part.header))
+        change = find_change(header, whole_header(part.header))
         if change is not None:
             message = f"does not belong to the same dump as {first.path}: {change.replace('now it is', 'this one')}"
             raise AttnscopeError(message, where=part.path, hint="run batch with the same options for every shard")
     return PartSet(
         parts,
-        whole,
+        header,
         [number for number in range(1, first.shard[1] + 1) if number not in seen],
         [part for part in parts if part.end is None],
         empty,
@@ -234,42 +234,42 @@ def whole_header(header: Header) -> Header:
     return msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, shard=(1, 1)))
 
 
-def require_complete(found: PartSet) -> None:
+def require_complete(part_set: PartSet) -> None:
     """Refuse parts that do not make a whole dump.
 
     Raises:
         AttnscopeError: Parts are missing or not finished.
     """
-    if not found.complete:
+    if not part_set.complete:
         hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
-        raise AttnscopeError(f"not all parts are finished: {found.describe_gaps()}", hint=hint)
+        raise AttnscopeError(f"not all parts are finished: {part_set.describe_gaps()}", hint=hint)
 
 
-def describe_status(found: PartSet, *, alone: bool = False) -> str:
+def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
     """Return how far parts are, as one line.
 
     Args:
-        found: The parts.
+        part_set: The parts.
         alone: There is one part, and only its own share of the records is waited for.
     """
-    number, total = found.count, found.total
+    number, total = part_set.count, part_set.total
     about = ""
-    if alone and number > 1 and found.parts[0].end is not None:
-        total = found.records
+    if alone and number > 1 and part_set.parts[0].end is not None:
+        total = part_set.records
     elif alone and number > 1:
         total, about = round(total / number), "about "
-    percent = 100 * found.records // total if total else 100
-    line = [f"{found.records:,} of {about}{total:,} texts ({percent} %)"]
-    finished = sum(part.end is not None for part in found.parts)
+    percent = 100 * part_set.records // total if total else 100
+    line = [f"{part_set.records:,} of {about}{total:,} texts ({percent} %)"]
+    finished = sum(part.end is not None for part in part_set.parts)
     if not alone:
         line.append(f"{finished:,} of {number:,} parts finished")
-        if not found.complete:
-            line.append(found.describe_gaps())
+        if not part_set.complete:
+            line.append(part_set.describe_gaps())
     else:
         line.append("finished" if finished else "not finished")
-    if failed := sum(part.end.failed for part in found.parts if part.end is not None):
+    if failed := sum(part.end.failed for part in part_set.parts if part.end is not None):
         line.append(f"{failed:,} failed")
-    if finished < len(found.parts):
-        age = time.time() - max(part.lines.stat().st_mtime for part in found.parts)
+    if finished < len(part_set.parts):
+        age = time.time() - max(part.lines.stat().st_mtime for part in part_set.parts)
         line.append(f"last written {max(0, age):,.0f} s ago")
     return " · ".join(line)

@@ -161,18 +161,18 @@ def _check_settings(old: Header, order: DumpConfig) -> None:
     Raises:
         AttnscopeError: They differ; a limit that has grown is what one process, or its workers, can go on with.
     """
-    found = find_change(old, msgspec.structs.replace(old, settings=order.settings))
-    if found is not None:
+    change = find_change(old, msgspec.structs.replace(old, settings=order.settings))
+    if change is not None:
         hint = f"choose another output, or pass {arg('force', True)} to start over"
         if old.settings.limit != order.settings.limit:
             hint = f"run it without {arg('ray')} to go on from there, or pass {arg('force', True)} to start over"
-        raise AttnscopeError(found, where=order.output, hint=hint)
+        raise AttnscopeError(change, where=order.output, hint=hint)
 
 
 def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress) -> Summary:
     free = ray.cluster_resources()
-    each = free.get("GPU", 0) / config.gpus if config.gpus else free.get("CPU", 1) / max(config.cpus, 1e-3)
-    actors = config.actors or max(1, int(each))
+    fitting = free.get("GPU", 0) / config.gpus if config.gpus else free.get("CPU", 1) / max(config.cpus, 1e-3)
+    actors = config.actors or max(1, int(fitting))
     count = _shard_count(folder, actors)
     parts = [_part(folder, order.output, number, count) for number in range(1, count + 1)]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
@@ -209,8 +209,8 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
         summary.computed = max(0, counter.records() - summary.resumed)
         summary.nodes = sum(node["Alive"] for node in ray.nodes())
         on_progress(summary, _total(parts))
-    whole = merge(parts, order.output, force=order.force or order.output.exists())
-    summary.counts = Counter(ok=whole.ok, skipped=whole.skipped, failed=whole.failed)
+    merged = merge(parts, order.output, force=order.force or order.output.exists())
+    summary.counts = Counter(ok=merged.ok, skipped=merged.skipped, failed=merged.failed)
     shutil.rmtree(folder)
     return summary
 

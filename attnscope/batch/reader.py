@@ -21,7 +21,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
-from attnscope.base.system.file_system import open_at_once, wait_for_data
+from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, dataset_files, from_arrow, from_parquet
 from attnscope.batch.blocks import cost
 from attnscope.batch.header import InputFacts, Settings
@@ -65,8 +65,8 @@ class InputReader:
         self._facts: InputFacts | None = None
         self._files: list[Any] = []
         try:
-            for each in dataset_files(name) if folder else [name]:
-                self._files.append(_open(each))
+            for path in dataset_files(name) if folder else [name]:
+                self._files.append(_open(path))
         except BaseException:
             self._close()
             raise
@@ -89,8 +89,8 @@ class InputReader:
             raise AttnscopeError("changed while it was read", where=self.name, hint="run the command again")
 
     def _file_states(self) -> list[tuple[int, int]]:
-        found = [os.fstat(file.fileno()) for file in self._files]
-        return [(state.st_size, state.st_mtime_ns) for state in found]
+        states = [os.fstat(file.fileno()) for file in self._files]
+        return [(state.st_size, state.st_mtime_ns) for state in states]
 
     def _parsed(self, file: IO[bytes]) -> Iterator[Item]:
         if self.format == "txt":
@@ -183,7 +183,7 @@ def _open(name: str) -> BinaryIO:
             raise AttnscopeError("standard input is closed", hint="pass a file")
         return _spool(partial(shutil.copyfileobj, sys.stdin.buffer, length=1 << 20), "standard input")
     try:
-        descriptor = open_at_once(name)
+        descriptor = open_nonblocking(name)
         file = open(descriptor, "rb")  # noqa: SIM115
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return file

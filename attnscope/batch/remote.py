@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 def url_of(name: str | Path) -> str | None:
     """Return the URL that a name stands for, whose slashes a Path has joined; None for a name of this machine."""
-    found = _URL.fullmatch(str(name))
-    return None if found is None else f"{found[1]}://{found[2]}"
+    match = _URL.fullmatch(str(name))
+    return None if match is None else f"{match[1]}://{match[2]}"
 
 
 def shown(name: str | Path) -> str:
@@ -56,13 +56,13 @@ class Store:
         Args:
             name: Its name in the folder of the URL; empty for the URL itself.
         """
-        found = self._info(name)
-        return None if found is None or found["type"] == "directory" else int(found["size"])
+        info = self._info(name)
+        return None if info is None or info["type"] == "directory" else int(info["size"])
 
     def names(self) -> list[str]:
         """Return the names of all objects in the folder of the URL and in its folders."""
-        found = self._tried(lambda: self._files.find(self._path), self.url)
-        return [] if found is None else [path.removeprefix(self._path).lstrip("/") for path in found]
+        paths = self._tried(lambda: self._files.find(self._path), self.url)
+        return [] if paths is None else [path.removeprefix(self._path).lstrip("/") for path in paths]
 
     def read(self, file: IO[bytes], name: str = "") -> None:
         """Copy an object to a file, piece by piece: a request that fails is sent again from where it was.
@@ -106,14 +106,14 @@ class Store:
 
     def _info(self, name: str) -> dict[str, Any] | None:
         url, path = self._name(name)
-        found: dict[str, Any] | None = self._tried(lambda: self._files.info(path), url, missing=True)
-        return found
+        info: dict[str, Any] | None = self._tried(lambda: self._files.info(path), url, missing=True)
+        return info
 
     def _piece(self, path: str, start: int, stop: int) -> bytes:
-        found: bytes = self._files.cat_file(path, start=start, end=stop)
-        if len(found) != stop - start:
+        content: bytes = self._files.cat_file(path, start=start, end=stop)
+        if len(content) != stop - start:
             raise OSError("the answer was cut off")
-        return found
+        return content
 
     def _tried(self, request: Callable[[], T], url: str, *, missing: bool = False) -> T | None:
         """Send a request until it is answered.

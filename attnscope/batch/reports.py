@@ -79,10 +79,10 @@ def records_of(report: Report) -> Iterator[Record]:
             yield _span_record(text, text.spans)
 
 
-def _span_record(text: TextReport, found: SpanReport) -> Record:
-    n_layers, n_heads = found.weights.shape[:2]
+def _span_record(text: TextReport, report: SpanReport) -> Record:
+    n_layers, n_heads = report.weights.shape[:2]
     units = n_layers * n_heads
-    sink = None if found.sink is None else found.sink.reshape(units, -1)
+    sink = None if report.sink is None else report.sink.reshape(units, -1)
     return Record(
         text.index,
         text.index,
@@ -90,10 +90,10 @@ def _span_record(text: TextReport, found: SpanReport) -> Record:
         "",
         "ok",
         text=text.text,
-        tokens=text.tokens[: len(found.text.of_token)],
+        tokens=text.tokens[: len(report.text.of_token)],
         units=[(layer, head) for layer in range(n_layers) for head in range(n_heads)],
-        divided=found.text,
-        spans=SpanArrays(found.weights.reshape(units, *found.weights.shape[2:]), sink),
+        divided=report.text,
+        spans=SpanArrays(report.weights.reshape(units, *report.weights.shape[2:]), sink),
     )
 
 

@@ -185,8 +185,8 @@ class Runner(Generic[T]):
         if not self._handing_on.acquire(timeout=-1 if seconds is None else seconds):
             return
         partial = self._computer.partial
-        found, places = partial.found, [] if self._sink.whole_windows else partial.places
-        finished = [found[place] for place in takewhile(found.__contains__, places)]
+        records, places = partial.records, [] if self._sink.whole_windows else partial.places
+        finished = [records[place] for place in takewhile(records.__contains__, places)]
         if self._strict:
             finished = list(takewhile(lambda record: record.status != "failed", finished))
         if until is not None:

@@ -96,9 +96,9 @@ class SafetensorsSink:
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old dump to the new one and count them by status."""
-        beside, found = self._journal.beside, self._journal.copy(count)
+        beside, statuses = self._journal.beside, self._journal.copy(count)
         self._settled(beside)
-        return found
+        return statuses
 
     def skip(self, count: int) -> None:
         """Skip the next records, which are written already."""
@@ -115,11 +115,11 @@ class SafetensorsSink:
     def write_encoded(self, encoded: _WindowArrays, new: int) -> None:
         """Write a window's records and make them safe."""
         records, by_group = encoded
-        found = [record for record in records if record.status == "ok"]
+        computed = [record for record in records if record.status == "ok"]
         beside = self._journal.beside
         name = check = None
-        if found:
-            name = f"{found[0].index:09d}.safetensors"
+        if computed:
+            name = f"{computed[0].index:09d}.safetensors"
             arrays = {name: array for group in by_group for name, array in _in_memory_order(group)}
             check = f"{self._write(self._folder / (name + _NEW if beside else name), arrays):08x}"
             self.written.shards[name] = check
@@ -162,8 +162,8 @@ class SafetensorsSink:
 def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
     """Yield names and arrays of records of one forward pass, in memory order."""
     arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
-    for key in dict.fromkeys(key for _, found in arrays for key in found):  # an array may be missing in some texts
-        yield from ((f"{index}/{key}", found[key]) for index, found in arrays if key in found)
+    for key in dict.fromkeys(key for _, by_key in arrays for key in by_key):  # an array may be missing in some texts
+        yield from ((f"{index}/{key}", by_key[key]) for index, by_key in arrays if key in by_key)
 
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
@@ -223,7 +223,7 @@ def open_dump(
             yield journal, sink
         return
     folder = target.is_dir() or not target.suffix
-    made = folder and not target.exists()
+    is_new = folder and not target.exists()
     if folder:
         _check_folder(target)
         with naming_errors(target):
@@ -234,7 +234,7 @@ def open_dump(
                 _remove_stale(journal, files)
             yield journal, SafetensorsSink(journal, files) if folder else JsonlSink(journal)
     finally:
-        if made:
+        if is_new:
             with suppress(OSError):
                 target.rmdir()  # fails if it is not empty
 

@@ -94,14 +94,14 @@ class _Staged:
         with naming_errors(self.path):
             if self.is_folder:
                 self.path.mkdir(exist_ok=True)
-            whole = self.lines.with_name(f".{self.lines.name}.part")
-            with open(whole, "wb") as file:
+            temporary = self.lines.with_name(f".{self.lines.name}.part")
+            with open(temporary, "wb") as file:
                 self._manifest.read(file, name)
             for part in self.store.names() if self.is_folder else ():
                 if _is_part(part):
                     (self.path / part).parent.mkdir(exist_ok=True)
                     (self.path / part).touch()
-            os.replace(whole, self.lines)
+            os.replace(temporary, self.lines)
         self._fetched = _state(self.lines)
 
     def send(self, path: Path) -> None:
@@ -137,8 +137,8 @@ class _Staged:
 
 def _state(path: Path) -> tuple[int, int]:
     """Return what differs between two states of a file."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _is_part(name: str) -> bool:

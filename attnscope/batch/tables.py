@@ -64,23 +64,23 @@ def kinds_of(settings: Settings) -> list[str]:
     return [kind for kind, part in TABLES.items() if part in settings.keep]
 
 
-def kind_of(settings: Settings, asked: str | None) -> str:
+def kind_of(settings: Settings, table: str | None) -> str:
     """Choose the table to make of a dump: the one that was asked for, else the first that the dump has.
 
     Raises:
         AttnscopeError: The dump does not hold what the table is made of.
     """
     there = kinds_of(settings)
-    if asked is None and there:
+    if table is None and there:
         return there[0]
-    if asked is None:
+    if table is None:
         message = f"a dump of {', '.join(settings.keep)} cannot become a table"
         raise AttnscopeError(message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
-    if asked not in there:
-        option = arg("stages", "weights") if asked == "matrices" else arg("keep", TABLES[asked])
+    if table not in there:
+        option = arg("stages", "weights") if table == "matrices" else arg("keep", TABLES[table])
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
-        raise AttnscopeError(f"the dump has no {asked}", hint=hint)
-    return asked
+        raise AttnscopeError(f"the dump has no {table}", hint=hint)
+    return table
 
 
 def columns(kind: str, settings: Settings) -> list[str]:
@@ -132,11 +132,11 @@ def _span_tables(record: Record) -> Iterator[Table]:
 
 def _span_effect_tables(record: Record) -> Iterator[Table]:
     """Return one row for every span that is cut off."""
-    found = record.span_effects
-    if found is None:
+    span_effects = record.span_effects
+    if span_effects is None:
         return
-    arrays = {name: getattr(found, name) for name in ("loss", "kl", "hidden", "weight")}
-    none = np.full(len(found.hidden), np.nan, dtype=np.float32)
+    arrays = {name: getattr(span_effects, name) for name in ("loss", "kl", "hidden", "weight")}
+    none = np.full(len(span_effects.hidden), np.nan, dtype=np.float32)
     arrays = {name: none if array is None else array for name, array in arrays.items()}
     cut = np.flatnonzero(~np.isnan(list(arrays.values())).all(0))
     heads = {"index": np.full(len(cut), record.index), "id": [str(record.id)] * len(cut)}
@@ -194,14 +194,14 @@ _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {  # columns after tho
 
 def _heads(record: Record, unit: _Array) -> Table:
     """Return text, layer and head of every row; a mean has no number."""
-    found: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
+    columns: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
         if "mean" in numbers:
-            found[name] = [None if numbers[at] == "mean" else numbers[at] for at in unit]
+            columns[name] = [None if numbers[at] == "mean" else numbers[at] for at in unit]
         else:
-            found[name] = np.array(numbers, dtype=np.int64)[unit]
-    return found
+            columns[name] = np.array(numbers, dtype=np.int64)[unit]
+    return columns
 
 
 def _span_names(record: Record) -> _Array:
@@ -234,9 +234,9 @@ def csv_bytes(rows: TableRows) -> Iterator[bytes]:
     buffer = CsvLines()
     writer = csv.writer(buffer)
     writer.writerow(rows.columns)
-    for one in rows:
-        _check_cells(one)
-        writer.writerows(zip(*(_cells(one[name]) for name in rows.columns), strict=True))
+    for table in rows:
+        _check_cells(table)
+        writer.writerows(zip(*(_cells(table[name]) for name in rows.columns), strict=True))
         yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
@@ -292,8 +292,8 @@ def _write_parquet(rows: TableRows, file: BinaryIO) -> None:
     schema = pa.schema([(name, arrow_type(pa, name)) for name in names])
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
-        for one in rows:
-            cells = {name: pa.array(one[name], schema.field(name).type, from_pandas=True) for name in names}
+        for table in rows:
+            cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
             waiting.append(pa.table(cells, schema=schema))
             if sum(len(part) for part in waiting) >= _PART:
                 writer.write_table(pa.concat_tables(waiting))
@@ -368,15 +368,15 @@ def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     """Return a column as an array; one of another type is converted where that loses nothing."""
     column, kind = part.column(name), arrow_type(pa, name)
     try:
-        found = column.cast(kind)
+        cells = column.cast(kind)
     except pa.ArrowException as e:
         raise AttnscopeError(f"has type {column.type}, expected {kind}", where=f"{path}: {name}", hint=_HINT) from e
-    if found.null_count and not _may_be_empty(name, part.schema.names):
+    if cells.null_count and not _may_be_empty(name, part.schema.names):
         raise AttnscopeError("contains null", where=f"{path}: {name}", hint=_HINT)
-    if name in WORDS or (name in INTEGERS and found.null_count):
-        return found.to_pylist()
-    array = found.to_numpy(zero_copy_only=False)
-    if name not in INTEGERS and not np.isfinite(found.drop_null().to_numpy(zero_copy_only=False)).all():
+    if name in WORDS or (name in INTEGERS and cells.null_count):
+        return cells.to_pylist()
+    array = cells.to_numpy(zero_copy_only=False)
+    if name not in INTEGERS and not np.isfinite(cells.drop_null().to_numpy(zero_copy_only=False)).all():
         raise AttnscopeError("contains a number that is not finite", where=f"{path}: {name}", hint=_HINT)
     return array
 
@@ -428,13 +428,15 @@ def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
         OverflowError: A cell is beyond int64.
     """
     if name in INTEGERS:
-        whole = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
-        return whole if "" not in cells else [int(n) if cell else None for n, cell in zip(whole, cells, strict=True)]
-    found = np.array([cell or "nan" for cell in cells], dtype=np.float64)
+        integers = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
+        return (
+            integers if "" not in cells else [int(n) if cell else None for n, cell in zip(integers, cells, strict=True)]
+        )
+    values = np.array([cell or "nan" for cell in cells], dtype=np.float64)
     there = np.array([bool(cell) for cell in cells])
-    if not (np.abs(found[there]) <= np.finfo(np.float32).max).all():
+    if not (np.abs(values[there]) <= np.finfo(np.float32).max).all():
         raise ValueError
-    return found.astype(np.float32)
+    return values.astype(np.float32)
 
 
 READERS = {"csv": read_csv, "parquet": read_parquet}  # by layout of a format

@@ -178,8 +178,8 @@ def _scene(header: Header, record: Record) -> Scene:
     numbers = [*scene.numbers, *effect_numbers(effects, places, (len(layers), len(heads)))]
     units = units_known(words="weights" in record.stages, spans=record.spans is not None)
     width = record.stages["output"].shape[2] if "output" in record.stages else 0
-    made = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])
-    return replace(made, units=units, width=width)
+    rounded_scene = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])
+    return replace(rounded_scene, units=units, width=width)
 
 
 def _rows(record: Record, unit: int) -> dict[str, Any]:

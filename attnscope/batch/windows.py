@@ -119,11 +119,11 @@ class PartialWindow:
 
     Attributes:
         places: Places of its records that are not written yet.
-        found: Its records so far, by place.
+        records: Its records so far, by place.
     """
 
     places: range = range(0)
-    found: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
 
 
 class WindowComputer(Generic[T]):
@@ -191,30 +191,30 @@ class WindowComputer(Generic[T]):
             kept: Groups that were computed before, and what takes those that are computed now; None for neither.
         """
         first = 0 if self._needs_all else done
-        found = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
-        places = [place for place in range(len(window.items)) if place not in found]
-        self.partial = PartialWindow(range(done, len(window.items)), found)
+        by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
+        places = [place for place in range(len(window.items)) if place not in by_place]
+        self.partial = PartialWindow(range(done, len(window.items)), by_place)
         by_group, seconds = list[list[Record]](), dict[int, float]()
         self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
         self._work.start_window()
 
         def report_progress() -> None:
-            on_records([record for place, record in found.items() if place >= done])
+            on_records([record for place, record in by_place.items() if place >= done])
 
         for group in group_texts([window.sizes[place] for place in places], self._bounds):
             chosen = [places[i] for i in group]
             item, size = window.items[chosen[0]], window.sizes[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
                 error = f"{size.held:,} numbers are more than memory holds"
-                found[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
+                by_place[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
                 continue
             if max(chosen) >= first:
                 self._check_room([window.sizes[place].values for place in chosen], self._holds)
                 by_group.append(self._group_records(window, chosen, seconds, on_group, kept))
-                found |= dict(zip(chosen, by_group[-1], strict=True))
+                by_place |= dict(zip(chosen, by_group[-1], strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
-        records = [found[place] for place in range(first, len(window.items))]
+        records = [by_place[place] for place in range(first, len(window.items))]
         return WindowRecords(window.items[first:], records, len(window.items) - done, by_group, seconds)
 
     def _check_room(self, values: list[int], most: int) -> None:
@@ -255,30 +255,30 @@ class WindowComputer(Generic[T]):
         kept: "GroupStore | None",
     ) -> list[Record]:
         """Compute the records of parts of a group, one after the other."""
-        found = list[Record]()
+        finished = list[Record]()
         for part in parts:
             item = window.items[part[0]]
             if item.index in self.suspects.failed:
-                found.append(record_of(item, "failed", error=self.suspects.failed[item.index]))
+                finished.append(record_of(item, "failed", error=self.suspects.failed[item.index]))
                 continue
             key = tuple(window.items[place].index for place in part)
             if kept is not None and (records := kept.take(key)) is not None:
-                found += records
+                finished += records
                 continue
             on_group(list(key))
             begun = time.perf_counter()
             records = self._process([(window.items[place], window.ready[place]) for place in part])
             if kept is not None:
                 kept.keep(key, records)
-            found += records
+            finished += records
             took = time.perf_counter() - begun
             tokens = sum(window.sizes[place].longest for place in part)
             seconds |= {window.items[p].index: took * window.sizes[p].longest / max(1, tokens) for p in part}
-        return found
+        return finished
 
     def _process(self, group: "list[tuple[Item, T | Record]]") -> list[Record]:
         """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
-        ready = [one for _, one in group if not isinstance(one, Record)]
+        ready = [prepared for _, prepared in group if not isinstance(prepared, Record)]
         try:
             return self._work.process(ready)
         except (ModelError, MemoryExceeded):
@@ -293,7 +293,7 @@ class WindowComputer(Generic[T]):
         return [record for part in parts for record in self._process(part)]
 
 
-def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: Any) -> Record:
+def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **contents: Any) -> Record:
     """Return the record of a text, with what was found, or why there is nothing (`error`)."""
     text = item.text
     return Record(
@@ -306,7 +306,7 @@ def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **found: A
         pair=None if text is None else text.pair,
         context=None if text is None else text.context,
         fields=item.fields,
-        **found,
+        **contents,
     )
 
 

@@ -197,23 +197,23 @@ class ModelWorker:
             return self._process(ready)
 
     def _process(self, ready: Sequence[PreparedText]) -> list[Record]:
-        effects = [self._effects(one) if self._cuts else {} for one in ready]
+        effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
             units: list[Any] = list(self._places())
-            return [_record(one, mine, units, self._settings) for one, mine in zip(ready, effects, strict=True)]
+            return [_record(text, mine, units, self._settings) for text, mine in zip(ready, effects, strict=True)]
         from attnscope.run.analysis import unit_arrays, unit_names
 
-        plan = self._plan([one.text_plan for one in ready])
+        plan = self._plan([text.text_plan for text in ready])
         batch, engine = prepare(plan, self._model, self.device)
         trace = attend(plan, batch, engine, None, self._record_spec(plan))
         arrays = unit_arrays(trace)
         units = unit_names(trace)
         rows, columns = np.array(trace.record_spec.rows), np.array(trace.record_spec.columns)
-        found = []
-        for place, one in enumerate(ready):
-            mine = _text_arrays(arrays, place, one.text_plan, rows, columns)
-            found.append(_record(one, mine | effects[place], units, self._settings))
-        return found
+        all_records = []
+        for place, text in enumerate(ready):
+            mine = _text_arrays(arrays, place, text.text_plan, rows, columns)
+            all_records.append(_record(text, mine | effects[place], units, self._settings))
+        return all_records
 
     def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
         return replace(plan_for_texts(self._run, self._source, text_plans), memory=self._memory)
@@ -225,19 +225,19 @@ class ModelWorker:
         heads = self._run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
 
-    def _effects(self, one: PreparedText) -> dict[str, Any]:
+    def _effects(self, text: PreparedText) -> dict[str, Any]:
         """Return the effect of every cut on one text, which runs alone: its variants are a batch by themselves."""
-        plan, loaded = self._plan([one.text_plan]), (self._model, self.device)
-        found: dict[str, Any] = {}
+        plan, loaded = self._plan([text.text_plan]), (self._model, self.device)
+        arrays: dict[str, Any] = {}
         if "effects" in self._settings.keep:
             effects = head_effects(plan, self._session, loaded, self._places(), self._group)
-            found["positions"] = effects.positions
-            found |= {f"effects.{name}": getattr(effects, name) for name in ("kl", "hidden", "weight")}
-        if one.answered is not None:
-            of_spans = span_effects(plan, self._session, loaded, one.answered, self._group)
-            found |= {"span_rows": one.answered.rows, "span_positions": one.answered.positions}
-            found |= {f"span_effects.{name}": array for name, array in vars(of_spans).items()}
-        return {name: array for name, array in found.items() if array is not None}
+            arrays["positions"] = effects.positions
+            arrays |= {f"effects.{name}": getattr(effects, name) for name in ("kl", "hidden", "weight")}
+        if text.answered is not None:
+            of_spans = span_effects(plan, self._session, loaded, text.answered, self._group)
+            arrays |= {"span_rows": text.answered.rows, "span_positions": text.answered.positions}
+            arrays |= {f"span_effects.{name}": array for name, array in vars(of_spans).items()}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
         return replace(
@@ -295,14 +295,14 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
     }
     if text_plan.spans is not None:
         cuts |= dict.fromkeys(("span", "key span"), slice(len(text_plan.spans.names)))
-    found = {}
+    own_arrays = {}
     for name, array in arrays.items():
         mine = array[place]
         if not isinstance(array, list):  # otherwise it is the text's own array already
             for at, axis in enumerate(axes_of(name)[1:], 1):
                 mine = mine[(*[slice(None)] * at, cuts[axis])]
-        found[name] = mine
-    return found
+        own_arrays[name] = mine
+    return own_arrays
 
 
 def _index_of(wanted: list[int], there: Any) -> Any:
@@ -312,8 +312,8 @@ def _index_of(wanted: list[int], there: Any) -> Any:
     return np.searchsorted(there, wanted)
 
 
-def _record(one: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
-    item, text_plan = one.item, one.text_plan
+def _record(text: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
+    item, text_plan = text.item, text.text_plan
     assert item.text is not None
     if settings.digits is not None:
         exact = ("top.keys", "stages.")

@@ -38,19 +38,19 @@ class _Adapter:
         path: Folder of the adapter.
         config: Content of adapter_config.json.
         modules: Module to its tensors by part (`lora_A`, …).
-        others: Tensors that replace those of the base, by the name that they have there.
+        full_tensors: Tensors that replace those of the base, by the name that they have there.
         named: Modules that a regular expression of the config names, once it has been asked.
     """
 
     path: Path
     config: Mapping[str, Any]
     modules: dict[str, dict[str, TensorInfo]]
-    others: dict[str, TensorInfo]
+    full_tensors: dict[str, TensorInfo]
     named: dict[str, frozenset[str]] = field(default_factory=dict)
 
-    def wrong(self, key: str, found: str, hint: str) -> AttnscopeError:
+    def wrong(self, key: str, message: str, hint: str) -> AttnscopeError:
         """Return the error for a value of the config that cannot be used."""
-        return AttnscopeError(found, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
+        return AttnscopeError(message, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
 
     def flag(self, key: str) -> bool:
         """Return a yes or no."""
@@ -72,12 +72,12 @@ class _Adapter:
 
     def names(self, expression: str, module: str, key: str, before: str = "") -> bool:
         """Tell whether a regular expression under this key of the config names a module."""
-        if (asked := f"{before}({expression})") not in self.named:
+        if (pattern := f"{before}({expression})") not in self.named:
             try:
-                self.named[asked] = full_matches(expression, self.modules, before)
+                self.named[pattern] = full_matches(expression, self.modules, before)
             except ValueError as e:
                 raise self.wrong(key, str(e), "write the names of the modules as a list") from e
-        return module in self.named[asked]
+        return module in self.named[pattern]
 
 
 def add_adapter(folder: Folder, path: Path) -> Folder:
@@ -100,7 +100,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     _check_config(adapter)
     rename = _renaming(adapter, folder)
     tensors = dict(folder.tensors)
-    for name, info in adapter.others.items():
+    for name, info in adapter.full_tensors.items():
         _replace_tensor(tensors, rename(name), info)
     for module, parts in adapter.modules.items():
         name = rename(f"{module}.weight")
@@ -108,7 +108,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     ranks = sorted({parts["lora_A" if "lora_A" in parts else "lora_embedding_A"].shape[0]
                     for parts in adapter.modules.values()})  # fmt: skip
     kind = "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
-    more = f", and replaces {len(adapter.others)}" if adapter.others else ""
+    more = f", and replaces {len(adapter.full_tensors)}" if adapter.full_tensors else ""
     rank = "–".join(map(str, (ranks[0], ranks[-1])[: 1 + (len(ranks) > 1)]))
     count = len(adapter.modules)
     note = f"adapter: {kind} of rank {rank}, added to {count} tensor{'s' * (count != 1)}{more}"
@@ -116,7 +116,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     return replace(
         folder,
         tensors=tensors,
-        replaced={name: folder.tensors[name] for name in map(rename, adapter.others) if name in folder.tensors},
+        replaced={name: folder.tensors[name] for name in map(rename, adapter.full_tensors) if name in folder.tensors},
         files=folder.files | {f"{path.name}/{ADAPTER_WEIGHTS}": header.stamp.size},
         fingerprint=digest.hexdigest()[:16],
         notes=(*folder.notes, note),
@@ -127,17 +127,17 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
 def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> _Adapter:
     """Return the tensors of an adapter by what they belong to."""
     modules: dict[str, dict[str, TensorInfo]] = {}
-    others: dict[str, TensorInfo] = {}
+    full_tensors: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         inner = name.removeprefix(_PREFIX).replace(".modules_to_save.", ".").replace(".base_layer.", ".")
-        if found := _PARTS.fullmatch(inner):
-            modules.setdefault(found[1], {})[found[2]] = info
+        if match := _PARTS.fullmatch(inner):
+            modules.setdefault(match[1], {})[match[2]] = info
         elif "lora_" in inner:
             hint = "only lora_A, lora_B and DoRA's magnitudes are supported"
             raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)
         else:
-            others[inner] = info
-    return _Adapter(path, config, modules, others)
+            full_tensors[inner] = info
+    return _Adapter(path, config, modules, full_tensors)
 
 
 def _check_config(adapter: _Adapter) -> None:

@@ -118,8 +118,8 @@ def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
 
     `open_folder` can read such experts.
     """
-    said = config.get("quantization_config")
-    if not isinstance(said, dict) or said.get("quant_method") != "mxfp4":
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "mxfp4":
         return config
     return {name: value for name, value in config.items() if name != "quantization_config"}
 
@@ -184,10 +184,10 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
         paths = (str(path), str(absolute.parent / f"{absolute.name}-safetensors"))
         hint = f"convert them, without running code: attnscope import {shlex.join(paths)}"
         raise AttnscopeError(message, where=path, hint=hint)
-    others = sorted(name for name in present if name.endswith(".safetensors"))
+    weight_files = sorted(name for name in present if name.endswith(".safetensors"))
     hint = (
-        f"found {', '.join(map(format_value, others[:3]))}; {INDEX} is missing"
-        if others
+        f"found {', '.join(map(format_value, weight_files[:3]))}; {INDEX} is missing"
+        if weight_files
         else f"expected {SINGLE} or {INDEX}"
     )
     raise AttnscopeError("has no weights", where=path, hint=hint)

@@ -65,8 +65,8 @@ class GenerationRules:
     def notes(self) -> tuple[str, ...]:
         """What a reader of a continued text should know."""
         default = GenerationRules()
-        others = (name for name in vars(default) if name not in ("eos_token_id", "not_applied"))
-        applied = [name for name in others if getattr(self, name) != getattr(default, name)]
+        rules = (name for name in vars(default) if name not in ("eos_token_id", "not_applied"))
+        applied = [name for name in rules if getattr(self, name) != getattr(default, name)]
         config = "of the model's generation config"
         notes = []
         if applied:

@@ -62,7 +62,7 @@ class _Metadata:
             raise self.wrong(name, message, "attention depends on it")
         return value
 
-    def whole(self, name: str, default: Any = ...) -> Any:
+    def integer(self, name: str, default: Any = ...) -> Any:
         """Return a whole number."""
         return self.get(name, int, default)
 
@@ -80,9 +80,9 @@ class _Metadata:
         """Return a table of rotary positions, which counts as read."""
         return self.tables.pop(name, None)
 
-    def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
+    def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
         """Return the error for a value that cannot be used."""
-        return AttnscopeError(found, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
+        return AttnscopeError(message, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
 
     def check_unread(self) -> None:
         """Refuse keys of the architecture and tables that nothing read."""
@@ -160,12 +160,12 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
 def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
     """Return a tensor under the name that it has in transformers, with what undoes llama.cpp's changes."""
     stem, dot, kind = info.name.rpartition(".")
-    found = _BLOCK.fullmatch(stem)
-    if found is None:
+    match = _BLOCK.fullmatch(stem)
+    if match is None:
         name = _OUTSIDE.get(stem)
     else:
-        inside = {**_INSIDE, **architecture.names}.get(found[2])
-        name = inside and f"model.layers.{found[1]}.{inside}"
+        inside = {**_INSIDE, **architecture.names}.get(match[2])
+        name = inside and f"model.layers.{match[1]}.{inside}"
     if name is None:
         return info
     heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
@@ -183,10 +183,10 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
     words = metadata.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
-    width, heads = metadata.whole("embedding_length"), metadata.whole("attention.head_count")
+    width, heads = metadata.integer("embedding_length"), metadata.integer("attention.head_count")
     if heads < 1 or width < 1:
         raise metadata.wrong("attention.head_count", f"is {heads}", "expected at least 1")
-    head_width = metadata.whole("attention.key_length", width // heads)
+    head_width = metadata.integer("attention.key_length", width // heads)
     for name in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
         metadata.require(name, head_width)
     metadata.require("attention.causal", True)
@@ -195,12 +195,12 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
     return {
         "vocab_size": words.shape[0],
         "hidden_size": width,
-        "num_hidden_layers": metadata.whole("block_count"),
+        "num_hidden_layers": metadata.integer("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.whole("attention.head_count_kv", heads),
+        "num_key_value_heads": metadata.integer("attention.head_count_kv", heads),
         "head_dim": head_width,
-        "intermediate_size": metadata.whole("feed_forward_length"),
-        "max_position_embeddings": metadata.whole("context_length"),
+        "intermediate_size": metadata.integer("feed_forward_length"),
+        "max_position_embeddings": metadata.integer("context_length"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in metadata.tensors,
         "bos_token_id": metadata.values.get("tokenizer.ggml.bos_token_id"),
@@ -219,7 +219,7 @@ def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
     """Return the `rope_scaling` of a config.json."""
     kind = metadata.get("rope.scaling.type", str, "none")
     factor = metadata.number("rope.scaling.factor", None)
-    original = metadata.whole("rope.scaling.original_context_length", None)
+    original = metadata.integer("rope.scaling.original_context_length", None)
     metadata.require("rope.scaling.attn_factor", 1.0)
     if kind == "none" and factor in (None, 0, 1):
         return {}
@@ -248,12 +248,12 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
     held = _read_table(table)
     factor = max(held)
     low, high, original = _LLAMA3.values()
-    made = []
+    expected = []
     for i in range(0, width if theta > 0 and factor > 0 else 0, 2):  # nothing is made of others
         turns = original / (2 * pi * theta ** (i / width))  # full turns within the original length
         share = min(1.0, max(0.0, (turns - low) / (high - low)))
-        made.append(1 / ((1 - share) / factor + share))
-    if len(made) != len(held) or any(abs(a - b) > 1e-4 * b for a, b in zip(held, made, strict=True)):
+        expected.append(1 / ((1 - share) / factor + share))
+    if len(expected) != len(held) or any(abs(a - b) > 1e-4 * b for a, b in zip(held, expected, strict=True)):
         hint = "its factors are not those of Llama 3; use the model's safetensors version"
         raise AttnscopeError("is not understood", where=f"{table.file}: {table.name}", hint=hint)
     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
@@ -290,7 +290,7 @@ def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: fl
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": config["hidden_size"] / heads if of_all else config["head_dim"],
-        "sliding_window": metadata.whole("attention.sliding_window"),
+        "sliding_window": metadata.integer("attention.sliding_window"),
         "final_logit_softcapping": metadata.number("final_logit_softcapping", cap),
     }
 
@@ -306,16 +306,16 @@ def _gemma2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     pattern = metadata.get("attention.sliding_window_pattern", (int, list), 6)
-    said: dict[str, Any] = {"sliding_window_pattern": pattern}
+    windows: dict[str, Any] = {"sliding_window_pattern": pattern}
     if isinstance(pattern, list):
-        said = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+        windows = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
     rotary = _whole_rotary(metadata, config)
     local = metadata.number("rope.freq_base_swa", 10000.0)
     return {
         "model_type": "gemma3_text",
         "rope_local_base_freq": local,
         **_gemma(metadata, config, 62, None),
-        **said,
+        **windows,
         **rotary,
     }
 
@@ -323,9 +323,9 @@ def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.wrong("attention.key_length", f"is {config['head_dim']}", "expected the width by the heads")
-    turned = metadata.whole("rope.dimension_count", config["head_dim"])
-    window = metadata.whole("attention.sliding_window", 0)
-    original = metadata.whole("rope.scaling.original_context_length", config["max_position_embeddings"])
+    turned = metadata.integer("rope.dimension_count", config["head_dim"])
+    window = metadata.integer("attention.sliding_window", 0)
+    original = metadata.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
     return {
         "model_type": "phi3",
         "hidden_act": "silu",

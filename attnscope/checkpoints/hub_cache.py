@@ -110,8 +110,8 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
         raise AttnscopeError(f"the blob of {missing[0]}{more} is missing{why}", where=snapshot, hint=hint)
     nested = any(entry.is_dir() for entry in entries)  # as that of sentence-transformers
     there = {"config.json": "config.json" in names, "weights": any(name.endswith(_WEIGHTS) for name in names)}
-    for what, found in there.items():
-        if not (found or nested) and (weights or what == "config.json"):
+    for what, present in there.items():
+        if not (present or nested) and (weights or what == "config.json"):
             held = ", ".join(names[:3]) or "nothing"
             raise AttnscopeError(f"holds {held}, but no {what}{why}", where=snapshot, hint=hint)
 

@@ -136,14 +136,14 @@ def _sentence_transformers(path: Path) -> Located:
     if inner is None and not _has(path, CONFIG):
         hint = f"pass the folder of the model that has a {CONFIG}"
         raise AttnscopeError("names no transformer in a subfolder", where=path / MODULES, hint=hint)
-    found = path / (inner or "")
+    folder = path / (inner or "")
     details = (f"the transformer of a sentence-transformers folder: {inner}",) if inner else ()
     notes: tuple[str, ...] = ()
-    if _has(found, _BEFORE):
-        settings = as_object(read_json(found / _BEFORE, cap=MAX_CONFIG), str(found / _BEFORE))
+    if _has(folder, _BEFORE):
+        settings = as_object(read_json(folder / _BEFORE, cap=MAX_CONFIG), str(folder / _BEFORE))
         if settings.get("do_lower_case") is True:
             notes = ("sentence-transformers lower-cases texts before tokenizing them; attnscope does not",)
-    return Located(found, notes=notes, details=details)
+    return Located(folder, notes=notes, details=details)
 
 
 def _refuse_other_layouts(path: Path) -> None:

@@ -15,7 +15,7 @@ from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import GenerationRules
 from attnscope.checkpoints.tokenization.given import GivenTokens
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
-from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer, WordTokenizer
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_mask
@@ -211,10 +211,10 @@ def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
     worst = max(tokens, key=lambda t: t.type_id)
     if n_segments and worst.type_id >= n_segments:
         rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
-        found = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
+        message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
         hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
-        raise AttnscopeError(f"{found} (type_vocab_size)", where=where, hint=hint)
+        raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
 
 
 def _closes(token: Token) -> bool:

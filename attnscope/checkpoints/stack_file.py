@@ -93,8 +93,8 @@ def read_stack(path: Path) -> StackDescription:
 
 
 def _field_error(error: msgspec.ValidationError, path: Path) -> AttnscopeError:
-    found, _, at = str(error).replace("`", "").partition(" - at $.")
-    return AttnscopeError(found[0].lower() + found[1:], where=f"{path}: {at}" if at else path)
+    message, _, at = str(error).replace("`", "").partition(" - at $.")
+    return AttnscopeError(message[0].lower() + message[1:], where=f"{path}: {at}" if at else path)
 
 
 def _check_fields(raw: dict[str, Any], path: Path) -> None:
@@ -107,8 +107,8 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
         try:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError as e:
-            found = str(e).replace("`", "").replace(" - at $", f", in {name}")
-            raise AttnscopeError(f"{name} = {value!r}: {found}", where=path) from e
+            message = str(e).replace("`", "").replace(" - at $", f", in {name}")
+            raise AttnscopeError(f"{name} = {value!r}: {message}", where=path) from e
 
 
 def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:

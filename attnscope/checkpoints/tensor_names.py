@@ -15,13 +15,13 @@ MXFP4_BLOCK = (32, 16)  # numbers and bytes
 
 def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """Return the tensors without a wrapper's prefix that all of them have, and a note on it."""
-    found, removed = dict(tensors), ""
-    while prefix := next((p for p in _WRAPPERS if found and all(name.startswith(p) for name in found)), None):
-        found = {
-            name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix)) for name, info in found.items()
+    unwrapped, removed = dict(tensors), ""
+    while prefix := next((p for p in _WRAPPERS if unwrapped and all(name.startswith(p) for name in unwrapped)), None):
+        unwrapped = {
+            name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix)) for name, info in unwrapped.items()
         }
         removed += prefix
-    return found, (f"every tensor's name starts with '{removed}', which is ignored",) if removed else ()
+    return unwrapped, (f"every tensor's name starts with '{removed}', which is ignored",) if removed else ()
 
 
 def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
@@ -52,16 +52,16 @@ def pair_mxfp4(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo]
     Blocks of shape (experts, out, groups, 16) with scales of shape (experts, out, groups) become (experts, in, out), as
     transformers has them (`convert_moe_packed_tensors`).
     """
-    found = dict(tensors)
+    paired = dict(tensors)
     for name, blocks in tensors.items():
         stem = name.removesuffix(_BLOCKS)
         scales = tensors.get(stem + _SCALES)
         if stem == name or scales is None or {blocks.dtype, scales.dtype} != {"U8"}:
             continue
         if len(blocks.shape) == 4 and blocks.shape[3] == MXFP4_BLOCK[1] and scales.shape == blocks.shape[:3]:
-            del found[name], found[stem + _SCALES]
+            del paired[name], paired[stem + _SCALES]
             experts, out, groups, _ = blocks.shape
             shape = experts, groups * MXFP4_BLOCK[0], out
-            found[stem] = replace(blocks, name=stem, dtype="MXFP4", shape=shape, block=MXFP4_BLOCK, scales=scales)
+            paired[stem] = replace(blocks, name=stem, dtype="MXFP4", shape=shape, block=MXFP4_BLOCK, scales=scales)
     note = "experts in four-bit blocks (MXFP4), converted to floating point as they are read"
-    return found, (note,) if len(found) < len(tensors) else ()
+    return paired, (note,) if len(paired) < len(tensors) else ()

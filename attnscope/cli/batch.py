@@ -131,13 +131,13 @@ def _check_ending(output: Path) -> bool:
     from attnscope.base.files.atomic import check_name
 
     check_name(output)
-    found = format_of(output)
-    if found is not None and not found.table:
-        return found.resumes
+    dump_format = format_of(output)
+    if dump_format is not None and not dump_format.table:
+        return dump_format.resumes
     hint = f"use {', '.join(DUMPS)}, or a name without extension for a folder"
-    if found is not None:
-        hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{found.ending}"
-        if found.ending == ".parquet":
+    if dump_format is not None:
+        hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{dump_format.ending}"
+        if dump_format.ending == ".parquet":
             hint += f"; or {output}/ for a folder of tables"
     raise UsageError(f"'{output}' is not a dump format", where=arg("output"), hint=hint)
 
@@ -194,8 +194,8 @@ def _kept(given: Given) -> dict[str, Any]:
         hint = f"remove {BRIEF}, or the others"
         raise UsageError(f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint)
     apart = tuple(word for word in given.keep if word in EXACT_PARTS and word not in ALL_PARTS)
-    others = tuple(word for word in given.keep if word not in apart)
-    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else others), *apart)
+    whole_parts = tuple(word for word in given.keep if word not in apart)
+    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else whole_parts), *apart)
     for option in BATCH:
         part = _USED_BY.get(option.name)
         if part is not None and part not in parts and option.name in given.typed:

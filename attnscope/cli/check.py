@@ -31,7 +31,7 @@ def check(given: Given) -> None:
     # built-in also if something is piped: `while read -r name; do attnscope check -m "$name"; done`
     texts = arguments.CHECKED_TEXTS if given.text is None else (given.text,)
     named = [SimpleNamespace(text=text, context=given.context, quiet=given.quiet) for text in texts]
-    run = run_config(tuple(text for one in named for text in read_texts(one, reads_files=False)), given)
+    run = run_config(tuple(text for name in named for text in read_texts(name, reads_files=False)), given)
     from attnscope.engines.torch_setup import import_torch
 
     import_torch()

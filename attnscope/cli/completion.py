@@ -81,11 +81,11 @@ def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> 
     """Return paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
     folder, _, start = incomplete.rpartition("/")
     try:
-        found = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())
+        entries = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())
     except OSError:
         return []
     prefix = incomplete[: len(incomplete) - len(start)]
-    visible_names = [p for p in found if p.name.startswith(start) and (start or not p.name.startswith("."))]
+    visible_names = [p for p in entries if p.name.startswith(start) and (start or not p.name.startswith("."))]
     folders = [f"{prefix}{p.name}/" for p in visible_names if p.is_dir()]
-    rest = [] if folders_only else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
-    return folders + [prefix + name for name in rest]
+    files = [] if folders_only else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
+    return folders + [prefix + name for name in files]

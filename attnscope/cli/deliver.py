@@ -27,21 +27,23 @@ _NARROWEST, _WIDEST = 40, 10_000
 def is_table(given: Given) -> bool:
     """Tell whether findings are drawn for reading, where a window of a long text is enough."""
     if given.output is not None:
-        return any(one.drawn and one.ending == given.output.suffix.lower() for one in FILE_FORMATS)
+        return any(
+            file_format.drawn and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
+        )
     return bool(given.format != "json")
 
 
 def is_picture(given: Given) -> bool:
     """Tell whether findings are drawn as a picture."""
     return given.output is not None and any(
-        one.picture and one.ending == given.output.suffix.lower() for one in FILE_FORMATS
+        file_format.picture and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
     )
 
 
 def is_page(given: Given) -> bool:
     """Tell whether findings are written as a page to walk through."""
     return given.output is not None and any(
-        one.page and one.ending == given.output.suffix.lower() for one in FILE_FORMATS
+        file_format.page and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
     )
 
 

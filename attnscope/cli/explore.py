@@ -46,9 +46,9 @@ def explore(given: Given) -> None:
     _at_terminal()
     from attnscope.views.explore.terminal import walk
 
-    code, said = walk(source, actions, _begin(given), color=given.color, own_process=True)
-    if said and not given.quiet:
-        sys.stdout.write(said + "\n")
+    code, message = walk(source, actions, _begin(given), color=given.color, own_process=True)
+    if message and not given.quiet:
+        sys.stdout.write(message + "\n")
     sys.stdout.flush()
     if code:
         raise SystemExit(code)
@@ -96,7 +96,7 @@ def saved_source(given: Any) -> "Source | None":
     if not there or not (known or (path.is_dir() and not (path / "config.json").exists())):
         return None
     computed = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
-    typed = [each for each in computed if each in given.typed]
+    typed = [option for option in computed if option in given.typed]
     if typed:
         raise UsageError(f"{path} was computed already", where=arg(typed[0]), hint="remove the option, or pass a text")
     from attnscope.studies.explore.opening import findings_source
@@ -170,7 +170,7 @@ def _begin(given: Given) -> Any:
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
 
-    layer, head = (None if each == AUTO else str(each) for each in join_label(given.layer, given.head))
-    query, key = (None if each is None else str(each) for each in (given.query, given.key))
+    layer, head = (None if typed == AUTO else str(typed) for typed in join_label(given.layer, given.head))
+    query, key = (None if typed is None else str(typed) for typed in (given.query, given.key))
     unit = "words" if given.words else "spans" if given.spans or given.chat else "tokens"
     return Begin(layer, head, query, key, unit, tuple(cut.written for cut in given.cuts))

@@ -16,8 +16,8 @@ from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.registry import kinds, options_of
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"attnscope {__version__}")
         raise typer.Exit
 
@@ -136,8 +136,12 @@ def _spelled(command: str, name: str) -> str:
         "dumps": lambda: ", ".join(DUMPS),
         "tables": lambda: ", ".join(TABLES),
         "or_tables": lambda: " or ".join(TABLES),
-        "resumed": lambda: ", ".join(one.ending for one in DUMP_FORMATS if one.ending and one.resumes),
-        "whole": lambda: ", ".join(one.ending for one in DUMP_FORMATS if not one.resumes and not one.table),
+        "resumed": lambda: ", ".join(
+            dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and dump_format.resumes
+        ),
+        "whole": lambda: ", ".join(
+            dump_format.ending for dump_format in DUMP_FORMATS if not dump_format.resumes and not dump_format.table
+        ),
     }
     if name in formats:
         return formats[name]()

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.shutdown import unbroken
+from attnscope.base.system.shutdown import defer_signals
 
 # Read by transformers when it is imported: no request to the network, and no output on standard error.
 _QUIET_OFFLINE = {
@@ -140,7 +140,7 @@ def is_piped(stream: Any) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def is_begun(stream: Any) -> bool:
+def is_partly_read(stream: Any) -> bool:
     """Tell whether others have read from a file: the list of a loop, `while read -r name; do …; done < names`."""
     try:
         return os.lseek(stream.fileno(), 0, os.SEEK_CUR) > 0
@@ -168,7 +168,7 @@ def print_notice(kind: str, line: str) -> None:
     """Write one line to stderr; a failure to write is ignored, as the exit code says the same."""
     try:
         if sys.stderr is not None:
-            with unbroken():
+            with defer_signals():
                 sys.stderr.write(f"attnscope: {kind}: {line}\n")
                 sys.stderr.flush()
     except (OSError, ValueError):

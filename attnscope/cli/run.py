@@ -40,7 +40,7 @@ def run(given: Given) -> None:
     if len(given.target) > 2:
         message = f"given {len(given.target)} times"
         raise UsageError(message, where=arg("target"), hint="give one token, or two for a difference")
-    asked = run_config(
+    config = run_config(
         read_texts(given),
         given,
         window=PAGE if is_page(given) else PRINTED if is_table(given) else None,
@@ -56,16 +56,16 @@ def run(given: Given) -> None:
         if is_page(given) and given.measure == "weights":
             from attnscope.studies.run.every_head import inspect_with_every_head
 
-            report, every_head = inspect_with_every_head(asked, on_progress)
+            report, every_head = inspect_with_every_head(config, on_progress)
         else:
             session = None
             if streamed:
                 from attnscope.cli.generated_rows import generated_rows
                 from attnscope.run.session import Session
 
-                session = Session(asked.texts, on_progress)
-                session.on_generated = generated_rows(given, on_progress, len(asked.texts) > 1)
-            report = reporter(asked)(asked, on_progress, session)
+                session = Session(config.texts, on_progress)
+                session.on_generated = generated_rows(given, on_progress, len(config.texts) > 1)
+            report = reporter(config)(config, on_progress, session)
     shown = {"ids": given.ids, "percent": given.percent, "least": given.least, "streamed": streamed}
     deliver(report, given, None, every_head, brief="stages" not in given.typed, **shown)
 
@@ -100,7 +100,9 @@ def _check_words(given: Given) -> None:
         )
     if given.stages is not None and "weights" not in given.stages:
         raise UsageError("needs weights", where=where, hint=f"add weights to {arg('stages')}")
-    if others := [name for name in given.stages or () if name != "weights"]:
-        raise UsageError("merges weights alone", where=where, hint=f"remove {','.join(others)} from {arg('stages')}")
+    if unsupported := [name for name in given.stages or () if name != "weights"]:
+        raise UsageError(
+            "merges weights alone", where=where, hint=f"remove {','.join(unsupported)} from {arg('stages')}"
+        )
     if given.by in ("value", "projected"):
         raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', given.by)}")

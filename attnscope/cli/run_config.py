@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
-from attnscope.cli.process import begins, is_begun, is_piped, print_notice
+from attnscope.cli.process import begins, is_partly_read, is_piped, print_notice
 from attnscope.request.options import PATIENCE, THE_MODEL
 from attnscope.request.selection import join_label
 
@@ -243,15 +243,15 @@ def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextIn
 
     from attnscope.request import text_files
 
-    found, notes = text_files.read_texts(path)
+    texts, notes = text_files.read_texts(path)
     for note in notes if not quiet else []:
         print_notice("note", escape_control(note))
-    return tuple(replace(text, context=context) for text in found)
+    return tuple(replace(text, context=context) for text in texts)
 
 
 def _is_meant(*, quiet: bool) -> bool:
     """Tell whether to read a piped standard input: not if another command is reading it, or if nothing arrives."""
-    if is_begun(sys.stdin):
+    if is_partly_read(sys.stdin):
         return False
     if begins(sys.stdin, PATIENCE):
         return True

@@ -21,9 +21,9 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         given = Given(**{"look": "figure", "precision": 2, **vars(given)})
         check_output(given, name)
         texts = read_texts(given) if command.needs_text else () if given.file is None else read_lines(given)
-        asked = run_config(texts, given)
+        config = run_config(texts, given)
         with progress(quiet=given.quiet) as on_progress:
-            findings = command.answer(Request(asked, vars(given), is_table(given), on_progress))
+            findings = command.answer(Request(config, vars(given), is_table(given), on_progress))
         deliver(findings, given)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)

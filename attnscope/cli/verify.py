@@ -21,13 +21,13 @@ def verify(given: Given) -> None:
     from attnscope.batch.verify import verify as check
 
     with progress(quiet=given.quiet) as bar:
-        found = check(given.dump, given.input, lambda done, total: bar and bar("verifying", done, total))
+        verified = check(given.dump, given.input, lambda done, total: bar and bar("verifying", done, total))
     if given.quiet:
         return
-    counts = [f"{found.counts[name]:,} {name}" for name in ("ok", "skipped", "failed") if found.counts[name]]
-    if found.input is None:
-        compared = f"its input {found.header.input.name} is not here and was not compared"
+    counts = [f"{verified.counts[name]:,} {name}" for name in ("ok", "skipped", "failed") if verified.counts[name]]
+    if verified.input is None:
+        compared = f"its input {verified.header.input.name} is not here and was not compared"
     else:
-        compared = f"equal to the texts of {found.input}"
+        compared = f"equal to the texts of {verified.input}"
     line = f"{given.dump} ({', '.join(counts) or 'no records'}): every checksum and count is right; {compared}"
     print_notice("verified", escape_control(line))

@@ -76,18 +76,18 @@ def known_models() -> KnownModels:
 
 
 def _in_short(path: Path) -> str:
-    found = open_config(read_config_file(path)[1], str(path))
-    return f"{found.family.name}, {found.config.n_layers} layers × {found.config.n_heads} heads"
+    opened = open_config(read_config_file(path)[1], str(path))
+    return f"{opened.family.name}, {opened.config.n_layers} layers × {opened.config.n_heads} heads"
 
 
 def _describe_file(path: Path, run: RunConfig) -> Description:
     """Describe what a config.json says, without weights and tokenizer."""
     data, raw = read_config_file(path)
-    found = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
-    c = found.config
+    opened = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
+    c = opened.config
     return Description(
         name=as_unicode(str(path)),
-        family=found.family.name,
+        family=opened.family.name,
         weights="none",
         fingerprint=sha256(data).hexdigest()[:16],
         config=c,
@@ -99,8 +99,8 @@ def _describe_file(path: Path, run: RunConfig) -> Description:
         tokenizer="none",
         tokenizer_size=0,
         files={path.name: len(data)},
-        notes=list(found.notes),
-        ignored_keys=list(found.ignored_keys),
+        notes=list(opened.notes),
+        ignored_keys=list(opened.ignored_keys),
     )
 
 

@@ -69,18 +69,20 @@ class NativeEngine:
         final: bool = False,
     ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders."""
-        asked, keys = self.settings, batch.context or batch.tokens
+        settings, keys = self.settings, batch.context or batch.tokens
         own, used = self._masks()
-        longest, padded_rows = max(keys.lengths), asked.padded_rows
+        longest, padded_rows = max(keys.lengths), settings.padded_rows
         pad = padding_mask(keys.lengths, longest, keys.real.device, padded_rows=padded_rows)
         observed: dict[int, Mask] = {}
-        if asked.same_scores:
+        if settings.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
         return self.stack.run(
             batch.tokens.ids,
-            own if asked.same_scores else used,
+            own if settings.same_scores else used,
             pad,
-            AttentionHooks(recorders, observed, asked.tile_elements, asked.all_outputs or final, asked.variants),
+            AttentionHooks(
+                recorders, observed, settings.tile_elements, settings.all_outputs or final, settings.variants
+            ),
             context=None if batch.context is None else batch.context.ids,
             progress=progress,
             final=final,
@@ -88,9 +90,9 @@ class NativeEngine:
 
     def _masks(self) -> tuple[list[Mask], list[Mask]]:
         """Return the model's own mask of every layer, and the one that was asked for."""
-        config, asked = self.stack.config, self.settings
+        config, settings = self.stack.config, self.settings
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
-        return own, [build_mask(asked.terms, mask, asked.resolved) for mask in own]
+        return own, [build_mask(settings.terms, mask, settings.resolved) for mask in own]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary of final hidden states."""

@@ -15,8 +15,8 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
 from attnscope.checkpoints.checkpoint import open_checkpoint
-from attnscope.checkpoints.families import OWN, check_counts, open_config
-from attnscope.checkpoints.families.heads import separate_head
+from attnscope.checkpoints.families import NATIVE_LAYOUT, check_counts, open_config
+from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.folder import Folder, open_weights
@@ -26,7 +26,7 @@ from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.checkpoints.tokenization.words import MissingTokenizer, WordTokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer, WordTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.arrays.making import from_file
 from attnscope.engines.arrays.opening import open_arrays
@@ -169,7 +169,7 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
         if weights is None:
             words = tokenizer.words if isinstance(tokenizer, WordTokenizer) else None
             return NativeModel(make_random(config, file.seed, n_layers, dtype, device, words))
-        return NativeModel(load_stack(OWN, config, weights, n_layers, dtype, device))
+        return NativeModel(load_stack(NATIVE_LAYOUT, config, weights, n_layers, dtype, device))
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
     return ModelSource(

@@ -93,9 +93,9 @@ def use_full_precision() -> Callable[[], None]:
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     backends = [cuda, cudnn, torch.backends.mkldnn]
     backends += [getattr(backend, name, None) for backend in backends[1:] for name in ("matmul", "conv", "rnn")]
-    precisions = [(one, "fp32_precision") for one in backends if hasattr(one, "fp32_precision")]
+    precisions = [(target, "fp32_precision") for target in backends if hasattr(target, "fp32_precision")]
     sums = [(cuda, f"allow_{name}") for name in _NARROW_SUMS if hasattr(cuda, f"allow_{name}")]
-    before = [(one, name, getattr(one, name)) for one, name in precisions + sums]
+    before = [(target, name, getattr(target, name)) for target, name in precisions + sums]
     old: list[Callable[[], None]] = []
     with suppress(RuntimeError):  # set in the new way only
         old.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
@@ -103,14 +103,14 @@ def use_full_precision() -> Callable[[], None]:
         old.append(partial(setattr, cudnn, "allow_tf32", cudnn.allow_tf32))
     torch.set_float32_matmul_precision("highest")
     cudnn.allow_tf32 = False
-    for one, name in precisions + sums:
-        setattr(one, name, "ieee" if name == "fp32_precision" else False)
+    for target, name in precisions + sums:
+        setattr(target, name, "ieee" if name == "fp32_precision" else False)
 
     def restore() -> None:
         for call in old:
             call()
-        for one, name, value in before:
-            setattr(one, name, value)
+        for target, name, value in before:
+            setattr(target, name, value)
 
     return restore
 

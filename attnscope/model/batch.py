@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.checkpoints.tokenization.words import pad_batch
+from attnscope.checkpoints.tokenization.word_tokenizer import pad_batch
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.findings.tokens import Token
 from attnscope.model.recorders import KeyTokens
@@ -41,10 +41,10 @@ class TokenTensors:
 
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
-        ids, types, positions = (None if each is None else each.expand(count, -1) for each in self.ids)
+        ids, types, positions = (None if tensor is None else tensor.expand(count, -1) for tensor in self.ids)
         assert ids is not None
         assert types is not None
-        kinds = {name: each.expand(count, -1) for name, each in self.kinds.items()}
+        kinds = {name: tensor.expand(count, -1) for name, tensor in self.kinds.items()}
         return TokenTensors((ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1))
 
 
@@ -69,9 +69,9 @@ def pad_texts(
     numbers = torch.stack([torch.tensor(ids), torch.tensor(types)]).to(device)
     real, *kinds = torch.cat([real[None], torch.tensor(of_kinds)]).to(device)
     placed = None
-    if any(each is not None for each in positions):
-        every = [list(range(n) if each is None else each) for each, n in zip(positions, lengths, strict=True)]
-        placed = torch.tensor([each + [0] * (longest - len(each)) for each in every]).to(device)
+    if any(given is not None for given in positions):
+        every = [list(range(n) if given is None else given) for given, n in zip(positions, lengths, strict=True)]
+        placed = torch.tensor([given + [0] * (longest - len(given)) for given in every]).to(device)
     return TokenTensors((numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real)
 
 
@@ -96,7 +96,7 @@ class Batch:
         tokens = self.tokens.repeated(count)
         context = None if self.context is None else self.context.repeated(count)
         keys = context or tokens
-        sources = KeyTokens(keys.kinds, keys.real, same=context is None)
+        sources = KeyTokens(keys.kinds, keys.real, self_attention=context is None)
         return Batch(tokens, context, sources, [*self.texts] * count)
 
 
@@ -117,4 +117,4 @@ def make_batch(
     tokens = pad_texts(texts, device, positions)
     context = None if contexts is None else pad_texts(contexts, device)
     keys = context or tokens
-    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, same=context is None), texts)
+    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, self_attention=context is None), texts)

@@ -32,7 +32,7 @@ class ParameterSlice:
         expert: Which of how many experts, in a tensor that holds all; None elsewhere.
     """
 
-    ours: str
+    parameter: str
     shape: tuple[int, ...]
     transposed: bool
     rows: tuple[int, int, int] | None = None
@@ -43,14 +43,14 @@ class ParameterSlice:
     @property
     def block(self) -> BlockIndex:
         """The block that our parameter belongs to, None for the embedding, or the head."""
-        if self.ours.startswith("head."):
+        if self.parameter.startswith("head."):
             return "head"
-        return int(self.ours.split(".")[1]) if self.ours.startswith("blocks.") else None
+        return int(self.parameter.split(".")[1]) if self.parameter.startswith("blocks.") else None
 
     @property
     def name(self) -> str:
-        """What it is called there."""
-        return self.ours.split(".", 2 if isinstance(self.block, int) else 1)[-1]
+        """The parameter's name within its block or head."""
+        return self.parameter.split(".", 2 if isinstance(self.block, int) else 1)[-1]
 
     def source_shape(self) -> tuple[int, ...]:
         """Return the shape that their tensor must have."""
@@ -93,9 +93,9 @@ def load_stack(
         wanted = pieces[piece]
         transposed = {name for name, parts in wanted.items() if parts[0].transposed}
         for name, tensor in read_tensors(folder, wanted, dtype, transposed):
-            whole = uploads.copy(tensor)
+            stored = uploads.copy(tensor)
             for part in wanted[name]:
-                yield part.name, contiguous(part.extract(whole))
+                yield part.name, contiguous(part.extract(stored))
 
     stack.weights = WeightStore(stack.embed, list(stack.blocks), read, stack.head, uploads)
     return stack.eval()
@@ -121,7 +121,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
             hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
         if info.shape != part.source_shape():
-            message = f"has shape {list(info.shape)}, '{part.ours}' needs {list(part.source_shape())}"
+            message = f"has shape {list(info.shape)}, '{part.parameter}' needs {list(part.source_shape())}"
             raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
     _check_unused(names, folder, plan)
@@ -135,17 +135,17 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[Param
     for first in shapes:
         layers = range(config.n_layers) if first.startswith("blocks.0.") else range(1)
         for layer in layers:  # every block has the shapes of block 0
-            ours = first.replace("blocks.0.", f"blocks.{layer}.", 1)
-            place = names.find(ours)
+            parameter = first.replace("blocks.0.", f"blocks.{layer}.", 1)
+            place = names.find(parameter)
             yield (
-                parameter_slice(names.family, ours, first, shapes, place, config.n_heads, config.n_experts),
+                parameter_slice(names.family, parameter, first, shapes, place, config.n_heads, config.n_experts),
                 place.tensor,
             )
 
 
 def parameter_slice(
     family: Family,
-    ours: str,
+    parameter: str,
     first: str,
     shapes: Mapping[str, tuple[int, ...]],
     place: TensorLocation,
@@ -156,7 +156,7 @@ def parameter_slice(
 
     Args:
         family: Says which tensors hold several parameters, and which are transposed.
-        ours: The parameter.
+        parameter: The parameter.
         first: The same parameter of block 0.
         shapes: Shape of every parameter of block 0 that may share its tensor.
         place: Its tensor.
@@ -167,17 +167,17 @@ def parameter_slice(
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
     if isinstance(entry, str | Outside):
-        return ParameterSlice(ours, shape, transposed)
+        return ParameterSlice(parameter, shape, transposed)
     expert = (place.expert or 0, n_experts) if isinstance(entry, Stacked) else None
     if not entry.part:
-        return ParameterSlice(ours, shape, transposed, expert=expert)
+        return ParameterSlice(parameter, shape, transposed, expert=expert)
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
     at = entry.parts.index(entry.part)
     if isinstance(entry, Stacked) and entry.alternating:
-        return ParameterSlice(ours, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
+        return ParameterSlice(parameter, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
     per_head = n_heads if isinstance(entry, Chunk) and entry.per_head else 0
-    return ParameterSlice(ours, shape, transposed, rows, per_head=per_head, expert=expert)
+    return ParameterSlice(parameter, shape, transposed, rows, per_head=per_head, expert=expert)
 
 
 def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:

@@ -198,8 +198,8 @@ class _Row:
         rest: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
     """
 
-    def __init__(self, b: Any, start: Any, size: Any, rest: Any) -> None:
-        self._start, self._size, self._rest = start, size, rest
+    def __init__(self, b: Any, start: Any, size: Any, remainder: Any) -> None:
+        self._start, self._size, self._rest = start, size, remainder
         self._full = b.sdiv(size, _LONG(LANES))
 
     def load(self, b: Any, number: Any) -> Any:

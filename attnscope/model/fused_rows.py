@@ -121,7 +121,9 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     orders = {top.by for top in tops}
     if len(tops) + len(rows) < len(kept) or len(orders) > 1 or not orders <= {"weight", "value"}:
         return None
-    if not all(top.ranks_all and top.count <= MOST_KEYS for top in tops) or not all(row.sources.same for row in rows):
+    if not all(top.ranks_all and top.count <= MOST_KEYS for top in tops):
+        return None
+    if not all(row.sources.self_attention for row in rows):
         return None
     if len({id(row.sources) for row in rows}) > 1:
         return None

@@ -72,7 +72,7 @@ class RowCapture:
         self.layer, self.head, self.query, self.n_keys = layer, head, query, n_keys
         self.heads: Sequence[int] = [head]
         self.rows: Sequence[int] = [query]
-        self.found: dict[str, Numbers] = {}
+        self.captured: dict[str, Numbers] = {}
         self.group: int | None = None
         self.spec: AttentionSpec | None = None
         self.rotation: Rotation | None = None
@@ -108,7 +108,7 @@ class RowCapture:
             self._store("out", inputs.out_weight[:, self.head * width : (self.head + 1) * width])
 
     def _store(self, name: str, tensor: Tensor) -> None:
-        self.found[name] = _to_float64(tensor)
+        self.captured[name] = _to_float64(tensor)
 
 
 class HeadCapture(RowCapture):
@@ -158,12 +158,12 @@ class HeadCapture(RowCapture):
         return listening(handles)
 
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if "embedded" not in self.found:  # under cross-attention the context is embedded second
+        if "embedded" not in self.captured:  # under cross-attention the context is embedded second
             self._store("embedded", first_argument(module, args, kwargs)[1][0, self.query])
 
     def _stream(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         row = _to_float64(first_argument(module, args, kwargs)[1][0, self.query])[None]
-        self.found["stream"] = np.concatenate([self.found["stream"], row]) if "stream" in self.found else row
+        self.captured["stream"] = np.concatenate([self.captured["stream"], row]) if "stream" in self.captured else row
 
     def _projected(
         self, name: str, pick: Callable[[Tensor], Tensor], heads: int, rows: int | slice, head: int

@@ -140,7 +140,7 @@ def rotary_tables(
     if original is None or len({length > original for length in lengths}) == 1:
         return rotary_table(rope, width, n, max(lengths), device, dtype)
     tables = [rotary_table(rope, width, n, length, device, dtype) for length in lengths]
-    cos, sin = (torch.stack(each)[:, None] for each in zip(*tables, strict=True))
+    cos, sin = (torch.stack(table)[:, None] for table in zip(*tables, strict=True))
     return cos, sin
 
 

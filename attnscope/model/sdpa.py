@@ -66,8 +66,8 @@ def _group_slices(inputs: AttentionInputs, heads: Sequence[int]) -> Iterator[sli
     for first, end in contiguous_runs(heads, len(heads)):
         while first < end:
             left = of_a_group - first % of_a_group  # of the group that the first one is in
-            whole = (end - first) // of_a_group * of_a_group if left == of_a_group else 0
-            stop = first + (whole or min(left, end - first))
+            in_whole_groups = (end - first) // of_a_group * of_a_group if left == of_a_group else 0
+            stop = first + (in_whole_groups or min(left, end - first))
             yield slice(first, stop)
             first = stop
 

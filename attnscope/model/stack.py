@@ -245,8 +245,8 @@ def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> L
         rotary = rotary[0][..., start:, :], rotary[1][..., start:, :]
     spec = setting.spec
     if bias is not None:
-        whole = bias
-        spec = replace(spec, bias=lambda q, k, heads: whole(q + start, k, heads))
+        full_bias = bias
+        spec = replace(spec, bias=lambda q, k, heads: full_bias(q + start, k, heads))
     return replace(setting, spec=spec, rotary=rotary, cache=cache)
 
 

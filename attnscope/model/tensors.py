@@ -108,10 +108,10 @@ def _read(
     tensor = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
     as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
     start = info.start
-    for whole in _in_stored_order(tensor, info, transposed) if tensor.numel() else []:
-        rows = max(1, _CHUNK // (whole[0].numel() * _stored_dtype(info).itemsize))
-        for first in range(0, len(whole), rows):
-            part = whole[first : first + rows]
+    for stored in _in_stored_order(tensor, info, transposed) if tensor.numel() else []:
+        rows = max(1, _CHUNK // (stored[0].numel() * _stored_dtype(info).itemsize))
+        for first in range(0, len(stored), rows):
+            part = stored[first : first + rows]
             raw = part if as_is else torch.empty(part.shape, dtype=_stored_dtype(info))
             start = _fill_decoded(raw, file, info, start)
             if check and raw.is_floating_point() and not _finite(raw):
@@ -137,9 +137,9 @@ def _read_mxfp4(
     tensor = empty_pages((experts, out, width) if transposed else info.shape, dtype)
     levels, start = torch.tensor(_FP4), info.start
     rows = max(1, _CHUNK // (4 * width))
-    for expert, whole in enumerate(tensor if transposed else tensor.mT):
+    for expert, matrix in enumerate(tensor if transposed else tensor.mT):
         for first in range(0, out, rows):
-            part, at = whole[first : first + rows], expert * out + first
+            part, at = matrix[first : first + rows], expert * out + first
             stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
             _fill(stored, file, info, start)
             start += stored.nbytes
@@ -160,10 +160,10 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
     rows = max(1, _CHUNK // (4 * max(1, tensor.shape[1])))
     for first in range(0, len(tensor), rows):
         part = tensor[first : first + rows]
-        whole = part.float() + (b[first : first + rows] @ a) * added.scale
+        merged = part.float() + (b[first : first + rows] @ a) * added.scale
         if norms is not None:
-            whole *= (norms[first : first + rows] / torch.linalg.vector_norm(whole, dim=1))[:, None]
-        part.copy_(whole)
+            merged *= (norms[first : first + rows] / torch.linalg.vector_norm(merged, dim=1))[:, None]
+        part.copy_(merged)
 
 
 def _stored_dtype(info: TensorInfo) -> torch.dtype:
@@ -199,13 +199,13 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
 
 def _fill(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> None:
     """Read the bytes of a contiguous tensor."""
-    rest = tensor.view(-1).view(torch.uint8).numpy().data
+    unread = tensor.view(-1).view(torch.uint8).numpy().data
     file.seek(start)
-    while len(rest):
-        count = file.readinto(rest)  # type: ignore[attr-defined]
+    while len(unread):
+        count = file.readinto(unread)  # type: ignore[attr-defined]
         if not count:
             raise _changed(info.file)
-        rest = rest[count:]
+        unread = unread[count:]
 
 
 def _finite(values: torch.Tensor) -> bool:

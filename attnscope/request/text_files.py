@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from attnscope.base.errors import AttnscopeError, listed
 from attnscope.base.files.reading import MB
-from attnscope.base.system.file_system import open_at_once, wait_for_data
+from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.request.run_config import TextInput
 
 MAX_LINE = 4 * MB
@@ -31,7 +31,7 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
             if sys.stdin is None:
                 raise AttnscopeError("standard input is closed", hint="pass a file")
             return _read_lines(sys.stdin.buffer, "stdin")
-        descriptor = open_at_once(source)
+        descriptor = open_nonblocking(source)
         with open(descriptor, "rb") as file:
             wait_for_data(descriptor)
             return _read_lines(file, str(source))

@@ -66,13 +66,13 @@ def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int 
     Raises:
         UsageError: A target is not one token of the vocabulary, or one that the model has no logit for.
     """
-    found = [_token_id(target, source) for target in targets or ()]
+    ids = [_token_id(target, source) for target in targets or ()]
     rows = source.config.vocab_size
-    for target, number in zip(targets or (), found, strict=True):
+    for target, number in zip(targets or (), ids, strict=True):
         if number >= rows:  # the tokenizer was given more tokens than the model
             message = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
             raise UsageError(message, where=arg("target"), hint=f"use a token with an id below {rows}")
-    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
+    return (ids[0] if ids else None), (ids[1] if len(ids) > 1 else None)
 
 
 def target_notes(targets: Sequence[str] | None, source: ModelSource) -> list[str]:

@@ -83,9 +83,9 @@ def _runs(terms: Sequence[MaskTerm], tokens: int) -> list[tuple[Array, Array]]:
 
 def _apart(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
     """Join runs that overlap, query by query, and leave out those that are empty for every query."""
-    (begin, reached), *others = _sorted(runs)
+    (begin, reached), *later = _sorted(runs)
     apart = []
-    for first, end in others:
+    for first, end in later:
         behind = first > reached
         apart.append((begin, np.where(behind, reached, begin)))
         begin, reached = np.where(behind, first, begin), np.where(behind, end, np.maximum(reached, end))

@@ -48,7 +48,7 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
     Raises:
         UsageError: A layer, head or token is not there.
     """
-    c, found = source.config, list[Cut]()
+    c, resolved = source.config, list[Cut]()
     for expression in cuts:
         where = arg("cut", expression.written)
         places: dict[tuple[int, int], None] = {}
@@ -56,7 +56,7 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
             for layer in layers.numbers(c.n_layers, "layer", where):
                 places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
         if expression.edge is None:
-            found.append(Cut(expression.written, tuple(places)))
+            resolved.append(Cut(expression.written, tuple(places)))
             continue
         written = run.texts[text.number]
         own = written.text, written.pair
@@ -66,8 +66,8 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
         keys = _side(
             key, sources, own if text.context is None else (written.context,), where, text.spans, words=run.words
         )
-        found.append(Cut(expression.written, tuple(places), queries, keys))
-    return found
+        resolved.append(Cut(expression.written, tuple(places), queries, keys))
+    return resolved
 
 
 def _side(
@@ -82,8 +82,8 @@ def _side(
     """Return positions of one side of an edge, with all tokens of their words if `words`; all where it is left out."""
     if side is None:
         return tuple(range(len(tokens)))
-    found = sorted(side.find(tokens, texts, where, spans=spans))
-    return tuple(whole_words(tokens, found) if words else found)
+    positions = sorted(side.find(tokens, texts, where, spans=spans))
+    return tuple(whole_words(tokens, positions) if words else positions)
 
 
 class Replacement(Protocol):
@@ -106,23 +106,23 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replac
     """
     from attnscope.model.cuts import HeadCut, LayerCut
 
-    made: dict[int, LayerCut] = {}
+    by_layer: dict[int, LayerCut] = {}
     for cut in cuts:
         for layer in cut.layers:
             heads = [head for at, head in cut.heads if at == layer]
-            before = made.get(layer, LayerCut())
+            before = by_layer.get(layer, LayerCut())
             if cut.queries is None or cut.keys is None:
                 outputs = (None if replacement is None else replacement.head(layer, head) for head in heads)
                 replaced = (HeadCut(head, output) for head, output in zip(heads, outputs, strict=True))
-                made[layer] = LayerCut((*before.heads, *replaced), before.edges)
+                by_layer[layer] = LayerCut((*before.heads, *replaced), before.edges)
                 continue
             for edge in _edges(heads, (cut.queries, cut.keys), before.edges):
                 sides = edge.heads, edge.queries, edge.keys
                 read = None if replacement is None else replacement.edges(layer, *sides)
                 added = replace(edge, renormalised=renormalised, added=read)
                 before = LayerCut(before.heads, (*before.edges, added))
-            made[layer] = before
-    return made
+            by_layer[layer] = before
+    return by_layer
 
 
 def _edges(
@@ -145,7 +145,7 @@ def _edges(
     left = (
         (head, query, [key for key in keys if (head, query, key) not in taken]) for head in heads for query in queries
     )
-    return [EdgeCut([head], [query], some) for head, query, some in left if some]
+    return [EdgeCut([head], [query], uncut_keys) for head, query, uncut_keys in left if uncut_keys]
 
 
 def cut_variants(plan: RunPlan) -> "list[Variant]":
@@ -161,9 +161,9 @@ def cut_variants(plan: RunPlan) -> "list[Variant]":
     if not run.cuts:
         return []
     plan.source.require_model("cutting")
-    asked = {"generate": run.generate, "by": "logit" if run.target is not None else None}
-    asked["measure"] = None if run.measure == "weights" else run.measure
-    for name, value in asked.items():
+    incompatible = {"generate": run.generate, "by": "logit" if run.target is not None else None}
+    incompatible["measure"] = None if run.measure == "weights" else run.measure
+    for name, value in incompatible.items():
         if value:
             hint = "remove one of them"
             raise UsageError(f"{arg('cut')} and {arg(name, value)} cannot be used together", hint=hint)

@@ -45,9 +45,9 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
     text_plan, summary = plan.text_plans[index], _summary_of(plan)
     length = len(text_plan.tokens)
     queries = [row for row in text_plan.queries or range(length) if row in set(summary.record_spec.rows)]
-    keys = text_plan.keys if summary.whole else []
+    keys = text_plan.keys if summary.exact else []
     extent = None
-    if not summary.whole:
+    if not summary.exact:
         listed = [row for row in summary.record_spec.rows if row < length]
         words = [not text_plan.tokens[row].special for row in listed]
         counted = torch.tensor([word or not any(words) for word in words])

@@ -211,7 +211,7 @@ def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: st
 def spare_memory(
     run: RunConfig,
     source: ModelSource,
-    asked: MemoryDemand,
+    demand: MemoryDemand,
     more: Mapping[str, int] | None = None,
     hint: str = MEMORY_HINT,
     multiplications: int | None = None,
@@ -223,23 +223,23 @@ def spare_memory(
     Args:
         run: What the user asked.
         source: The model.
-        asked: What the run asks for.
+        demand: What the run asks for.
         more: Bytes by purpose that come on top.
         hint: Advice on how to make it fit.
-        multiplications: How much there is to compute; None if that follows from `asked`.
+        multiplications: How much there is to compute; None if that follows from `demand`.
 
     Raises:
         AttnscopeError: The run does not fit into memory either way.
     """
     kept, streamed = (
-        _bytes_needed(run, source, replace(asked, streamed=streamed), more or {}) for streamed in (False, True)
+        _bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
     )
-    again = source.can_stream and asked.layers > 2
-    work = multiplications or asked.layers * layer_parameters(source.config) * asked.batch * asked.tokens
+    again = source.can_stream and demand.layers > 2
+    work = multiplications or demand.layers * layer_parameters(source.config) * demand.batch * demand.tokens
     device = cuda_device(run.device, work)
     gpu = None if device is None else gpu_memory(device)
     if gpu is not None:
-        cells = asked.batch * asked.heads * asked.tiled_queries * asked.tokens
+        cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
         on_gpu = [_on_gpu(need) | {"tile": tile_bytes(gpu.total, cells)} for need in (kept, streamed)]
         most, what = (int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}")
         if run.max_memory is not None:
@@ -273,15 +273,15 @@ def required_memory(plan: RunPlan) -> dict[str, int]:
     return _bytes_needed(plan.run, plan.source, memory_demand(plan), {})
 
 
-def _bytes_needed(run: RunConfig, source: ModelSource, asked: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
-    need = estimate_memory(source.config, run.dtype, asked)
+def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
+    need = estimate_memory(source.config, run.dtype, demand)
     if not source.layerwise:
         need["weights"] = 0  # they are in memory already
     if source.dense_masks:
-        need["masks"] = 2 * 5 * asked.batch * asked.tokens**2  # as bool and as float
+        need["masks"] = 2 * 5 * demand.batch * demand.tokens**2  # as bool and as float
     if source.dense_biases:
         bias = source.dense_biases * source.config.n_heads * DTYPE_BYTES[run.dtype]
-        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * asked.tokens**2  # texts share it
+        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * demand.tokens**2  # texts share it
     return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 
@@ -306,7 +306,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     stages = _stages(run, source)
     terms = mask_terms(run)
     tokens = [text_plan.tokens for text_plan in text_plans]
-    predicted = plan_predictions(run, source, terms, tokens, whole=n_layers_run == c.n_layers)
+    predicted = plan_predictions(run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers)
     if run.target is not None:
         text_plans[0].notes.extend(target_notes(run.target, source))
     if run.target is not None and run.query is not None:  # the logit that the named row gives
@@ -365,8 +365,8 @@ def _matrices(
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """Return the matrices that a mask expression names, each of the size of every text's matrix."""
     named = mask_files(terms)
-    found = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
-    for path, matrix in found.items():
+    matrices = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
+    for path, matrix in matrices.items():
         *heads, queries, keys = matrix.shape
         if heads not in ([], [n_heads]):
             message = f"there are {heads[0]} matrices, but the model has {n_heads} heads"
@@ -377,7 +377,7 @@ def _matrices(
                 sizes = f"{queries} × {keys}, but the text needs {shape[0]} × {shape[1]}"
                 hint = "expected a row per query token and a column per key token"
                 raise AttnscopeError(f"the matrix is {sizes}", where=path, hint=hint)
-    return found
+    return matrices
 
 
 def memory_demand(plan: RunPlan) -> MemoryDemand:

@@ -32,7 +32,12 @@ class PredictedPlaces:
 
 
 def plan_predictions(
-    run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], texts: Sequence[Sequence[Token]], *, whole: bool
+    run: RunConfig,
+    source: ModelSource,
+    terms: tuple[MaskTerm, ...],
+    texts: Sequence[Sequence[Token]],
+    *,
+    is_whole_run: bool,
 ) -> list[PredictedPlaces]:
     """Return the places of every text where the model predicts; empty where it does not.
 
@@ -41,7 +46,7 @@ def plan_predictions(
         source: The model.
         terms: The mask.
         texts: Tokens of every text.
-        whole: All layers run anyway.
+        is_whole_run: All layers run anyway.
 
     Raises:
         UsageError: Predictions were asked for, and the model has no head, or the text no mask token.
@@ -57,7 +62,7 @@ def plan_predictions(
         return []
     if run.target is not None:
         return [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
-    cheap = whole and sum(map(len, texts)) <= _CHEAP and len(texts) <= _FEW and source.weights != "random"
+    cheap = is_whole_run and sum(map(len, texts)) <= _CHEAP and len(texts) <= _FEW and source.weights != "random"
     if not (run.predict or cheap):
         return []
     places = [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]

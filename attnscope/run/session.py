@@ -226,45 +226,45 @@ def _inspect(
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)
     every_head = summary_trace(plan, batch, engine) if summary else None
-    others: Recorders = {} if spans is None else spans.recorders
+    other_recorders: Recorders = {} if spans is None else spans.recorders
     if beside is not None:
-        others = _merged(others, beside(batch, engine.sizes))
-    trace = attend(plan, batch, engine, session.progress, beside=others, every_head=every_head)
+        other_recorders = _merged(other_recorders, beside(batch, engine.sizes))
+    trace = attend(plan, batch, engine, session.progress, beside=other_recorders, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
         divided = [spans.report(i, str(run.spans or "ranges")) for i in range(len(texts))]
         texts = [msgspec.structs.replace(text, spans=one) for text, one in zip(texts, divided, strict=True)]
     if run.target is not None:
-        found = _attribute(plan, batch, model, engine, session.progress)
-        texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, found, strict=True)]
+        attributions = _attribute(plan, batch, model, engine, session.progress)
+        texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, attributions, strict=True)]
     if continued is not None:
         texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
     if source.compare_outputs is not None:
         pairs = zip(texts, source.compare_outputs(engine, batch), strict=True)
         texts = [msgspec.structs.replace(text, given_output=given_output) for text, given_output in pairs]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
-    made = provenance(source, run, device, values)
-    report = Report(made, describe_mask_use(source, run, engine.describe_mask()), texts)
+    origin = provenance(source, run, device, values)
+    report = Report(origin, describe_mask_use(source, run, engine.describe_mask()), texts)
     if run.cuts:
         report = msgspec.structs.replace(report, cuts=[as_unicode(cut.written) for cut in run.cuts])
     if every_head is None:
         return report, None
-    whole = [summarised(plan, i, every_head, text) for i, text in enumerate(texts)]
-    return report, msgspec.structs.replace(report, texts=whole)
+    summaries = [summarised(plan, i, every_head, text) for i, text in enumerate(texts)]
+    return report, msgspec.structs.replace(report, texts=summaries)
 
 
 def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
     """Continue every text with the model; return the continuations by the text's number."""
-    whole = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
-    plan = make_plan(whole, source)
+    whole_model = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
+    plan = make_plan(whole_model, source)
     counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
 
     from attnscope.run.analysis import continue_text
 
-    found, check = {}, memory_check(plan, batch)
+    continuations, check = {}, memory_check(plan, batch)
     for done, (text_plan, kept) in enumerate(zip(plan.text_plans, counts, strict=True)):
         grow, steps = engine.continuation().logits, count(done * run.generate)
 
@@ -283,8 +283,8 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
         if session.on_generated is not None:
             on_token = partial(session.on_generated, text_plan.number)
         rules = source.generation
-        found[text_plan.number] = continue_text(logits, tokens, run.generate, rules, spelling, device, on_token)
-    return found
+        continuations[text_plan.number] = continue_text(logits, tokens, run.generate, rules, spelling, device, on_token)
+    return continuations
 
 
 def _attribute(
@@ -307,13 +307,13 @@ def _attribute(
     targets = [(int(row.argmax()) if target is None else target, against) for row in logits]
     directions = Directions(stack, capture, targets)
     recorders = make_recorders(stack, directions, positions, max(batch.tokens.lengths))
-    forward(plan, batch, engine, {layer: [one] for layer, one in enumerate(recorders)}, step)
-    found = []
+    forward(plan, batch, engine, {layer: [recorder] for layer, recorder in enumerate(recorders)}, step)
+    attributions = []
     for text, parts in enumerate(logit_parts(capture, directions, recorders)):
         row = logits[text]
         about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, head.softcap
-        found.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
-    return found
+        attributions.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
+    return attributions
 
 
 def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
@@ -372,7 +372,9 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
         raise UsageError("only some of the texts have spans", where=arg("spans"), hint=hint)
     from attnscope.run.analysis import SpanRecorders
 
-    queries = [reading_span(one, text_plan.queries) for one, text_plan in zip(spans, plan.text_plans, strict=True)]
+    queries = [
+        reading_span(divided, text_plan.queries) for divided, text_plan in zip(spans, plan.text_plans, strict=True)
+    ]
     predicting = [
         [position - 1 for position, token in enumerate(text_plan.tokens) if token.made] for text_plan in plan.text_plans
     ]
@@ -417,17 +419,17 @@ def select_heads(
     (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
     if plan.auto:
         rows, columns = _named_places(plan)
-        found = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
+        rankings = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
         step = "choosing a head", on_progress
-        recorders = _merged(found.recorders, beside or {})
+        recorders = _merged(rankings.recorders, beside or {})
         hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
-        ranking = found.compute()
+        ranking = rankings.compute()
     return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
 
 
-def _merged(recorders: "Recorders", others: "Recorders") -> "dict[int, list[Recorder]]":
+def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Recorder]]":
     """Return the recorders of both, by layer."""
-    return {layer: [*recorders.get(layer, ()), *others.get(layer, ())] for layer in recorders.keys() | others.keys()}
+    return {layer: [*recorders.get(layer, ()), *more.get(layer, ())] for layer in recorders.keys() | more.keys()}
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
@@ -436,7 +438,9 @@ def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]
     rows = [text.queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
     every_row = all(len(text.queries) == len(text.tokens) for text in texts)
-    every_column = all(len(some) == len(text.context or text.tokens) for some, text in zip(columns, texts, strict=True))
+    every_column = all(
+        len(named) == len(text.context or text.tokens) for named, text in zip(columns, texts, strict=True)
+    )
     return (
         None if plan.run.query is None or every_row else rows,
         None if plan.run.key is None or every_column else columns,
@@ -485,12 +489,12 @@ def attend(
     trace = make_trace(heads, record_spec, record_tokens)
     final = bool(plan.predicted) and hidden is None
     recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside or {})
-    made = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
-    trace.hidden = made if final else hidden
+    hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
+    trace.hidden = hidden_states if final else hidden
     if batch.tokens.real.device.type != "cpu":
-        for one in (trace, every_head):
-            if one is not None:
-                one.to_cpu()
+        for kept in (trace, every_head):
+            if kept is not None:
+                kept.to_cpu()
     return trace
 
 
@@ -590,7 +594,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     predictions = []
     if trace.hidden is not None:
         predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
-    found = TextReport(
+    report = TextReport(
         text_plan.number,
         text.text,
         text.pair,
@@ -607,8 +611,8 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         position_ids=text_plan.positions,
     )
     if text_plan.narrowed is not None:
-        found = narrow_to_weight(found, text_plan.narrowed, FEW)
-    return with_words(found) if run.words else found
+        report = narrow_to_weight(report, text_plan.narrowed, FEW)
+    return with_words(report) if run.words else report
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:

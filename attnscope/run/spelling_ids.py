@@ -62,20 +62,20 @@ def _counted(given: GivenIds, padding_id: int | None, offset: int) -> tuple[int,
     """
     if padding_id is None:
         return tuple(range(len(given.left), len(given.left) + len(given.ids))) if given.left else None
-    place, found = sum(number != padding_id for number in given.left), []
+    place, positions = sum(number != padding_id for number in given.left), []
     for number in given.ids:
-        found.append(padding_id if number == padding_id else place + offset)
+        positions.append(padding_id if number == padding_id else place + offset)
         place += number != padding_id
-    return tuple(found)
+    return tuple(positions)
 
 
 def _tokens(given: GivenIds, source: ModelSource) -> list[Token]:
-    found = []
+    tokens = []
     for number, type_id in zip(given.ids, given.types, strict=True):
         piece, spelled = source.tokenizer.spelled(number)
         special = source.tokenizer.made_token(number).special
-        found.append(Token(number, piece, spelled, special=special, type_id=type_id))
-    return found
+        tokens.append(Token(number, piece, spelled, special=special, type_id=type_id))
+    return tokens
 
 
 def _ranges(positions: tuple[int, ...]) -> str:
@@ -86,5 +86,5 @@ def _ranges(positions: tuple[int, ...]) -> str:
             runs[-1].append(position)
         else:
             runs.append([position])
-    said = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
-    return ", ".join(said[:8]) + (f" and {len(said) - 8} more" if len(said) > 8 else "")
+    ranges = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return ", ".join(ranges[:8]) + (f" and {len(ranges) - 8} more" if len(ranges) > 8 else "")

@@ -23,12 +23,12 @@ class SummaryPlan:
 
     Attributes:
         record_spec: What is recorded.
-        whole: The stages are among it, so that nothing is left out.
+        exact: The stages are among it, so that nothing is left out.
         stride: Every how many rows one is listed.
     """
 
     record_spec: RecordSpec
-    whole: bool
+    exact: bool
     stride: int
 
 
@@ -40,20 +40,20 @@ def plan_summary(
     rows = [text.queries or range(len(text.tokens)) for text in texts]
     columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]
     cells = units * sum(len(r) * len(c) for r, c in zip(rows, columns, strict=True))
-    whole = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
-    stride = 1 if whole else -(-units * sum(map(len, rows)) // _ROWS)
+    exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
+    stride = 1 if exact else -(-units * sum(map(len, rows)) // _ROWS)
     listed = sorted({row for chosen in rows for row in chosen[::stride]})
     record_spec = RecordSpec(
-        stages=stages if whole else (),
+        stages=stages if exact else (),
         rows=listed,
         counted=listed,
-        columns=sorted({column for chosen in columns for column in chosen}) if whole else [],
+        columns=sorted({column for chosen in columns for column in chosen}) if exact else [],
         top=TOP if run.top else 0,
         by=run.by,
-        parts=("top", "rows") if whole else ("top", "rows", "pooled"),
-        pool=0 if whole else RUNS,
+        parts=("top", "rows") if exact else ("top", "rows", "pooled"),
+        pool=0 if exact else RUNS,
     )
-    return SummaryPlan(record_spec, whole, stride)
+    return SummaryPlan(record_spec, exact, stride)
 
 
 def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> int:

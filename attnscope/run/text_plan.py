@@ -75,17 +75,17 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
         hint = "remove it, or use a model without cross-attention"
         raise UsageError("applies only to self-attention", where=arg("show_padding"), hint=hint)
     longest = max(len(text.tokens) for text in texts)
-    found = []
+    padded = []
     for text in texts:
         n = len(text.tokens)
         rows = text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
         columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
         shown = longest - n if max(len(rows), len(columns)) == longest else 0
-        found.append(replace(text, queries=rows, keys=columns, padding=shown))
-    if not any(text.padding for text in found):
-        said = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
-        found[0].notes.append(said or "--show-padding: has no effect, since not all rows or columns are shown")
-    return found
+        padded.append(replace(text, queries=rows, keys=columns, padding=shown))
+    if not any(text.padding for text in padded):
+        note = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
+        padded[0].notes.append(note or "--show-padding: has no effect, since not all rows or columns are shown")
+    return padded
 
 
 def plan_text(
@@ -184,7 +184,7 @@ def _documents(
     Raises:
         UsageError: The lengths are not those of the text, or no token is known to end a document.
     """
-    found: dict[MaskTerm, tuple[int, ...]] = {}
+    lengths: dict[MaskTerm, tuple[int, ...]] = {}
     for term in leaves(run.mask):
         if isinstance(term, Documents | DocumentEnds) and crossing:
             message = "documents are parts of one text, but keys come from another"
@@ -193,7 +193,7 @@ def _documents(
             if sum(term.lengths) != len(tokens):
                 message = f"the documents have {sum(term.lengths)} tokens, but the text has {len(tokens)}"
                 raise UsageError(f"{message} ({where})", where=arg("mask"), hint="special tokens count, too")
-            found[term] = term.lengths
+            lengths[term] = term.lengths
         elif isinstance(term, DocumentEnds):
             closing = closing_token(tokens)
             ends = source.generation.eos_token_id or (() if closing is None else (closing.id,))
@@ -201,8 +201,8 @@ def _documents(
                 hint = f"use {Documents.form}"
                 raise UsageError(f"{source.name} names no token that ends a text", where=arg("mask"), hint=hint)
             edges = [0, *(n for n, token in enumerate(tokens[:-1], 1) if token.id in ends), len(tokens)]
-            found[term] = tuple(end - start for start, end in pairwise(edges))
-    return found
+            lengths[term] = tuple(end - start for start, end in pairwise(edges))
+    return lengths
 
 
 def _hidden(
@@ -352,8 +352,8 @@ def _parse_named(
 ) -> list[int] | None:
     if named is None:
         return None
-    found = sorted(named.find(tokens, texts, option, spans=spans))
-    return whole_words(tokens, found) if words else found
+    positions = sorted(named.find(tokens, texts, option, spans=spans))
+    return whole_words(tokens, positions) if words else positions
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:

@@ -54,8 +54,8 @@ class Digits:
 
 def formatted(value: float, form: str) -> str:
     """Format a number as Python does, but with a minus sign instead of a hyphen in front."""
-    said = format(value, form)
-    return MINUS + said[1:] if said.startswith("-") else said
+    text = format(value, form)
+    return MINUS + text[1:] if text.startswith("-") else text
 
 
 def digits_for(matrix: Matrix, precision: int) -> Digits:

@@ -16,7 +16,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.checkpoints.tokenization.rust import call_rust
-from attnscope.checkpoints.tokenization.words import MAX_TEXT, WordTokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import MAX_TEXT, WordTokenizer
 from tests.helpers.folders import within
 from tests.helpers.tokenizer_files import content, write
 

@@ -250,7 +250,7 @@ def test_a_reader_stops_where_it_is_told(target, whole):
     packing, places = packing_of(target), edges(frames(target, whole))
     reader = FrameReader(io.BytesIO(whole), packing.new_reader, packing.damage, places[3])
     assert io.BufferedReader(reader).read() == unpacked(target, whole[: places[3]])
-    assert reader.whole == places[3]
+    assert reader.complete == places[3]
 
 
 def test_zst_says_what_is_missing_before_anything_is_made(source, tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ TOP = TopRecorder(5, "weight", HEADS, range(TOKENS), REAL)
 
 
 def rows(*, same: bool = True) -> RowRecorder:
-    return RowRecorder(HEADS, range(TOKENS), KeyTokens(KINDS, REAL, same=same))
+    return RowRecorder(HEADS, range(TOKENS), KeyTokens(KINDS, REAL, self_attention=same))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attnscope.checkpoints.families import OWN
+from attnscope.checkpoints.families import NATIVE_LAYOUT
 from attnscope.checkpoints.folder import open_weights
 from attnscope.model import uploads
 from attnscope.model.checkpoint import load_stack
@@ -39,7 +39,7 @@ def test_parameters_of_the_cpu_are_there_at_once() -> None:
 
 def opened(path: Path, device: str, *, keep: bool) -> Stack:
     deep = msgspec.structs.replace(PLAIN, n_layers=LAYERS)
-    stack = load_stack(OWN, deep, open_weights(path), LAYERS, torch.float32, torch.device(device))
+    stack = load_stack(NATIVE_LAYOUT, deep, open_weights(path), LAYERS, torch.float32, torch.device(device))
     stack.weights.keep = keep
     return stack
 

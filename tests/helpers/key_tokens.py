@@ -10,4 +10,4 @@ from attnscope.model.recorders import KeyTokens
 def key_tokens(special: Tensor, real: Tensor, others: Tensor | None = None, *, same: bool = True) -> KeyTokens:
     """Special tokens, padding, and the tokens that are of every other kind that a statistic names, by default none."""
     others = torch.zeros_like(real) if others is None else others
-    return KeyTokens(dict.fromkeys(KEY_TOKENS, others) | {"special": special}, real, same=same)
+    return KeyTokens(dict.fromkeys(KEY_TOKENS, others) | {"special": special}, real, self_attention=same)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
-from attnscope.checkpoints.families import OWN
+from attnscope.checkpoints.families import NATIVE_LAYOUT
 from attnscope.checkpoints.folder import open_weights
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.randomize import make_random
@@ -41,7 +41,7 @@ def test_a_stack_comes_back_from_its_own_file(config: ModelConfig, tmp_path: Pat
     before = _random(config).state_dict()
     save_file(before, tmp_path / "stack.safetensors")
     after = load_all(
-        load_stack(OWN, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)
+        load_stack(NATIVE_LAYOUT, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)
     ).state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -63,7 +63,7 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
     deeper = msgspec.structs.replace(PLAIN, n_layers=4)
     with pytest.raises(AttnscopeError) as caught:
-        load_stack(OWN, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
+        load_stack(NATIVE_LAYOUT, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
     assert str(caught.value) == (
         f"{tmp_path}: config says 4 layers, but the weights have 3; config.json and weights do not match"
     )
@@ -71,6 +71,8 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
 
 def test_weights_are_read_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
-    stack = load_all(load_stack(OWN, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU))
+    stack = load_all(
+        load_stack(NATIVE_LAYOUT, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU)
+    )
     assert {p.dtype for p in stack.parameters()} == {torch.bfloat16}
     assert len(stack.blocks) == 2

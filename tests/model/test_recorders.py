@@ -178,7 +178,7 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
         weights = whole.compute()["weights"][b].double().numpy()
         kinds = sources.special[b].numpy(), sources.kinds["punctuation"][b].numpy()
         real = sources.real[b].numpy()
-        expected = row_statistics(weights, *kinds, queries=rows, aligned=sources.same, real=real)
+        expected = row_statistics(weights, *kinds, queries=rows, aligned=sources.self_attention, real=real)
         expected["max_score"] = whole.compute()["masked"][b].double().numpy().max(-1)
         none = ~case.allowed[b, rows].any(-1)
         for name, kept in recorder.recorded.items():

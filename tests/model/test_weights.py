@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
-from attnscope.checkpoints.families import OWN
+from attnscope.checkpoints.families import NATIVE_LAYOUT
 from attnscope.checkpoints.folder import open_weights
 from attnscope.checkpoints.headers import TensorInfo
 from attnscope.findings.run import STAGES
@@ -45,7 +45,7 @@ def written(path: Path, config: ModelConfig = PLAIN) -> Path:
 def opened(path: Path, config: ModelConfig = PLAIN, dtype: torch.dtype = torch.float32, *, keep: bool = True) -> Stack:
     """The checkpoint, of which nothing has been read."""
     deep = msgspec.structs.replace(config, n_layers=LAYERS)
-    stack = load_stack(OWN, deep, open_weights(path), LAYERS, dtype, CPU)
+    stack = load_stack(NATIVE_LAYOUT, deep, open_weights(path), LAYERS, dtype, CPU)
     stack.weights.keep = keep
     return stack
 

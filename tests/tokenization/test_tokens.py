@@ -15,7 +15,7 @@ from attnscope.checkpoints.source import count_closing
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.pieces import byte_fragment, piece_bytes, readable_piece, trim_span
-from attnscope.checkpoints.tokenization.words import WordTokenizer, pad_batch
+from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer, pad_batch
 from attnscope.findings.tokens import Token
 from tests.helpers.tokenizer_files import content, write
 

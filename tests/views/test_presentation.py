@@ -16,7 +16,7 @@ from attnscope.findings.run import STAGES
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
 from attnscope.views import figure, parts, terminal
-from attnscope.views.page import lowering
+from attnscope.views.page import rendering
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
@@ -246,7 +246,7 @@ def test_untrusted_text_keeps_its_origin():
 def test_every_kind_of_part_is_drawn():
     every = set(get_args(parts.ViewPart))
     assert set(terminal.DRAWN) == set(figure.DRAWN) == every
-    assert every <= set(lowering.DRAWN)
+    assert every <= set(rendering.DRAWN)
 
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import copy_permissions, create_new, rename_new, sync_folder
-from attnscope.base.system.shutdown import at_signal, unbroken
+from attnscope.base.system.shutdown import at_signal, defer_signals
 
 # how the names of files begin that a checkpoint's folder is read from
 _CHECKPOINT_FILES = (
@@ -35,13 +35,13 @@ def check_target(path: Path, *, force: bool) -> None:
     """
     check_name(path)
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         _check_folder(path)
         return
     except OSError as e:
         raise _write_error(path, e) from e
-    _check_existing(path, found.st_mode, force=force)
+    _check_existing(path, status.st_mode, force=force)
 
 
 def check_not_read(path: Path, given: Iterable[object]) -> None:
@@ -138,7 +138,7 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
 
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
-    with unbroken():  # if a signal arrives before, there is nothing to remove
+    with defer_signals():  # if a signal arrives before, there is nothing to remove
         descriptor = create_new(temporary)
     with open(descriptor, "wb") as file:
         if like.exists():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.system.file_system import open_at_once
+from attnscope.base.system.file_system import open_nonblocking
 
 MB = 1_000_000
 MAX_JSON_PARTS = 5_000_000  # commas and brackets; 20 times a vocabulary of 250,000, and under a gigabyte once parsed
@@ -60,7 +60,7 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
 def _open(path: Path) -> BinaryIO:
     try:
         _require_regular_file(os.stat(path), path)  # before opening, since opening a device can have side effects
-        return open(path, "rb", buffering=0, opener=lambda name, _: open_at_once(name))
+        return open(path, "rb", buffering=0, opener=lambda name, _: open_nonblocking(name))
     except ValueError as e:  # NUL in it, or a lone surrogate
         raise AttnscopeError("is not a valid file name", where=path) from e
 

@@ -35,14 +35,14 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
         ValueError: It is not a regular expression, or takes too long.
     """
     every = list(texts)
-    whole = f"{before}({expression})" if before else expression
+    pattern = f"{before}({expression})" if before else expression
     try:
         re.compile(expression)
-        matcher = re.compile(whole)
+        matcher = re.compile(pattern)
         if _REPEATS.search(expression) is None:
             return frozenset(text for text in every if matcher.fullmatch(text))
         command = [sys.executable, "-I", "-S", "-c", _MATCH, str(_PATIENCE)]
-        given = json.dumps([whole, every]).encode()
+        given = json.dumps([pattern, every]).encode()
         done = subprocess.run(command, input=given, capture_output=True, timeout=2 * _PATIENCE, check=True)
     except (re.error, RecursionError, OverflowError) as e:
         raise ValueError(f"is not a regular expression ({e})") from e

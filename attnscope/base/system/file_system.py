@@ -20,13 +20,13 @@ PATIENCE = 30  # seconds that a named pipe's writer may come later than we do
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def open_at_once(path: str | os.PathLike[str]) -> int:
+def open_nonblocking(path: str | os.PathLike[str]) -> int:
     """Open a file for reading, without waiting for a writer where it is a pipe; `wait_for_data` comes next."""
     return os.open(path, os.O_RDONLY | _AT_ONCE | _BINARY)
 
 
 def wait_for_data(descriptor: int) -> None:
-    """Let reads from a pipe that `open_at_once` opened wait for its writer, which may come up to PATIENCE later."""
+    """Let reads from a pipe that `open_nonblocking` opened wait for its writer, which may come up to PATIENCE later."""
     if _AT_ONCE:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
@@ -153,6 +153,6 @@ class FileSystem:
 
     def write_all(self, descriptor: int, data: bytes | memoryview) -> None:
         """Write, in one call unless the system takes less at once."""
-        rest = memoryview(data).cast("B")
-        while len(rest):
-            rest = rest[self.write(descriptor, rest) :]
+        remaining = memoryview(data).cast("B")
+        while len(remaining):
+            remaining = remaining[self.write(descriptor, remaining) :]

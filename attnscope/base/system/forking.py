@@ -20,7 +20,7 @@ def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
 
     It ends with this process, whatever ends that, and leaves Ctrl-C to it.
     """
-    ours, theirs = Pipe()
+    parent_end, child_end = Pipe()
     parent = os.getpid()
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -28,8 +28,8 @@ def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
         warnings.simplefilter("ignore", DeprecationWarning)  # there are other threads, which it does not need
         pid = os.fork()
     if pid:
-        theirs.close()
-        return pid, ours
+        child_end.close()
+        return pid, parent_end
     code = 70
     try:
         with suppress(OSError, AttributeError):
@@ -40,8 +40,8 @@ def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
-        ours.close()
-        call(theirs)
+        parent_end.close()
+        call(child_end)
         code = 0
     finally:
         os._exit(code)

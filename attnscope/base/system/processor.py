@@ -14,6 +14,6 @@ def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
             first = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)  # the first core's
     except OSError:
         return None
-    found = {name.strip(): value.strip() for name, value in first.items()}
-    family = found.get("cpu family", "")
-    return int(family) if found.get("vendor_id") == "AuthenticAMD" and family.isdigit() else None
+    fields = {name.strip(): value.strip() for name, value in first.items()}
+    family = fields.get("cpu family", "")
+    return int(family) if fields.get("vendor_id") == "AuthenticAMD" and family.isdigit() else None

@@ -16,7 +16,7 @@ _finishing: list[Callable[[float], object]] = []
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Delay the end by a signal until the block is done, as long as `clean_up` waits; after a signal, block.
 
     For short steps only: one line of a file, a message, the creation of a file that was registered.
@@ -62,7 +62,7 @@ def finish(seconds: float) -> None:
 
 
 def clean_up(patience: float) -> None:
-    """Run what is registered, the latest first, and keep `unbroken` from beginning anything else.
+    """Run what is registered, the latest first, and keep `defer_signals` from beginning anything else.
 
     Args:
         patience: Seconds to wait for unfinished steps.

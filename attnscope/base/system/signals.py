@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from attnscope.base.system.shutdown import clean_up, unbroken
+from attnscope.base.system.shutdown import clean_up, defer_signals
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.5  # seconds that a signal waits for what should not be torn
@@ -29,7 +29,7 @@ def end_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        with unbroken():  # the first signal determines the exit code
+        with defer_signals():  # the first signal determines the exit code
             for number in numbers:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

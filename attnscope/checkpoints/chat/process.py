@@ -47,8 +47,8 @@ class TemplateProcess:
                 self._end()
                 thread.join()
                 raise TookTooLong
-        found: dict[str, Any] = json.loads(received[0])
-        return found
+        answer: dict[str, Any] = json.loads(received[0])
+        return answer
 
     def close(self) -> None:
         """End the process."""

@@ -40,12 +40,12 @@ class _UserText:
     Attributes:
         paths: Where it is: keys and numbers from the variables down; several for copies.
         pieces: Name of the span and text of each piece; joined they are the text.
-        whole: Its span reaches from the first to the last of its texts.
+        as_hull: Its span reaches from the first to the last of its texts.
     """
 
     paths: tuple[tuple[str | int, ...], ...]
     pieces: tuple[tuple[str, str], ...]
-    whole: bool = False
+    as_hull: bool = False
 
 
 def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:
@@ -74,7 +74,7 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
     ranges = _locate(text, marked, texts)
     if ranges is None:  # the template looks at a text that is marked: mark them one by one
         ranges = _locate_each(text, template, variables, texts, where)
-    missing = [texts[n].pieces[k][0] for (n, k), found in ranges.items() if not found]
+    missing = [texts[n].pieces[k][0] for (n, k), piece_ranges in ranges.items() if not piece_ranges]
     if chat.continue_final_message:
         text = _continued(text, template, variables, where)
     turns = _turns(texts, ranges, len(text))
@@ -118,8 +118,8 @@ def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> b
     marked = None if answer is None else answer["texts"][1]
     if marked is None or _AS_PYTHON.search(marked):
         return False
-    found = {int(number) for _, number in _MARK.findall(marked)}
-    return all(number in found for number, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
+    present = {int(number) for _, number in _MARK.findall(marked)}
+    return all(number in present for number, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
 
 
 def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
@@ -141,15 +141,17 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
                 else:
-                    yield from (_UserText((("messages", n, key, k, "text"),), (one,)) for k, one in enumerate(pieces))
+                    yield from (
+                        _UserText((("messages", n, key, k, "text"),), (piece,)) for k, piece in enumerate(pieces)
+                    )
             else:
                 yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
     for n, document in enumerate(chat.documents or []):
         named = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
         name = _unique(named, taken)
-        yield from (_UserText((p,), ((name, text),), whole=True) for p, text in _strings(document, ("documents", n)))
+        yield from (_UserText((p,), ((name, text),), as_hull=True) for p, text in _strings(document, ("documents", n)))
     for n, tool in enumerate(chat.tools or []):
-        yield from (_UserText((p,), (("tools", text),), whole=True) for p, text in _strings(tool, ("tools", n)))
+        yield from (_UserText((p,), (("tools", text),), as_hull=True) for p, text in _strings(tool, ("tools", n)))
 
 
 def _piece_name(part: Mapping[str, Any], turn: str, taken: set[str]) -> str:
@@ -159,12 +161,12 @@ def _piece_name(part: Mapping[str, Any], turn: str, taken: set[str]) -> str:
 
 def _unique(name: str, taken: set[str]) -> str:
     """Return a name that no span has yet, and note it as taken."""
-    found, count = name, 1
-    while found in taken:
+    unused, count = name, 1
+    while unused in taken:
         count += 1
-        found = f"{name} ({count})"
-    taken.add(found)
-    return found
+        unused = f"{name} ({count})"
+    taken.add(unused)
+    return unused
 
 
 def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -187,17 +189,17 @@ def _numbered(texts: Sequence[_UserText]) -> list[tuple[int, int]]:
 
 def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[str, Any]:
     """Return the variables that users wrote with marks around every piece, inside of the white space at its ends."""
-    found = deepcopy({name: variables[name] for name in _PARTS})
+    copy = deepcopy({name: variables[name] for name in _PARTS})
     numbers = {piece: number for number, piece in enumerate(_numbered(texts))}
     for n, text in enumerate(texts):
         pieces = (_with_marks(piece, numbers.get((n, place))) for place, (_, piece) in enumerate(text.pieces))
         marked = _JOINT.join(pieces)
         for path in text.paths:
-            inner: Any = found
+            inner: Any = copy
             for key in path[:-1]:
                 inner = inner[key]
             inner[path[-1]] = marked
-    return found
+    return copy
 
 
 def _with_marks(piece: str, number: int | None) -> str:
@@ -226,7 +228,7 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
     numbered = _numbered(texts)
     if marked is None or _MARK.sub("", marked) != text:
         return None
-    found: Ranges = {piece: [] for piece in numbered}
+    piece_ranges: Ranges = {piece: [] for piece in numbered}
     opened: dict[int, int] = {}
     position = reached = 0
     for mark in _MARK.finditer(marked):
@@ -238,14 +240,14 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
         if mark[1] == _OPEN:
             opened[number] = position
         elif number in opened:
-            found[numbered[number]].append((opened.pop(number), position))
+            piece_ranges[numbered[number]].append((opened.pop(number), position))
         else:  # the template cut off its start
             before = text[max(0, position - len(core)) : position]
-            found[numbered[number]].append((position - _shared_start(before[::-1], core[::-1]), position))
+            piece_ranges[numbered[number]].append((position - _shared_start(before[::-1], core[::-1]), position))
     for number, start in opened.items():  # the template cut off its end
         kept = _shared_start(text[start:], _core(texts, numbered[number]))
-        found[numbered[number]].append((start, start + kept))
-    return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in found.items()}
+        piece_ranges[numbered[number]].append((start, start + kept))
+    return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in piece_ranges.items()}
 
 
 def _shared_start(first: str, second: str) -> int:
@@ -264,21 +266,21 @@ def _locate_each(
     text: str, template: str, variables: Mapping[str, Any], texts: Sequence[_UserText], where: str
 ) -> Ranges:
     """Find every piece with marks around one text at a time; one that cannot be marked is looked for in order."""
-    variants = [_marked(variables, [each]) for each in texts]
+    variants = [_marked(variables, [user_text]) for user_text in texts]
     answer = _ask(template, variables, variants, where)
-    found: Ranges = {}
+    all_ranges: Ranges = {}
     cursor = 0
-    for n, (each, marked) in enumerate(zip(texts, answer["texts"][1:], strict=True)):
-        located = _locate(text, marked, [each])
+    for n, (user_text, marked) in enumerate(zip(texts, answer["texts"][1:], strict=True)):
+        located = _locate(text, marked, [user_text])
         if located is None:
             located = {}
-            for piece in _numbered([each]):
-                core = _core([each], piece)
+            for piece in _numbered([user_text]):
+                core = _core([user_text], piece)
                 start = text.find(core, cursor)
                 located[piece] = [(start, start + len(core))] if start >= 0 else []
-        found |= {(n, place): ranges for (_, place), ranges in located.items()}
+        all_ranges |= {(n, place): ranges for (_, place), ranges in located.items()}
         cursor = max([cursor, *(end for ranges in located.values() for _, end in ranges)])
-    return found
+    return all_ranges
 
 
 def _continued(text: str, template: str, variables: Mapping[str, Any], where: str) -> str:
@@ -306,16 +308,18 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
     """Return where each span is, in order and without overlaps."""
     places: list[tuple[int, int, str]] = []
     wholes: dict[str, list[tuple[int, int]]] = {}
-    for (n, place), found in ranges.items():
+    for (n, place), piece_ranges in ranges.items():
         name = texts[n].pieces[place][0]
-        if texts[n].whole:
-            wholes.setdefault(name, []).extend(found)
+        if texts[n].as_hull:
+            wholes.setdefault(name, []).extend(piece_ranges)
         else:
-            places += [(start, end, name) for start, end in found]
-    for name, found in wholes.items():
-        hull = (min(start for start, _ in found), max(end for _, end in found)) if found else (0, 0)
+            places += [(start, end, name) for start, end in piece_ranges]
+    for name, piece_ranges in wholes.items():
+        hull = (
+            (min(start for start, _ in piece_ranges), max(end for _, end in piece_ranges)) if piece_ranges else (0, 0)
+        )
         crosses = any(start < hull[1] and hull[0] < end for start, end, _ in places)
-        places += [(start, end, name) for start, end in (found if crosses else [hull])]
+        places += [(start, end, name) for start, end in (piece_ranges if crosses else [hull])]
     turns: list[SpanRange] = []
     for start, end, name in sorted(places):
         start, end = max(start, turns[-1].end if turns else 0), min(end, length)

@@ -183,14 +183,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         text = _text(template, variables)
     except Exception as e:  # whatever a template can provoke
         return _described(e)
-    found: dict[str, Any] = {"dated": environment.dated, "names": sorted(names)}
+    facts: dict[str, Any] = {"dated": environment.dated, "names": sorted(names)}
     texts: list[str | None] = [text]
     for variant in request["variants"]:
         try:
             texts.append(_text(template, variables | variant))
         except Exception:  # it may refuse marked texts
             texts.append(None)
-    return found | {"texts": texts, "generated": _generated(environment, template, variables, text)}
+    return facts | {"texts": texts, "generated": _generated(environment, template, variables, text)}
 
 
 def _generated(

@@ -95,14 +95,14 @@ def listed_templates(given: Any, where: Path | str) -> dict[str, str]:
         return {}
     if isinstance(given, str):
         return {DEFAULT: _checked(given, where)}
-    found = {}
+    templates = {}
     for entry in given if isinstance(given, list) else [None]:
         pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
         if not isinstance(pair[0], str) or not isinstance(pair[1], str):
             hint = "expected a text, or a list of objects with name and template"
             raise AttnscopeError(f"is {format_value(given)}", where=f"{where}: chat_template", hint=hint)
-        found[pair[0]] = _checked(pair[1], where)
-    return found
+        templates[pair[0]] = _checked(pair[1], where)
+    return templates
 
 
 def _checked(template: str, where: Path | str) -> str:

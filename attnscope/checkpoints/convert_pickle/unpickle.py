@@ -35,12 +35,12 @@ def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
         For each pickle `tensors`, the bytes of every tensor by its name, or `error` and `hint`, which is the last then.
     """
     limit_process(memory, seconds)
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     for source, target in zip(paths[::2], paths[1::2], strict=True):
-        found.append(_convert(source, target))
-        if "error" in found[-1]:
+        reports.append(_convert(source, target))
+        if "error" in reports[-1]:
             break
-    return found
+    return reports
 
 
 def _convert(source: str, target: str) -> dict[str, Any]:
@@ -56,19 +56,19 @@ def _convert(source: str, target: str) -> dict[str, Any]:
     return {"tensors": {name: tensor.nbytes for name, tensor in tensors.items()}}
 
 
-def _tensors(found: Any) -> dict[str, torch.Tensor]:
+def _tensors(table: Any) -> dict[str, torch.Tensor]:
     """Return the table of tensors in what was loaded, each with memory of its own.
 
     Raises:
         _NotWeights: It holds something else, or a tensor that safetensors cannot.
     """
     for name in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-            found = found[name]
-    if not isinstance(found, Mapping) or not found:
-        raise _NotWeights(f"holds {_kind(found)}, not a table of tensors")
+        if isinstance(table, Mapping) and isinstance(table.get(name), Mapping):
+            table = table[name]
+    if not isinstance(table, Mapping) or not table:
+        raise _NotWeights(f"holds {_kind(table)}, not a table of tensors")
     tensors: dict[str, torch.Tensor] = {}
-    for name, value in found.items():
+    for name, value in table.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise _NotWeights(f"holds {_kind(value)} under '{str(name)[:60]}', not a tensor")
         if value.layout != torch.strided or value.is_quantized or value.is_complex():

@@ -17,13 +17,13 @@ from attnscope.checkpoints.families.gemma3 import GEMMA3
 from attnscope.checkpoints.families.gpt2 import GPT2
 from attnscope.checkpoints.families.gpt_neox import GPT_NEOX
 from attnscope.checkpoints.families.gpt_oss import GPT_OSS
-from attnscope.checkpoints.families.heads import find_head
 from attnscope.checkpoints.families.inference import fitting_families
 from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.lm_head import find_head
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.mixtral import MIXTRAL
+from attnscope.checkpoints.families.native_layout import NATIVE_LAYOUT
 from attnscope.checkpoints.families.olmo2 import OLMO2
-from attnscope.checkpoints.families.own import OWN
 from attnscope.checkpoints.families.phi3 import PHI3
 from attnscope.checkpoints.families.qwen2 import QWEN2
 from attnscope.checkpoints.families.qwen3 import QWEN3
@@ -34,7 +34,7 @@ from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.trust import check_trust
 
-__all__ = ["ALL", "FAMILIES", "OWN", "check_counts", "family_for", "open_config", "read_config"]
+__all__ = ["ALL", "FAMILIES", "NATIVE_LAYOUT", "check_counts", "family_for", "open_config", "read_config"]
 
 ALL: tuple[Family, ...] = (
     BERT,
@@ -140,4 +140,4 @@ def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConf
     Raises:
         AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
     """
-    return config_reader.read_config(family, raw, where, others=ALL).config
+    return config_reader.read_config(family, raw, where, families=ALL).config

@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, Family, Head, Outside, Same, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, CopyOf, Family, Head, Outside, key
 
 _LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
 
@@ -12,9 +12,9 @@ BERT = Family(
         "d_model": key("hidden_size"),
         "n_layers": key("num_hidden_layers"),
         "n_heads": key("num_attention_heads"),
-        "n_kv_heads": Same("n_heads"),
+        "n_kv_heads": CopyOf("n_heads"),
         "d_head": HEAD_WIDTH,
-        "d_value": Same("d_head"),
+        "d_value": CopyOf("d_head"),
         "d_mlp": key("intermediate_size"),
         "max_positions": key("max_position_embeddings"),
         "mask": Computed(
@@ -58,6 +58,6 @@ BERT = Family(
             "head.transform_norm": Outside(f"{_HEAD}.transform.LayerNorm"),
             "head.decoder": Outside(f"{_HEAD}.decoder"),
         },
-        {"transform": Same("activation")},
+        {"transform": CopyOf("activation")},
     ),
 )

@@ -72,8 +72,8 @@ class ConfigReading:
         """Notes about the config for the user."""
         notes = []
         if self.filled:
-            said = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
-            notes.append(f"keys missing from config.json have the defaults of transformers: {said}")
+            defaults = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
+            notes.append(f"keys missing from config.json have the defaults of transformers: {defaults}")
         if self.ignored:
             notes.append(f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}")
         return (*notes, *ignored_notes(self.dropped))
@@ -95,7 +95,7 @@ def read_config(
     family: Family,
     raw: Mapping[str, Any],
     where: str,
-    others: Iterable[Family] = (),
+    families: Iterable[Family] = (),
     ignore: Collection[str] = (),
 ) -> ConfigReading:
     """Turn a config.json into a ModelConfig, and say what was made of its other keys.
@@ -104,7 +104,7 @@ def read_config(
         family: The family of its `model_type`.
         raw: The parsed file.
         where: The file, for errors.
-        others: All families: a key that one of them reads is not ignored.
+        families: All families: a key that one of them reads is not ignored.
         ignore: Keys that the user wants ignored.
 
     Raises:
@@ -124,7 +124,7 @@ def read_config(
     known = (
         family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | COMMON_CHOICES.keys() | {_QUANTIZED, _MLX}
     )
-    ignored = check_unknown(family, reader, known, others)
+    ignored = check_unknown(family, reader, known, families)
     return ConfigReading(config, ignored, dropped, reader.filled)
 
 
@@ -150,10 +150,10 @@ def _checked(name: str, value: Any, entry: Any, reader: ConfigReader) -> Any:
 
 def _check_quantized(reader: ConfigReader) -> None:
     for key in (_QUANTIZED, _MLX):
-        said = reader.get(key, default=None)
-        if said is None:
+        quantization = reader.get(key, default=None)
+        if quantization is None:
             continue
-        method = "MLX" if key == _MLX else said.get("quant_method") if isinstance(said, dict) else None
+        method = "MLX" if key == _MLX else quantization.get("quant_method") if isinstance(quantization, dict) else None
         message = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
         hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
         raise AttnscopeError(message, where=f"{reader.where}: {key}", hint=hint)

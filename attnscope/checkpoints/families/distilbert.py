@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, Family, Head, Outside, Same, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, CopyOf, Family, Head, Outside, key
 
 _LAYER = "transformer.layer.{l}"
 
@@ -12,9 +12,9 @@ DISTILBERT = Family(
         "d_model": key("dim"),
         "n_layers": key("n_layers"),
         "n_heads": key("n_heads"),
-        "n_kv_heads": Same("n_heads"),
+        "n_kv_heads": CopyOf("n_heads"),
         "d_head": HEAD_WIDTH,
-        "d_value": Same("d_head"),
+        "d_value": CopyOf("d_head"),
         "d_mlp": key("hidden_dim"),
         "max_positions": key("max_position_embeddings"),
         "mask": "bidirectional",
@@ -55,6 +55,6 @@ DISTILBERT = Family(
             "head.transform_norm": Outside("vocab_layer_norm"),
             "head.decoder": Outside("vocab_projector"),
         },
-        {"transform": Same("activation")},
+        {"transform": CopyOf("activation")},
     ),
 )

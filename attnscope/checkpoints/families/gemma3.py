@@ -30,7 +30,7 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         tables = reader.get("rope_parameters", default=None)
-        raw = {name: reader.raw.get(theirs) for theirs, name in older}
+        raw = {name: reader.raw.get(key) for key, name in older}
         if tables is not None:
             if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
                 raise reader.wrong(
@@ -40,12 +40,12 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
         scaling = raw.get("rope_scaling")
         if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
             raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
-        found: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
-        if found.scaling is not None and not found.scaling.truncate:
+        rotary: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
+        if rotary.scaling is not None and not rotary.scaling.truncate:
             raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
-        return found
+        return rotary
 
-    return Computed(read, ("rope_parameters", *(theirs for theirs, _ in older)))
+    return Computed(read, ("rope_parameters", *(key for key, _ in older)))
 
 
 GEMMA3 = replace(

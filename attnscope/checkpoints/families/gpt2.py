@@ -5,10 +5,10 @@ from attnscope.checkpoints.families.spec import (
     HEAD_WIDTH,
     Chunk,
     Computed,
+    CopyOf,
     Family,
     Head,
     Outside,
-    Same,
     key,
 )
 
@@ -22,9 +22,9 @@ GPT2 = Family(
         "d_model": key("n_embd"),
         "n_layers": key("n_layer"),
         "n_heads": key("n_head"),
-        "n_kv_heads": Same("n_heads"),
+        "n_kv_heads": CopyOf("n_heads"),
         "d_head": HEAD_WIDTH,
-        "d_value": Same("d_head"),
+        "d_value": CopyOf("d_head"),
         "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)),
         "max_positions": key("n_positions"),
         "scale": Computed(

@@ -18,8 +18,8 @@ def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
     table = reader.get("rope_parameters", "rope_scaling")
     if not table:  # transformers has a default scaling if there is none
         raise reader.wrong(reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type")
-    found: Rope = _ROPE.rule(reader, done)
-    return found
+    rotary: Rope = _ROPE.rule(reader, done)
+    return rotary
 
 
 GPT_OSS = replace(

@@ -33,8 +33,8 @@ def fitting_families(
     families = tuple(families)
     named = raw.get("architectures")
     if isinstance(named, list) and named:
-        return [one for one in families if reference_keys(one.name).classes.issuperset(map(str, named))]
-    return [one for one in families if _fits(one, families, raw, where, shapes)]
+        return [family for family in families if reference_keys(family.name).classes.issuperset(map(str, named))]
+    return [family for family in families if _fits(family, families, raw, where, shapes)]
 
 
 def _fits(
@@ -57,13 +57,13 @@ def _accounts_for(family: Family, config: ModelConfig, shapes: Shapes, where: st
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
     unused = {name for name in names if not leftover.fullmatch(name)}
     biased = False
-    for ours, entry in family.modules.items():
-        theirs = [their_name(one) for one in (entry if isinstance(entry, tuple) else (entry,))]
-        found = {name for name in names for module in theirs if _pattern(module).fullmatch(name)}
-        if not found:
+    for parameter, entry in family.modules.items():
+        modules = [their_name(their_module) for their_module in (entry if isinstance(entry, tuple) else (entry,))]
+        matching = {name for name in names for module in modules if _pattern(module).fullmatch(name)}
+        if not matching:
             return False
-        unused -= found
-        biased = biased or (ours == "blocks.{l}.attention.q" and any(name.endswith(".bias") for name in found))
+        unused -= matching
+        biased = biased or (parameter == "blocks.{l}.attention.q" and any(name.endswith(".bias") for name in matching))
     return not unused and biased == config.qkv_bias
 
 

@@ -41,15 +41,15 @@ def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[st
     frequencies are computed from the config, as in transformers.
     """
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
-    found = {}
+    unused = {}
     for name in names:
         if _FREQUENCIES.fullmatch(name):
-            found[name] = True
+            unused[name] = True
         elif leftover.fullmatch(name.removeprefix(prefix)):
-            found[name] = False
+            unused[name] = False
         elif not name.startswith(prefix):
-            found[name] = True
-    return found
+            unused[name] = True
+    return unused
 
 
 @dataclass(frozen=True)
@@ -83,38 +83,38 @@ class Names:
     tensors: Container[str]
     where: str
 
-    def find(self, ours: str) -> TensorLocation:
+    def find(self, parameter: str) -> TensorLocation:
         """Return the tensor that holds one of our parameters, under whichever of its names is there.
 
         Raises:
             AttnscopeError: None of them is.
         """
-        for place in self._places(ours):
+        for place in self._places(parameter):
             if place.tensor in self.tensors:
                 return place
-        tried = list(self._places(ours))
+        tried = list(self._places(parameter))
         names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
-        hint = f"'{ours}' needs it; missing weights are never filled in"
+        hint = f"'{parameter}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
-    def holds(self, ours: str) -> bool:
+    def holds(self, parameter: str) -> bool:
         """Tell whether one of our parameters is there."""
-        return any(place.tensor in self.tensors for place in self._places(ours))
+        return any(place.tensor in self.tensors for place in self._places(parameter))
 
-    def first(self, ours: str) -> str:
+    def first(self, parameter: str) -> str:
         """Return the usual name of one of our parameters, whether it is there or not."""
-        return next(self._places(ours)).tensor
+        return next(self._places(parameter)).tensor
 
     def any_block(self) -> str:
         """Return their name for a module in a block, with `{l}` for the layer."""
-        first = next(ours for ours in self.family.modules if "{l}" in ours)
+        first = next(module for module in self.family.modules if "{l}" in module)
         return their_name(self._entries(first)[0])
 
-    def _places(self, ours: str) -> Iterator[TensorLocation]:
-        module, _, kind = ours.rpartition(".")
-        found = _NUMBERS.match(ours)
-        layer, expert = (found[1], found[2]) if found else ("", None)
+    def _places(self, parameter: str) -> Iterator[TensorLocation]:
+        module, _, kind = parameter.rpartition(".")
+        match = _NUMBERS.match(parameter)
+        layer, expert = (match[1], match[2]) if match else ("", None)
         for entry in self._entries(module):
             prefix = "" if isinstance(entry, Outside) else self.prefix
             base = prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
@@ -130,7 +130,7 @@ class Names:
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
         numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
         head = {} if self.family.head is None else self.family.head.modules
-        found: Entry | None = self.family.modules.get(numberless, head.get(numberless))
-        if found is None:
+        entry: Entry | None = self.family.modules.get(numberless, head.get(numberless))
+        if entry is None:
             raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
-        return found if isinstance(found, tuple) else (found,)
+        return entry if isinstance(entry, tuple) else (entry,)

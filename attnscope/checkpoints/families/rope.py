@@ -60,10 +60,10 @@ def rope(
         share = _table_or_top_level(reader, given, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
             raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
-        found = {"rope_theta": turns, "partial_rotary_factor": share}
+        older_keys = {"rope_theta": turns, "partial_rotary_factor": share}
         for name in unread:
-            if (repeated := reader.get(name, default=found[name])) != found[name]:
-                raise reader.wrong(name, repeated, f"{found[name]}, which transformers takes from other keys")
+            if (repeated := reader.get(name, default=older_keys[name])) != older_keys[name]:
+                raise reader.wrong(name, repeated, f"{older_keys[name]}, which transformers takes from other keys")
         kind = _kind(reader, given, longrope)
         scaling: RopeScaling | None
         if longrope is not None and kind == "longrope":
@@ -102,46 +102,48 @@ def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) 
 def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a table's keys other than base, share and type; refuse unknown and missing ones."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
-    rest = {k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")}
-    for name in rest.keys() - known:
-        raise reader.wrong(f"the rotary key '{name}'", rest[name], f"only keys of rope_type '{kind}'")
+    parameters = {
+        k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")
+    }
+    for name in parameters.keys() - known:
+        raise reader.wrong(f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{kind}'")
     for name in _REQUIRED_KEYS[kind]:
-        if name not in rest:
+        if name not in parameters:
             expected = "a list of numbers" if kind == "longrope" else "a number"
             raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{kind}'")
-    return rest
+    return parameters
 
 
 def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str) -> RopeScaling:
     """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
-    rest, name = _parameters(reader, table, "longrope"), "original_max_position_embeddings"
+    parameters, name = _parameters(reader, table, "longrope"), "original_max_position_embeddings"
     length = whole_number(reader, original, reader.get(original))
-    if rest.pop(name, length) != length:
+    if parameters.pop(name, length) != length:
         raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
-    factors = {each: rest.pop(f"{each}_factor") for each in ("short", "long")}
-    for each, listed in factors.items():
+    factors = {length_name: parameters.pop(f"{length_name}_factor") for length_name in ("short", "long")}
+    for length_name, listed in factors.items():
         if not isinstance(listed, list):
-            raise reader.wrong(f"{each}_factor", listed, "a list of numbers")
-    numbers: dict[str, Any] = {key: float(positive_number(reader, key, value)) for key, value in rest.items()}
+            raise reader.wrong(f"{length_name}_factor", listed, "a list of numbers")
+    numbers: dict[str, Any] = {key: float(positive_number(reader, key, value)) for key, value in parameters.items()}
     return RopeScaling(
         kind="longrope",
         factor=numbers.pop("factor", done["max_positions"] / length),
         original_max_positions=length,
-        short_factors=tuple(float(positive_number(reader, "short_factor", one)) for one in factors["short"]),
-        long_factors=tuple(float(positive_number(reader, "long_factor", one)) for one in factors["long"]),
+        short_factors=tuple(float(positive_number(reader, "short_factor", factor)) for factor in factors["short"]),
+        long_factors=tuple(float(positive_number(reader, "long_factor", factor)) for factor in factors["long"]),
         **numbers,
     )
 
 
 def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Mapping[str, Any]) -> RopeScaling | None:
-    rest = _parameters(reader, table, kind)
+    parameters = _parameters(reader, table, kind)
     if kind == "default":
         return None
-    truncate = rest.pop("truncate", True)
+    truncate = parameters.pop("truncate", True)
     if not isinstance(truncate, bool):
         raise reader.wrong("truncate", truncate, "true or false")
-    original = rest.pop("original_max_position_embeddings", done["max_positions"])
-    numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in rest.items()}
+    original = parameters.pop("original_max_position_embeddings", done["max_positions"])
+    numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in parameters.items()}
     _apply_mscale(numbers)
     return RopeScaling(
         kind=kind,  # type: ignore[arg-type]  # one of the keys above

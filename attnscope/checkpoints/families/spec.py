@@ -25,7 +25,7 @@ class Key:
 
     Attributes:
         names: Keys that may hold the value; if several do, they must agree.
-        default: Their value where none is there; `Same(field)` for another of our fields, REQUIRED to refuse.
+        default: Their value where none is there; `CopyOf(field)` for another of our fields, REQUIRED to refuse.
         map: Their value to ours, where they differ.
     """
 
@@ -35,7 +35,7 @@ class Key:
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
         """Return the value for our field."""
-        default = done[self.default.field] if isinstance(self.default, Same) else self.default
+        default = done[self.default.field] if isinstance(self.default, CopyOf) else self.default
         value = reader.get(*self.names, default=default)
         if self.map is None:
             return value
@@ -50,7 +50,7 @@ def key(*names: str, default: Any = REQUIRED, map: Mapping[str, Any] | None = No
 
 
 @dataclass(frozen=True)
-class Same:
+class CopyOf:
     """The value of another of our fields, read before."""
 
     field: str

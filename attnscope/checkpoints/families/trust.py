@@ -80,10 +80,10 @@ def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
     """
     if named is None or named == []:
         return None
-    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+    if not isinstance(named, list) or not all(isinstance(class_name, str) for class_name in named):
         return format_json(named)
-    known = {_plain(one) for one in classes}
-    return next((format_json(one) for one in named if _plain(one) not in known), None)
+    known = {_plain(class_name) for class_name in classes}
+    return next((format_json(class_name) for class_name in named if _plain(class_name) not in known), None)
 
 
 def _plain(name: str) -> str:

@@ -34,7 +34,7 @@ _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts 
 
 
 def check_unknown(
-    family: Family, reader: ConfigReader, known: Iterable[str], others: Iterable[Family]
+    family: Family, reader: ConfigReader, known: Iterable[str], families: Iterable[Family]
 ) -> tuple[str, ...]:
     """Return the keys of a config that are ignored because no code reads them.
 
@@ -42,19 +42,19 @@ def check_unknown(
         family: The family.
         reader: Its config.json.
         known: Keys that are read, required or known to be inert.
-        others: All native families: what one of them reads is never ignored.
+        families: All native families: what one of them reads is never ignored.
 
     Raises:
         AttnscopeError: A key may change attention.
     """
-    known, others = frozenset(known), tuple(others)
+    known, families = frozenset(known), tuple(families)
     unknown = [name for name in reader.raw if name not in known]
     if len(unknown) > _MOST:
         message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
         raise AttnscopeError(message, where=reader.where, hint=f"expected at most {_MOST} unknown keys")
     ignored = []
     for name in unknown:
-        reason = refusal(name, reader.raw[name], family, others)
+        reason = refusal(name, reader.raw[name], family, families)
         if reason is not None:
             message = f"unknown key '{_shown(name)}' for family '{family.name}'"
             raise AttnscopeError(
@@ -68,13 +68,13 @@ def _shown(name: str) -> str:
     return format_json(name)[1:-1]
 
 
-def refusal(name: str, value: Any, family: Family, others: Iterable[Family]) -> str | None:
+def refusal(name: str, value: Any, family: Family, families: Iterable[Family]) -> str | None:
     """Return why a key must not be ignored; None where no code reads it."""
     reference = reference_keys(family.name)
-    owners = [other.name for other in others if name in other.reads and other is not family]
+    owners = [other.name for other in families if name in other.reads and other is not family]
     if owners:
         return f"this looks like {' or '.join(owners)}"
-    elsewhere = set().union(*(other.reads for other in others)) - family.reads
+    elsewhere = set().union(*(other.reads for other in families)) - family.reads
     near = near_miss(name, [*sorted(family.reads), *sorted(elsewhere)])
     if near is not None:
         return f"did you mean '{near}'?"

@@ -55,7 +55,7 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
         window = window_size(reader)
         if window is None:
             raise reader.wrong("sliding_window", None, f"a window for layer {sliding.index(True)}")
-        return tuple(window if one else None for one in sliding)
+        return tuple(window if slides_here else None for slides_here in sliding)
 
     return Computed(read, ("layer_types", "sliding_window", *names, *([switch] if switch else [])))
 

@@ -121,8 +121,8 @@ class Sources:
             tokens.setdefault(token["content"], token)
         for key in ("additional_special_tokens", "extra_special_tokens"):
             listed = self.options.get(key) or []
-            for one in listed if isinstance(listed, list) else as_object(listed, f"{self._config}: {key}").values():
-                token = self._token(one, key)
+            for value in listed if isinstance(listed, list) else as_object(listed, f"{self._config}: {key}").values():
+                token = self._token(value, key)
                 tokens.setdefault(token["content"], token)
         following = max(vocab.values(), default=-1) + 1
         for content, token in tokens.items():
@@ -133,12 +133,12 @@ class Sources:
     def _decoder(self) -> dict[int, dict[str, Any]]:
         """List added tokens whose ids are given."""
         where = f"{self._config}: added_tokens_decoder"
-        found = {}
+        tokens = {}
         for number, given in as_object(self.options.get("added_tokens_decoder") or {}, where).items():
             if not str(number).isascii() or not str(number).isdigit() or len(str(number)) > 9:
                 raise AttnscopeError(f"has the id {format_value(number)}", where=where, hint="expected a number")
-            found[int(number)] = self._token(given, "added_tokens_decoder", special=False)
-        return found
+            tokens[int(number)] = self._token(given, "added_tokens_decoder", special=False)
+        return tokens
 
     def _token(self, given: Any, role: str, *, special: bool = True) -> dict[str, Any]:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
@@ -267,8 +267,8 @@ def _wordpiece(sources: Sources) -> Built:
     }
     template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
     split = {"type": "BertPreTokenizer"}
-    whole = _whole(model, special, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
-    return Built(whole, note)
+    content = _whole(model, special, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
+    return Built(content, note)
 
 
 def _smiles(sources: Sources) -> Built:
@@ -446,14 +446,14 @@ def _lines(data: bytes, path: Path) -> dict[str, int]:
 
 
 def _merges(data: bytes, path: Path) -> list[list[str]]:
-    found = []
+    merges = []
     for number, line in enumerate(_text_of(data, path).split("\n"), 1):
         if line and not line.startswith("#version"):
             pair = line.removesuffix("\r").split(" ")
             if len(pair) != 2:
                 raise AttnscopeError(f"line {number} is {format_value(line)}, not two pieces", where=path)
-            found.append(pair)
-    return found
+            merges.append(pair)
+    return merges
 
 
 def _text_of(data: bytes, path: Path) -> str:
@@ -530,9 +530,9 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
     )
     for token in built.content["added_tokens"]:
         if tokenizer.id_of(token["content"]) != token["id"]:  # the library numbers them one after the other
-            found = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
+            message = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
             hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
-            raise AttnscopeError(f"{found} {token['id']} ('{token['content']}')", where=path, hint=hint)
+            raise AttnscopeError(f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint)
     how = f"as {kind.name} of transformers does" if built.pieces is None else f"by SentencePiece, for a {kind.name}"
     tokenizer.notes = [f"tokenizer built from {' and '.join(kind.files)}, {how}", *tokenizer.notes]
     tokenizer.warnings = [built.note] if built.note else []

@@ -47,19 +47,19 @@ def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -
     Raises:
         AttnscopeError: The metadata holds no tokenizer, or one of a kind that is not supported.
     """
-    found = _Found(metadata, path)
-    kind, notes = found.get("model", str), list[str]()
+    vocabulary = _TokenizerMetadata(metadata, path)
+    kind, notes = vocabulary.get("model", str), list[str]()
     if kind == "gpt2":
-        content = _byte_level(found, notes)
+        content = _byte_level(vocabulary, notes)
     elif kind == "llama":
-        content = _sentencepiece(found, architecture)
+        content = _sentencepiece(vocabulary, architecture)
     else:
         hint = "expected gpt2 (byte-level BPE) or llama (sentencepiece)"
-        raise found.wrong("model", f"is {format_value(kind)}", hint)
+        raise vocabulary.wrong("model", f"is {format_value(kind)}", hint)
     return msgspec.json.encode(content), tuple(notes)
 
 
-class _Found:
+class _TokenizerMetadata:
     """The tokenizer's part of the metadata."""
 
     def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
@@ -78,9 +78,9 @@ class _Found:
             raise self.wrong(name, message, "the text cannot be tokenized without it")
         return value
 
-    def wrong(self, name: str, found: str, hint: str) -> AttnscopeError:
+    def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
         """Return the error for a value that cannot be used."""
-        return AttnscopeError(found, where=f"{self.path}: tokenizer.ggml.{name}", hint=hint)
+        return AttnscopeError(message, where=f"{self.path}: tokenizer.ggml.{name}", hint=hint)
 
     def _texts(self, name: str) -> list[str]:
         values: list[str] = self.get(name, list)
@@ -100,10 +100,10 @@ class _Found:
         """Return the merges; None where there are none."""
         if "tokenizer.ggml.merges" not in self.metadata:
             return None
-        found = [merge.split(" ") for merge in self._texts("merges")]
-        if any(len(pair) != 2 for pair in found):
+        merges = [merge.split(" ") for merge in self._texts("merges")]
+        if any(len(pair) != 2 for pair in merges):
             raise self.wrong("merges", "has an entry that is not two pieces", "the file is damaged: download it again")
-        return found
+        return merges
 
     def scores(self) -> list[float]:
         """Return the score of every token."""
@@ -160,23 +160,23 @@ class _Found:
         return {"type": "TemplateProcessing", "single": sides[0], "pair": sides[0] + sides[1], "special_tokens": tokens}
 
 
-def _byte_level(found: _Found, notes: list[str]) -> dict[str, Any]:
+def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, Any]:
     """Make a BPE over bytes, each spelled as a letter."""
-    name = found.get("pre", str, "default")
+    name = vocabulary.get("pre", str, "default")
     if name not in _SPLITS and name != "default":
         hint = f"known: {', '.join(_SPLITS)}"
-        raise found.wrong("pre", f"is {format_value(name)}", hint)
+        raise vocabulary.wrong("pre", f"is {format_value(name)}", hint)
     if name == "default":
         notes.append("the GGUF file does not say how words are split (tokenizer.ggml.pre): split as GPT-2 does")
     letters = {byte: letter for letter, byte in byte_alphabet().items()}
     alphabet = set(letters.values())
     spelled = [
         token if alphabet.issuperset(token) else "".join(letters[byte] for byte in token.encode())
-        for token in found.tokens
+        for token in vocabulary.tokens
     ]
     model = {
         "vocab": {token: n for n, token in enumerate(spelled)},
-        "merges": found.pairs() or [],
+        "merges": vocabulary.pairs() or [],
         "ignore_merges": name in _WHOLE_WORDS,
     }
     split, level = _SPLITS.get(name, _GPT2), {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
@@ -188,23 +188,23 @@ def _byte_level(found: _Found, notes: list[str]) -> dict[str, Any]:
     else:
         words = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
         steps = [words, level | {"use_regex": False}]
-    return found.content(model, name in _WHOLE_WORDS, spelled) | {
+    return vocabulary.content(model, name in _WHOLE_WORDS, spelled) | {
         "normalizer": {"type": "NFC"} if name == "qwen2" else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": level | {"use_regex": True},
     }
 
 
-def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
+def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[str, Any]:
     """Make a BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
-    tokens, gemma = found.tokens, architecture.startswith("gemma")
-    pairs = found.pairs()
+    tokens, gemma = vocabulary.tokens, architecture.startswith("gemma")
+    pairs = vocabulary.pairs()
     if gemma:  # runs of spaces are stored as they are, and merges are ranked by the id of their result
         tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in tokens]
     if pairs is None:
-        ranks = [-float(n) for n in range(len(tokens))] if gemma else found.scores()
+        ranks = [-float(n) for n in range(len(tokens))] if gemma else vocabulary.scores()
         pairs = _merges(tokens, ranks)
-    unknown = found.special("unknown")
+    unknown = vocabulary.special("unknown")
     model = {
         "vocab": {token: n for n, token in enumerate(tokens)},
         "merges": pairs,
@@ -212,7 +212,7 @@ def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
         "byte_fallback": True,
         "unk_token": None if unknown is None else tokens[unknown],
     }
-    content = found.content(model, True, tokens)
+    content = vocabulary.content(model, True, tokens)
     space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     if architecture == "phi3":
         prefix = {"type": "Prepend", "prepend": "▁"}
@@ -220,7 +220,7 @@ def _sentencepiece(found: _Found, architecture: str) -> dict[str, Any]:
     elif gemma:
         content["normalizer"] = space
     else:
-        scheme = "first" if found.get("add_space_prefix", bool, True) else "never"
+        scheme = "first" if vocabulary.get("add_space_prefix", bool, True) else "never"
         content["pre_tokenizer"] = {
             "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False
         }  # fmt: skip
@@ -234,11 +234,11 @@ def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
     """
     places = {token: n for n, token in enumerate(tokens)}
     best = dict(zip(tokens, scores, strict=True))
-    found: list[tuple[float, int, int, str, str]] = []
+    merges: list[tuple[float, int, int, str, str]] = []
     for token, score in best.items():
         cuts = [(token[:n], token[n:]) for n in range(1, len(token))]
         known = [(left, right) for left, right in cuts if left in places and right in places]
         known.sort(key=lambda pair: (places[pair[0]], places[pair[1]]))
-        found += [(score, len(left), len(right), left, right) for left, right in known]
-    found.sort(key=lambda one: one[:3], reverse=True)
-    return [[left, right] for *_, left, right in found]
+        merges += [(score, len(left), len(right), left, right) for left, right in known]
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    return [[left, right] for *_, left, right in merges]

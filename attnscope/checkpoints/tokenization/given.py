@@ -82,7 +82,7 @@ def make_texts(
     else:
         tokens = [[_token(value, n, where) for n, value in enumerate(text)] for text in _by_text(values, counts, where)]
     if written is None:
-        return [join_tokens(each) for each in tokens]
+        return [join_tokens(text_tokens) for text_tokens in tokens]
     texts = [written] if isinstance(written, str) else written
     if not isinstance(texts, list | tuple) or len(texts) != len(counts) or not all(isinstance(t, str) for t in texts):
         raise AttnscopeError(f"{written!r:.60} is not {len(counts)} texts", where="text", hint="give one for each text")
@@ -93,7 +93,7 @@ def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[An
     listed = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(listed, str) or not isinstance(listed, Sequence):
         raise AttnscopeError(f"a {type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}")
-    nested = bool(listed) and all(isinstance(each, list | tuple) for each in listed)
+    nested = bool(listed) and all(isinstance(item, list | tuple) for item in listed)
     starts = [sum(counts[:n]) for n in range(len(counts))]
     texts: list[Sequence[Any]] = list(listed) if nested else [listed]
     if not nested and len(listed) == sum(counts):

@@ -12,7 +12,7 @@ from attnscope.checkpoints.tokenization.growth import NormalizerGrowth
 from attnscope.checkpoints.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
 from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
-from attnscope.checkpoints.tokenization.words import check_text
+from attnscope.checkpoints.tokenization.word_tokenizer import check_text
 from attnscope.findings.tokens import Token
 
 if TYPE_CHECKING:
@@ -50,22 +50,22 @@ class FileTokenizer:
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
-        found = read_tokenizer_json(data, path)
-        self.path, self.notes = path, found.notes
+        file = read_tokenizer_json(data, path)
+        self.path, self.notes = path, file.notes
         self.warnings: list[str] = []
-        self._growth = NormalizerGrowth(found.content.get("normalizer"), path)
-        added_tokens = found.content.get("added_tokens")
+        self._growth = NormalizerGrowth(file.content.get("normalizer"), path)
+        added_tokens = file.content.get("added_tokens")
         for token in added_tokens if isinstance(added_tokens, list) else []:  # are normalized, too
             self._growth.check(str(token.get("content")) if isinstance(token, dict) else "")
-        self._rust = _load_rust_tokenizer(found.text, path, data)
-        if found.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
+        self._rust = _load_rust_tokenizer(file.text, path, data)
+        if file.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
             parse_json(data, str(path))  # refuses a duplicate word
-        content = found.content
+        content = file.content
         model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
         self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
         self.name: str = model.get("type") or type(self._rust.model).__name__
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
-        self.n_merges = self.vocab_size if self.name == "Unigram" else found.merges
+        self.n_merges = self.vocab_size if self.name == "Unigram" else file.merges
         named = model.get("unk_token")
         self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
         if self.name == "Unigram":
@@ -115,9 +115,9 @@ class FileTokenizer:
     ) -> list[Token]:
         """Encode as `Tokenizer.encode` says; with `special`, special tokens are added as the file says."""
         texts = (text,) if pair is None else (text, pair)
-        for each in texts:
-            check_text(each, where)
-            self._growth.check(each)
+        for segment in texts:
+            check_text(segment, where)
+            self._growth.check(segment)
         try:
             encoding = self._encode(texts, where, special=special)
         except AttnscopeError as e:
@@ -212,16 +212,16 @@ class FileTokenizer:
         """
         spans = self._spans(encoding, sequences, texts)
         shared = overlapping(spans)
-        found: list[tuple[str, tuple[int, int] | None]] = []
+        readable: list[tuple[str, tuple[int, int] | None]] = []
         for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
             if sequence is None:
-                found.append((piece, None))
+                readable.append((piece, None))
                 continue
             written = "" if span is None else texts[sequence][span[1] : span[2]]
             part = byte_fragment(piece, self._byte_level) if several or piece != written else None
             shown = readable_piece(part or (written if written and not several else self._own(piece)))
-            found.append((shown, None if span is None else span[1:]))
-        return found
+            readable.append((shown, None if span is None else span[1:]))
+        return readable
 
     def _spans(
         self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]

@@ -26,19 +26,19 @@ def overlapping(
         spans: Number of the text, start and end of every token; None for a token that covers no text.
         others: Spans of the tokens that count as the other ones; None for all.
     """
-    found = [False] * len(spans)
+    overlaps = [False] * len(spans)
     for forward in (True, False):
         reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: after it
         for i in range(len(spans)) if forward else reversed(range(len(spans))):
             here, other = spans[i], spans[i] if others is None else others[i]
             if here is not None and here[0] in reached:
                 far = reached[here[0]]
-                found[i] = found[i] or (far > here[1] if forward else far < here[2])
+                overlaps[i] = overlaps[i] or (far > here[1] if forward else far < here[2])
             if other is not None:
                 edge = other[2] if forward else other[1]
                 far = reached.get(other[0], edge)
                 reached[other[0]] = max(far, edge) if forward else min(far, edge)
-    return found
+    return overlaps
 
 
 def readable_piece(span: str) -> str:
@@ -78,5 +78,5 @@ def piece_bytes(piece: str) -> bytes | None:
 def byte_alphabet() -> dict[str, int]:
     """Return GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 maps to itself, the rest follows from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
+    unprintable = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(unprintable)}

@@ -104,9 +104,9 @@ class PieceModel:
             prefix: Whether a space is put before the text, if the model does so at all.
         """
         model = self._spaced if prefix else self._plain
-        found = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
+        encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
         pieces, following = list[Piece](), 0
-        rows = zip(found["ids"], found["pieces"], found["offsets"], strict=True)
+        rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
         for number, piece, (start, end) in reversed(list(rows)):  # only the last part of a character covers it
             following = end if start < end or piece == _SPACE else following
             pieces.append(Piece(self._ids[number], start, following))
@@ -136,8 +136,8 @@ class SentencePieceTokenizer(FileTokenizer):
 
     def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])
-        whole = super()._encode(texts, where, special=special)
-        for number, token, sequence, special, type_id, (start, end) in zip(*whole, strict=True):
+        encoded = super()._encode(texts, where, special=special)
+        for number, token, sequence, special, type_id, (start, end) in zip(*encoded, strict=True):
             span = "" if sequence is None else texts[sequence][start:end]
             pieces = [(number, token, (start, end))]
             if span and not (number in self._added and self._added[number].strip() == span.strip()):

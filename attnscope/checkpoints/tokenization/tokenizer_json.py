@@ -63,8 +63,8 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
         bulk, content = {}, as_object(parse_json(data, str(path)), str(path))
     notes, changed = call_rust(lambda: _disable_stored_options(content), path, "cannot be used")
     kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
-    whole = content | ({"model": content["model"] | kept} if kept else {})
-    text = call_rust(lambda: (msgspec.json.encode(whole) if changed else data).decode(), path, "cannot be used")
+    kept_content = content | ({"model": content["model"] | kept} if kept else {})
+    text = call_rust(lambda: (msgspec.json.encode(kept_content) if changed else data).decode(), path, "cannot be used")
     vocab, merges = bulk.get("vocab", b""), bulk.get("merges", b"")
     unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None  # each with a number
     pairs = merges[1:].lstrip().startswith(b"[")  # as newer files have them; in older ones a merge is one string
@@ -78,8 +78,8 @@ def _large_values(data: bytes, where: str) -> dict[str, bytes]:
         model = msgspec.json.decode(data, type=_ModelOnly).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    found = {"vocab": bytes(model.vocab), "merges": bytes(model.merges)}
-    return {name: value for name, value in found.items() if len(value) >= _LARGE}
+    values = {"vocab": bytes(model.vocab), "merges": bytes(model.merges)}
+    return {name: value for name, value in values.items() if len(value) >= _LARGE}
 
 
 def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:

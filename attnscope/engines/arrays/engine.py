@@ -188,8 +188,8 @@ class ArraysEngine:
             return None
         lengths = batch.tokens.lengths
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        asked = build_mask(self.settings.terms, own, self.settings.resolved)
-        return intersect((asked, *self._queries(batch), pad_mask))
+        requested = build_mask(self.settings.terms, own, self.settings.resolved)
+        return intersect((requested, *self._queries(batch), pad_mask))
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -103,11 +103,11 @@ def open_file(path: Path) -> ArrayFile:
             values[own] = value
         else:
             by_layer.setdefault(own, {})[int(match[1])] = value
-    for name, some in by_layer.items():
+    for name, layer_values in by_layer.items():
         if name in values:
             hint = "give it once, or for every layer"
             raise AttnscopeError(f"{name} is given for all layers and for one", where=path, hint=hint)
-        values[name] = some
+        values[name] = layer_values
     if not layers and not shared:
         hint = "name arrays layer.0.q, layer.0.k and layer.0.v"
         raise AttnscopeError("holds no queries, keys or values", where=path, hint=hint)

@@ -94,7 +94,10 @@ class GivenArrays:
         """Return the sizes that the program needs of a model; there are no weights."""
         windows = {layer: settings.window for layer, settings in self.settings.items()}
         n_layers, width = 1 + max(self.layers), max(1, self.sizes.width)
-        scales, caps = ({getattr(each, name) for each in self.settings.values()} for name in ("scale", "softcap"))
+        scales, caps = (
+            {getattr(layer_settings, name) for layer_settings in self.settings.values()}
+            for name in ("scale", "softcap")
+        )
         return ModelConfig(
             vocab_size=1 + max(token.id for _, tokens in self.texts for token in tokens),
             d_model=self.sizes.heads * width,
@@ -107,7 +110,7 @@ class GivenArrays:
             windows=tuple(windows.get(layer) for layer in range(n_layers)) if any(windows.values()) else (),
             scale=next(iter(scales)) if len(scales) == 1 else None,
             softcap=next(iter(caps)) if len(caps) == 1 else None,
-            sinks=any(each.sinks is not None for each in self.settings.values()),
+            sinks=any(layer_settings.sinks is not None for layer_settings in self.settings.values()),
         )
 
     def only(self, number: int) -> "GivenArrays":

@@ -100,23 +100,23 @@ def query_ranges(
         AttnscopeError: A text has more queries than keys, or these do not cover the rows.
     """
     if cu_seqlens is not None:
-        found = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")
+        query_rows = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")
     elif packed:
-        found = list(ranges)
+        query_rows = list(ranges)
         if shape.rows != ranges[-1][1]:
             hint = "pass cu_seqlens_q: 0, then the end of each text's queries"
             raise AttnscopeError(f"has {shape.rows} queries for {ranges[-1][1]} keys", where=where, hint=hint)
     elif shape.rows == keys.rows:
-        found = list(ranges)
+        query_rows = list(ranges)
     else:
-        each = shape.rows // (shape.texts or 1)
-        found = [(each * n, each * n + each) for n in range(shape.texts or 1)]
-    counts = [[end - start for start, end in rows] for rows in (found, ranges)]
+        per_text = shape.rows // (shape.texts or 1)
+        query_rows = [(per_text * n, per_text * n + per_text) for n in range(shape.texts or 1)]
+    counts = [[end - start for start, end in rows] for rows in (query_rows, ranges)]
     if len(counts[0]) != len(counts[1]) or any(q > k for q, k in zip(*counts, strict=True)):
-        spelled = [", ".join(map(str, each[:8])) for each in counts]
+        spelled = [", ".join(map(str, numbers[:8])) for numbers in counts]
         hint = "give a query for every key, or those of a text's last tokens, as a step of decoding has them"
         raise AttnscopeError(f"has texts of {spelled[0]} queries and {spelled[1]} keys", where=where, hint=hint)
-    return found
+    return query_rows
 
 
 def text_ranges(

@@ -109,9 +109,9 @@ def from_arrays(
     }
     numbers = {part: list(arrays) for part, arrays in by_name.items()}
     first = next(iter(numbers))
-    for part, found in numbers.items():
-        if found != numbers[first]:
-            message = f"has layers {found[:8]}, but {first} has {numbers[first][:8]}"
+    for part, layer_numbers in numbers.items():
+        if layer_numbers != numbers[first]:
+            message = f"has layers {layer_numbers[:8]}, but {first} has {numbers[first][:8]}"
             raise AttnscopeError(message, where=part, hint="give every layer q, k and v alike")
     shapes = {
         f"layer.{layer}.{part}": tuple(array.shape)
@@ -139,9 +139,9 @@ def _split_layers(
         if not given or not all(isinstance(n, int | np.integer) and 0 <= n < 1_000_000 for n in given):
             raise AttnscopeError("is a dict without numbers of layers", where=part, hint="use {3: array, 7: array}")
         return {int(n): as_tensor(given[n], f"layer {n}: {part}") for n in sorted(given)}
-    if isinstance(given, list | tuple) and given and all(hasattr(each, "shape") for each in given):
+    if isinstance(given, list | tuple) and given and all(hasattr(array, "shape") for array in given):
         numbers = _numbers(layers, len(given))
-        return {n: as_tensor(each, f"layer {n}: {part}") for n, each in zip(numbers, given, strict=True)}
+        return {n: as_tensor(array, f"layer {n}: {part}") for n, array in zip(numbers, given, strict=True)}
     tensor = as_tensor(given, part)
     if not (tensor.ndim == 4 if axes is None else "layers" in axes):
         (number,) = _numbers(layers, 1)
@@ -224,7 +224,9 @@ def _assemble(
     if any(window is not None for window in windows.values()):
         if values.get("window") is not None:
             raise AttnscopeError("masks of layers have windows already", where="window", hint="give them once")
-        settings = {n: LayerSettings(**{**_fields(each), "window": windows[n]}) for n, each in settings.items()}
+        settings = {
+            n: LayerSettings(**{**_fields(unwindowed), "window": windows[n]}) for n, unwindowed in settings.items()
+        }
     _check_ropes(settings, sizes.width)
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
@@ -343,7 +345,7 @@ def _mask(
             hint = "give one for every layer, or one for all"
             raise AttnscopeError(f"is given for layers {sorted(masks)[:8]}", where="mask", hint=hint)
         return (*_shared(masks),)
-    if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+    if isinstance(given, list | tuple) and all(isinstance(layer_mask, str) for layer_mask in given):
         if len(given) != len(layers):
             raise AttnscopeError(
                 f"has {len(given)} values for {len(layers)} layers", where="mask", hint="give one for each"
@@ -396,8 +398,8 @@ def _matrix(
 
 
 def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
-    for layer, each in settings.items():
-        rotated = 2 if each.rope is None else each.rope.width(width)
+    for layer, checked in settings.items():
+        rotated = 2 if checked.rope is None else checked.rope.width(width)
         if rotated % 2 or rotated < 2:
             hint = "the rotated width, width × fraction, must be even"
             raise AttnscopeError(f"rotates {rotated} of {width} dimensions", where=f"rope of layer {layer}", hint=hint)

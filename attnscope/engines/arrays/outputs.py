@@ -47,15 +47,15 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
     with torch.inference_mode():
         for layer in layers:
-            one = _layer(engine, layer, batch)
-            computed, gap = one.differences()
+            layer_output = _layer(engine, layer, batch)
+            computed, gap = layer_output.differences()
             for rows, first, length, kept in zip(range(len(lengths)), firsts, lengths, texts, strict=True):
                 here = slice(first, length)
-                kept.append(tuple(side[rows, :, here].cpu() for side in (one.given, computed, gap)))  # type: ignore[arg-type]
-        found = [_compared(list(layers), kept, first) for kept, first in zip(texts, firsts, strict=True)]
+                kept.append(tuple(side[rows, :, here].cpu() for side in (layer_output.given, computed, gap)))  # type: ignore[arg-type]
+        outputs = [_compared(list(layers), kept, first) for kept, first in zip(texts, firsts, strict=True)]
         return [
-            each if each.first_layer is None else _with_tries(engine, batch, number, each)
-            for number, each in enumerate(found)
+            output if output.first_layer is None else _with_tries(engine, batch, number, output)
+            for number, output in enumerate(outputs)
         ]
 
 
@@ -95,19 +95,19 @@ def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], 
     )
 
 
-def _with_tries(engine: ArraysEngine, batch: Batch, text: int, found: GivenOutput) -> GivenOutput:
+def _with_tries(engine: ArraysEngine, batch: Batch, text: int, output: GivenOutput) -> GivenOutput:
     """Compute the first layer that differs under other rules, and add which of them explains the given output."""
-    assert found.first_layer is not None
-    layer = _layer(engine, found.first_layer, batch)
+    assert output.first_layer is not None
+    layer = _layer(engine, output.first_layer, batch)
     here = slice(engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text])
     tried = [
         TriedRule(rule, float(layer.differences(inputs)[1][text, :, here].max()))
         for rule, inputs in _other_rules(engine, layer.inputs, batch)
     ]
-    tried.sort(key=lambda each: each.difference)
-    explains = tried and tried[0].difference <= found.limit
+    tried.sort(key=lambda attempt: attempt.difference)
+    explains = tried and tried[0].difference <= output.limit
     return GivenOutput(
-        **{name: getattr(found, name) for name in found.__struct_fields__ if name not in ("tried", "explained_by")},
+        **{name: getattr(output, name) for name in output.__struct_fields__ if name not in ("tried", "explained_by")},
         tried=tried,
         explained_by=tried[0].rule if explains else None,
     )
@@ -122,10 +122,10 @@ def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) ->
 
     parts = spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,)
     terms = [part for part in parts if isinstance(part, MaskTerm)]
-    others = [part for part in parts if not isinstance(part, MaskTerm)]
+    restrictions = [part for part in parts if not isinstance(part, MaskTerm)]
 
     def masked(*masks: Mask) -> AttentionInputs:
-        return under(mask=intersect((*masks, *others)))
+        return under(mask=intersect((*masks, *restrictions)))
 
     windows = [term for term in terms if isinstance(term, SlidingWindow)]
     plain = [term for term in terms if not isinstance(term, SlidingWindow)]

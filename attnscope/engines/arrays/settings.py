@@ -109,12 +109,12 @@ def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[
     else:
         values = dict.fromkeys(layers, plain)
     if read is None:
-        return {layer: _sinks(each, heads) for layer, each in values.items()}
-    return {layer: None if each is None else read(each) for layer, each in values.items()}
+        return {layer: _sinks(item, heads) for layer, item in values.items()}
+    return {layer: None if item is None else read(item) for layer, item in values.items()}
 
 
 def _is_nested(values: Sequence[Any]) -> bool:
-    return any(each is None or isinstance(each, list | tuple) or getattr(each, "ndim", 0) == 1 for each in values)
+    return any(item is None or isinstance(item, list | tuple) or getattr(item, "ndim", 0) == 1 for item in values)
 
 
 def _number(name: str, value: Any) -> float:
@@ -152,7 +152,7 @@ def _sinks(value: Any, heads: int) -> tuple[float, ...] | None:
     if not isinstance(listed, list | tuple) or len(listed) != heads:
         count = len(listed) if isinstance(listed, list | tuple) else f"{value!r:.40}"
         raise AttnscopeError(f"{count} for {heads} heads", where="sinks", hint="give one logit for every query head")
-    return tuple(_number("sinks", each) for each in listed)
+    return tuple(_number("sinks", item) for item in listed)
 
 
 def _rope(value: Any) -> GivenRope:

@@ -73,12 +73,12 @@ def _check(weights: torch.Tensor, lengths: Sequence[int], where: str) -> None:
     """Refuse what cannot be weights."""
     total = weights.sum(-1)
     too_much = (total > 1 + ROUNDING)[..., None].expand_as(weights)
-    for bad, said in ((weights < 0, "is below 0"), (too_much, "is in a row that sums to more than 1")):
+    for bad, problem in ((weights < 0, "is below 0"), (too_much, "is in a row that sums to more than 1")):
         if bool(bad.any()):
             text, head, query, key = bad.nonzero()[0].tolist()
             value = float(weights[text, head, query, key])
             hint = "pass the softmax's result, (heads, queries, keys)"
-            message = f"{value:.6g} {said} (head {head}, query {query}, key {key})"
+            message = f"{value:.6g} {problem} (head {head}, query {query}, key {key})"
             raise AttnscopeError(message, where=where, hint=hint)
     for text, length in enumerate(lengths):
         if bool(weights[text, :, :length, length:].any()):

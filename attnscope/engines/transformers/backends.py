@@ -204,7 +204,9 @@ def kind_of(model: Any) -> str | None:
         return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
-    flags = {bool(one.is_causal) for one in model.modules() if isinstance(getattr(one, "is_causal", None), bool)}
+    flags = {
+        bool(module.is_causal) for module in model.modules() if isinstance(getattr(module, "is_causal", None), bool)
+    }
     return None if len(flags) != 1 else "causal" if flags.pop() else "bidirectional"
 
 

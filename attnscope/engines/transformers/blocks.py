@@ -30,18 +30,18 @@ def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Mod
         attention: The modules of attention that tokens of one part go through, without repetition.
     """
     holding = {id(module) for module in attention}
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
 
     def search(module: nn.Module, listed: bool) -> None:
         inside = {id(child) for child in module.modules()} & holding
         if listed and len(inside) == 1:
-            found.append(module)
+            blocks.append(module)
         elif inside:
             for child in module.children():
                 search(child, isinstance(module, nn.ModuleList))
 
     search(model, listed=False)
-    return found
+    return blocks
 
 
 class BlockRerunner:
@@ -90,8 +90,8 @@ class BlockRerunner:
                 more[0] = x.contiguous()
             else:
                 given[name] = x.contiguous()
-            found = self._run_again(module, more, given, layer, hooks)
-            return found if isinstance(found, Tensor) else found[0]
+            changed = self._run_again(module, more, given, layer, hooks)
+            return changed if isinstance(changed, Tensor) else changed[0]
 
         self.handed.add(layer)
         self._observe(layer, run_block, x, y, mask)
@@ -125,5 +125,5 @@ def _repeated(value: Any, count: int) -> Any:
     if isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1:
         return value.expand(count, *value.shape[1:])
     if isinstance(value, tuple | list):
-        return type(value)(_repeated(one, count) for one in value)
+        return type(value)(_repeated(item, count) for item in value)
     return value

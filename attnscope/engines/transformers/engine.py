@@ -143,18 +143,18 @@ class TransformersEngine:
             return output
 
         session = AttentionCapture(self.loaded.model, on_attention)
-        made = self._run(session, batch)
+        result = self._run(session, batch)
         if missed := set(recorders) - seen:
             hint = f"select other layers with {arg('layer')}"
             raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where=arg("layer"), hint=hint)
-        hidden: Tensor | None = made.last_hidden_state if final else None
+        hidden: Tensor | None = result.last_hidden_state if final else None
         return hidden
 
     def _run(self, session: AttentionCapture, batch: Batch) -> Any:
-        made = None
+        result = None
         try:
             with torch.inference_mode(), capturing(session):
-                made = self.run(batch)
+                result = self.run(batch)
         except IndexError as e:
             names = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in walk_tb(e.__traceback__)]
             if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
@@ -163,7 +163,7 @@ class TransformersEngine:
             raise AttnscopeError(
                 message, where=arg("text"), hint=f"pass {arg('truncate', True)} to truncate the text"
             ) from e
-        return made
+        return result
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary of final hidden states."""
@@ -253,12 +253,12 @@ class TransformersEngine:
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
-        rest = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
+        scope = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
         if len(by_words) == 1:
-            return next(iter(by_words)) + rest
+            return next(iter(by_words)) + scope
         return (
             ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
-            + rest
+            + scope
         )
 
     def describe_layer_mask(self, layer: int) -> str:
@@ -300,8 +300,8 @@ class TransformersEngine:
         ) -> Tensor:
             several = None if source is None else source.repeated(len(variants))
             engine = replace(self, settings=replace(self.settings, encoder_texts=several))
-            made = engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants)
-            return _required(made) if rows is None else _required(made)[:, rows]
+            result = engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants)
+            return _required(result) if rows is None else _required(result)[:, rows]
 
         return UncutRun(_required(hidden), run)
 
@@ -320,9 +320,9 @@ class TransformersContinuation:
             self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         with torch.inference_mode(), capturing(session):
-            made = self._loaded.predicting(**inputs, past_key_values=self._cache, use_cache=True)
-        self._cache, self._seen = made.past_key_values, tokens.ids[0].shape[1]
-        logits: Tensor = made.logits[0, -1].float()
+            result = self._loaded.predicting(**inputs, past_key_values=self._cache, use_cache=True)
+        self._cache, self._seen = result.past_key_values, tokens.ids[0].shape[1]
+        logits: Tensor = result.logits[0, -1].float()
         return logits
 
 
@@ -349,10 +349,10 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
     given = getattr(mask, "tensor", None)
     q = torch.arange(n_queries, device=given.device if isinstance(given, Tensor) else "cpu")[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
-    found = mask.allowed(q, k)
-    if found is None:
+    mask_cells = mask.allowed(q, k)
+    if mask_cells is None:
         return "bidirectional"
-    cells = found if found.ndim == 2 else found[index if len(found) > 1 else 0]
+    cells = mask_cells if mask_cells.ndim == 2 else mask_cells[index if len(mask_cells) > 1 else 0]
     allowed = cells if cells.ndim == 2 else cells[0]
     if mask.per_head and not (cells == allowed).all():
         return _CUSTOM
@@ -362,7 +362,7 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
         before, after = int(allowed[-1].sum()), int(allowed[0].sum())
         known: list[tuple[MaskTerm, ...]] = [(Causal(),), (Causal(), SlidingWindow(before))]
         for terms in [*known, (SlidingWindow(max(before, after)),)]:
-            same = build_mask(terms).allowed(q, k)
-            if same is not None and torch.equal(allowed, same):
+            described = build_mask(terms).allowed(q, k)
+            if described is not None and torch.equal(allowed, described):
                 return "+".join(map(str, terms))
     return _CUSTOM

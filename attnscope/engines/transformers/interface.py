@@ -201,10 +201,10 @@ def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        found = parts[0](q, k, heads)
+        total = parts[0](q, k, heads)
         for part in parts[1:]:
-            found = found + part(q, k, heads)
-        return found
+            total = total + part(q, k, heads)
+        return total
 
     return bias
 

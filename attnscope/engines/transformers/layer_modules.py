@@ -32,26 +32,28 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
     attention = f"blocks.{layer}.attention."
     projections = {name: f"{attention}{name}.weight" for name in ("q", "k")}
-    found: dict[str, FoundParameter] = {}
+    parameters: dict[str, FoundParameter] = {}
     try:
         for name in shapes:
             if name.startswith(("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")):
                 find = find_projection if name in projections.values() else find_parameter
-                found[name] = find(model, names, shapes, name, config.n_heads)
+                parameters[name] = find(model, names, shapes, name, config.n_heads)
     except AttnscopeError as e:
         hint = "explain does not follow adapters or code of its own in attention"
         raise AttnscopeError(e.parts.message, where="model", hint=hint) from e
-    stack.load_state_dict({name: one.value().detach() for name, one in found.items()}, strict=False, assign=True)
+    stack.load_state_dict(
+        {name: located.value().detach() for name, located in parameters.items()}, strict=False, assign=True
+    )
 
     listed = (names.prefix + names.any_block()).partition("{l}")[0]
     blocks = [model.get_submodule(f"{listed}{number}") for number in range(layer + 1)]
-    norms = [found.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
-    q, k = (found[name] for name in projections.values())
+    norms = [parameters.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
+    q, k = (parameters[name] for name in projections.values())
     q_norm, k_norm = (None if norm is None else norm.module for norm in norms)
-    embedded = found["embed.norm.weight"].module if config.embedding_norm else blocks[0]
+    embedded = parameters["embed.norm.weight"].module if config.embedding_norm else blocks[0]
     return LayerModules(stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k))
 
 
 def _taken(projection: FoundParameter) -> Callable[[Tensor], Tensor]:
     """Return a function that takes our part of what a projection makes, (1, T, rows of its weight)."""
-    return lambda made: projection.piece.extract(made[0].T).T[None]
+    return lambda projected: projection.piece.extract(projected[0].T).T[None]

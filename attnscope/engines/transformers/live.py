@@ -85,14 +85,14 @@ def remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
 def configs_of(model: Any) -> list[Any]:
     """Return every config that one of its modules may ask which attention it has."""
     waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     while waiting:
         config = waiting.pop()
-        if id(config) in found or not hasattr(config, IMPLEMENTATION):
+        if id(config) in configs or not hasattr(config, IMPLEMENTATION):
             continue
-        found[id(config)] = config
+        configs[id(config)] = config
         waiting += [getattr(config, name, None) for name in config.sub_configs]
-    return list(found.values())
+    return list(configs.values())
 
 
 def fingerprint_live(model: Any, tokenizer: bytes) -> str:

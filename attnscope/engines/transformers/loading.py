@@ -103,8 +103,8 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
         prefix = next(name for name, module in model.named_modules() if module is base)
         outside = {name for name in missing if not name.startswith(f"{prefix}.")}
     notes = _check_loaded(info, missing - outside, folder)
-    found = inspect_model(base, folder.path, notes)
-    return found if predicting is None or outside else replace(found, predicting=model)
+    inspected = inspect_model(base, folder.path, notes)
+    return inspected if predicting is None or outside else replace(inspected, predicting=model)
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
@@ -149,12 +149,14 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
 
 def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | None:
     name = "decoder_start_token_id"
-    found = getattr(config, name, None) if config.is_encoder_decoder else None
-    if found is None or (type(found) is int and 0 <= found < vocabulary):
-        return found
+    token_id = getattr(config, name, None) if config.is_encoder_decoder else None
+    if token_id is None or (type(token_id) is int and 0 <= token_id < vocabulary):
+        return token_id
     hint = f"expected an id below {vocabulary}"
     raise AttnscopeError(
-        f"{name} is {str(found)[:80]!r}", where=where / "config.json" if isinstance(where, Path) else where, hint=hint
+        f"{name} is {str(token_id)[:80]!r}",
+        where=where / "config.json" if isinstance(where, Path) else where,
+        hint=hint,
     )
 
 
@@ -209,8 +211,8 @@ def _silently_missing(model: Any, folder: Folder) -> set[str]:
 
 def _computed(model: Any) -> set[str]:
     """Return parameters that are no weights: sinusoids of positions, where they are as their module computes them."""
-    made = [(name, one) for name, one in model.named_modules() if hasattr(one, "create_weight")]
-    return {f"{name}.weight" for name, one in made if torch.equal(one.weight, one.create_weight())}
+    computing = [(name, module) for name, module in model.named_modules() if hasattr(module, "create_weight")]
+    return {f"{name}.weight" for name, module in computing if torch.equal(module.weight, module.create_weight())}
 
 
 def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:

@@ -49,8 +49,8 @@ def find_model_class(folder: Folder) -> ModelClass:
         kind = kind[0] if isinstance(kind, list | tuple) else kind
         takes = kind.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
-        said = " ".join(str(e).split())[:200] or type(e).__name__
-        raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({said})", where=where) from e
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({reason})", where=where) from e
     if takes != "input_ids":
         message = f"'{config.model_type}' takes {takes}, not text"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")

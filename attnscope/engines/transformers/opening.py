@@ -65,10 +65,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
 
     kind = find_model_class(folder)  # before a missing tokenizer is reported: a vision model has none
     trust = check_own_code(folder, kind, trusted=run.trust_config)
-    found = find_tokenizer(folder, run.tokenizer)
+    tokenizer_files = find_tokenizer(folder, run.tokenizer)
     loaded = load_model(folder, getattr(torch, run.dtype))
-    source = _source(name, loaded, found.tokenizer, folder.fingerprint, run.part)
-    return found.give_to(
+    source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
+    return tokenizer_files.give_to(
         replace(
             source,
             family=str(folder.config["model_type"]),
@@ -80,7 +80,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             ignored_keys=ignored,
             generation=read_rules(folder.config, folder.path),
             begin=begin_id(folder.config, loaded.vocab_size),
-            chat=partial(chat_templates, folder, found),
+            chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
 
@@ -165,8 +165,8 @@ def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
         if not given or not Path(given).is_dir():
             raise refuse_without_tokenizer(live.name)
     if isinstance(given, str | Path):
-        found = open_tokenizer(str(given), live.model.config.to_dict())
-        return found.tokenizer, bytes.fromhex(found.digest)
+        opened = open_tokenizer(str(given), live.model.config.to_dict())
+        return opened.tokenizer, bytes.fromhex(opened.digest)
     written = tokenizer_json_of(given)
     return FileTokenizer(Path("tokenizer"), written), sha256(written).digest()
 
@@ -222,9 +222,11 @@ def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
     part = loaded.parts[chosen]
     # as in RoBERTa: positions are counted from the row after that of padding, and padding is not counted
     tables = (
-        (name, one) for name, one in loaded.model.named_modules() if getattr(one, "padding_idx", None) is not None
+        (name, module)
+        for name, module in loaded.model.named_modules()
+        if getattr(module, "padding_idx", None) is not None
     )
-    padding_id = next((int(one.padding_idx) for name, one in tables if "position" in name), None)
+    padding_id = next((int(module.padding_idx) for name, module in tables if "position" in name), None)
     return ModelConfig(
         padding_id=padding_id,
         position_offset=0 if padding_id is None else padding_id + 1,

@@ -64,8 +64,8 @@ def _predicting(config: Any) -> list[Any]:
         transformers.MODEL_FOR_MASKED_LM_MAPPING,
         transformers.MODEL_FOR_PRETRAINING_MAPPING,
     ]
-    found = [table[type(config)] for table in tables if type(config) in table]
-    return [kind for kind in found if getattr(kind, "base_model_prefix", "")]
+    classes = [table[type(config)] for table in tables if type(config) in table]
+    return [kind for kind in classes if getattr(kind, "base_model_prefix", "")]
 
 
 class _Given:
@@ -104,6 +104,6 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
         for part in _bases(model):
             stack.enter_context(replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
         with torch.inference_mode():
-            made = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
-    logits: Tensor = made.prediction_logits if "prediction_logits" in made else made.logits
+            result = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
+    logits: Tensor = result.prediction_logits if "prediction_logits" in result else result.logits
     return logits[0].float()

@@ -88,7 +88,10 @@ def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str 
         raise AttnscopeError("its layers have different numbers of heads", where=where)
     first = calls[0][0]
     heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
-    projects, biased = all(found for _, found in calls), any(c.spec.bias_name == RELATIVE for c, _ in calls)
+    projects, biased = (
+        all(has_projection for _, has_projection in calls),
+        any(c.spec.bias_name == RELATIVE for c, _ in calls),
+    )
     return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, projects, biased)
 
 
@@ -97,8 +100,10 @@ def max_text_length(model: Any, config: Any) -> int | None:
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None
-    tables = {name: one for name, one in model.named_modules() if isinstance(one, nn.Embedding)}
-    counted = [one.padding_idx for name, one in tables.items() if "position" in name and one.padding_idx is not None]
+    tables = {name: table for name, table in model.named_modules() if isinstance(table, nn.Embedding)}
+    counted = [
+        table.padding_idx for name, table in tables.items() if "position" in name and table.padding_idx is not None
+    ]
     return most - 1 - counted[0] if counted else most  # positions that start after the padding index (RoBERTa)
 
 

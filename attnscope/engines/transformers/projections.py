@@ -53,7 +53,7 @@ def names_of(model: Any) -> Names:
 
 
 def find_parameter(
-    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], ours: str, n_heads: int
+    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], name: str, n_heads: int
 ) -> FoundParameter:
     """Find one of our parameters.
 
@@ -61,42 +61,42 @@ def find_parameter(
         model: The model.
         names: See `names_of`.
         shapes: Shape of every parameter outside of blocks, and of block 0, that may share its tensor.
-        ours: The parameter.
+        name: The parameter.
         n_heads: Query heads.
 
     Raises:
         AttnscopeError: It is not there, or not what the family has there.
     """
-    place, first = names.find(ours), re.sub(r"^blocks\.\d+\.", "blocks.0.", ours)
+    place, first = names.find(name), re.sub(r"^blocks\.\d+\.", "blocks.0.", name)
     path, _, kind = place.tensor.rpartition(".")
     module = model.get_submodule(path)
-    piece = parameter_slice(names.family, ours, first, shapes, place, n_heads)
-    found = FoundParameter(place.tensor, module.get_parameter(kind), module, piece)
-    if tuple(found.tensor.shape) != piece.source_shape():
-        raise _unexpected(found, names)
-    return found
+    piece = parameter_slice(names.family, name, first, shapes, place, n_heads)
+    parameter = FoundParameter(place.tensor, module.get_parameter(kind), module, piece)
+    if tuple(parameter.tensor.shape) != piece.source_shape():
+        raise _unexpected(parameter, names)
+    return parameter
 
 
 def find_projection(
-    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], ours: str, n_heads: int
+    model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], name: str, n_heads: int
 ) -> FoundParameter:
     """Find the weight of a projection that only multiplies by it; see `find_parameter`.
 
     Raises:
         AttnscopeError: It is not there, or not what the family has there.
     """
-    found = find_parameter(model, names, shapes, ours, n_heads)
-    if type(found.module) not in _PLAIN:
-        raise _unexpected(found, names)
-    around = model.get_submodule(found.name.rsplit(".", 2)[0])
+    parameter = find_parameter(model, names, shapes, name, n_heads)
+    if type(parameter.module) not in _PLAIN:
+        raise _unexpected(parameter, names)
+    around = model.get_submodule(parameter.name.rsplit(".", 2)[0])
     if not type(around).__module__.startswith("transformers."):  # it may do more with its values
         raise AttnscopeError(f"'{type(around).__name__}' is no module of transformers", where="model")
-    return found
+    return parameter
 
 
-def _unexpected(found: FoundParameter, names: Names) -> AttnscopeError:
-    what = f"{type(found.module).__name__}, {' × '.join(map(str, found.tensor.shape))}"
-    message = f"'{found.name}' ({what}) is not what a '{names.family.name}' has there"
+def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
+    what = f"{type(parameter.module).__name__}, {' × '.join(map(str, parameter.tensor.shape))}"
+    message = f"'{parameter.name}' ({what}) is not what a '{names.family.name}' has there"
     return AttnscopeError(message, where="model")
 
 

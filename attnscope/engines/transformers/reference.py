@@ -103,9 +103,9 @@ def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Te
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            found = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
+            weights = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
     finally:
         model.set_attn_implementation(NAME)  # for the next text
-    if found is None or len(found) != n_layers or any(one is None for one in found):
+    if weights is None or len(weights) != n_layers or any(layer is None for layer in weights):
         raise AttnscopeError("transformers returns no attention weights for this model")
-    return list(found)
+    return list(weights)

@@ -61,8 +61,8 @@ class Arena:
             if size <= _KEPT:
                 self._free.clear()
             pages = map_memory(size)
-        whole: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
+        chunk: np.ndarray[Any, np.dtype[np.float32]] = np.frombuffer(pages, dtype=np.float32)
         if size <= _KEPT:
-            finalize(whole, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
+            finalize(chunk, self._free.append, pages).atexit = False  # tensors made of it, and their views, hold it
         with torch.inference_mode(False):  # what is made in there could be written to only in there
-            return torch.from_numpy(whole)
+            return torch.from_numpy(chunk)

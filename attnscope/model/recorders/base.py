@@ -19,12 +19,12 @@ class KeyTokens:
     Attributes:
         kinds: Which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool.
         real: Tokens that are not padding, (B, K), bool.
-        same: Queries and keys are the same tokens (no cross-attention).
+        self_attention: Queries and keys are the same tokens (no cross-attention).
     """
 
     kinds: Mapping[str, Tensor]
     real: Tensor
-    same: bool = True
+    self_attention: bool = True
 
     @property
     def special(self) -> Tensor:

@@ -36,7 +36,7 @@ class RowRecorder(BaseRecorder):
         super().__init__(heads, rows)
         self.names, self.sources = tuple(names), sources
         wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
-        defined = [statistic for statistic in wanted if sources.same or not statistic.aligned]
+        defined = [statistic for statistic in wanted if sources.self_attention or not statistic.aligned]
         self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
         self._kinds = _Kinds(sources, [statistic.name for statistic in defined if statistic.key_token is not None])
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
@@ -126,7 +126,7 @@ class _Kinds:
     """
 
     def __init__(self, sources: KeyTokens, names: Sequence[str]) -> None:
-        self.names, self.aligned = ["content", *names], sources.same
+        self.names, self.aligned = ["content", *names], sources.self_attention
         self.members = sources.members(tuple(names))
 
     def own_content(self, first: int, end: int) -> Tensor:
@@ -187,8 +187,8 @@ class _TileRows:
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-        whole = top_weight.log() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
-        bits = whole[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
+        log_top = top_weight.log() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
+        bits = log_top[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
     def on_first(self) -> Tensor:

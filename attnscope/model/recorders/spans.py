@@ -32,13 +32,13 @@ class TokenReading:
         device = spans.of_token.device
         self._queries = spans.of_token == torch.tensor(queries, device=device)[:, None]  # (B, T)
         self._read = self._queries.clone()
-        for text, some in enumerate(rows):
-            self._read[text, list(some)] = True
+        for text, text_rows in enumerate(rows):
+            self._read[text, list(text_rows)] = True
         self._host = self._read.cpu().numpy()
         exact = torch.float64 if has_float64(device) else torch.float32
         self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=device)
         self.counted = torch.zeros_like(self.received)
-        self.shares = [torch.zeros(len(some), spans.count, dtype=exact, device=device) for some in rows]
+        self.shares = [torch.zeros(len(text_rows), spans.count, dtype=exact, device=device) for text_rows in rows]
 
     def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int) -> Deferred | None:
         """Sum up a tile.
@@ -55,17 +55,21 @@ class TokenReading:
         over_heads = weights.sum(1)  # (B, r, k)
         received = (self._queries[:, None, at].to(over_heads.dtype) @ over_heads)[:, 0]  # (B, k)
         counted = live * self._read[:, at]
-        inside = [slice(bisect_left(some, rows[0]), bisect_left(some, rows[-1] + 1)) for some in self._places]
-        chosen = sorted({row - rows[0] for some, here in zip(self._places, inside, strict=True) for row in some[here]})
+        inside = [
+            slice(bisect_left(text_rows, rows[0]), bisect_left(text_rows, rows[-1] + 1)) for text_rows in self._places
+        ]
+        chosen = sorted(
+            {row - rows[0] for text_rows, here in zip(self._places, inside, strict=True) for row in text_rows[here]}
+        )
         shares = self._spans.sum_keys(over_heads[:, chosen], k0, self.received.dtype)  # (B, chosen, S)
         number = {row + rows[0]: place for place, row in enumerate(chosen)}
 
         def add() -> None:
             self.received[:, k0 : k0 + received.shape[1]] += received
             self.counted[:, at] += counted
-            for text, (some, here) in enumerate(zip(self._places, inside, strict=True)):
+            for text, (text_rows, here) in enumerate(zip(self._places, inside, strict=True)):
                 if here.start < here.stop:
-                    self.shares[text][here] += shares[text, as_slice([number[row] for row in some[here]])]
+                    self.shares[text][here] += shares[text, as_slice([number[row] for row in text_rows[here]])]
 
         return add
 

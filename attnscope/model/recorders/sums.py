@@ -79,7 +79,7 @@ class ReceivedRecorder(BaseRecorder):
         self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
     ) -> None:
         super().__init__(heads, rows)
-        self.mean, self._shown, self._same = mean, shown, sources.same
+        self.mean, self._shown, self._same = mean, shown, sources.self_attention
         shape = (2, shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sums = torch.zeros(shape, device=shown.device)  # of weights, and of even shares
 

@@ -29,34 +29,34 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
         so on; rows and columns are those of `RecordSpec`. With sheets, each of `stages` is a list of every text's own.
     """
     parts = []
-    for _, together in groupby((recorded for _, recorded in trace.recorded), key=lambda one: id(one.matrices)):
+    for _, together in groupby((recorded for _, recorded in trace.recorded), key=lambda unit: id(unit.matrices)):
         units = list(together)  # heads of one layer, which share their recorders
-        heads = [one.head for one in units]
-        whole = _unit_arrays(units[0], trace)
-        parts.append({n: x if heads == list(range(x.shape[1])) else x[:, heads] for n, x in whole.items()})
-    found: dict[str, Any] = {name: torch.cat([part[name] for part in parts], 1).cpu().numpy() for name in parts[0]}
+        heads = [unit.head for unit in units]
+        layer_arrays = _unit_arrays(units[0], trace)
+        parts.append({n: x if heads == list(range(x.shape[1])) else x[:, heads] for n, x in layer_arrays.items()})
+    arrays: dict[str, Any] = {name: torch.cat([part[name] for part in parts], 1).cpu().numpy() for name in parts[0]}
     if trace.packed is not None:
         for stage in trace.record_spec.stages:
-            found[f"stages.{stage}"] = [text.numpy() for text in trace.packed.texts(stage)]
-    return found
+            arrays[f"stages.{stage}"] = [text.numpy() for text in trace.packed.texts(stage)]
+    return arrays
 
 
 def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
     """Return all that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
-    w, found = trace.record_spec, dict[str, Tensor]()
+    w, arrays = trace.record_spec, dict[str, Tensor]()
     if "top" in w.parts:
         keys, measures = _top_arrays(recorded, trace)
-        found |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
+        arrays |= {"top.keys": keys.int()} | {f"top.{name}": measure for name, measure in measures.items()}
     if "rows" in w.parts:
-        found |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
-        if any(one.sink is not None for _, other in trace.recorded for one in other.rows):
-            found["rows.sink"] = _row_arrays(recorded, "sink")
-    found |= {name: one.compute() for name, one in recorded.sums.items() if name != "spans"}
+        arrays |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
+        if any(recorder.sink is not None for _, other in trace.recorded for recorder in other.rows):
+            arrays["rows.sink"] = _row_arrays(recorded, "sink")
+    arrays |= {name: recorder.compute() for name, recorder in recorded.sums.items() if name != "spans"}
     if "spans" in recorded.sums:
-        found |= _span_arrays(recorded.sums["spans"], trace)
+        arrays |= _span_arrays(recorded.sums["spans"], trace)
     if trace.packed is None:
-        found |= {f"stages.{stage}": recorded.matrices.compute()[stage] for stage in w.stages}
-    return found
+        arrays |= {f"stages.{stage}": recorded.matrices.compute()[stage] for stage in w.stages}
+    return arrays
 
 
 def _span_arrays(spans: Any, trace: Trace) -> dict[str, Tensor]:
@@ -71,8 +71,12 @@ def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
     """Return a statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
     if recorded.matrices.mean and not LINEAR.get(name, True):
         return mean_row_statistic(recorded, name)
-    each = [_of_rows(one, name) for one in recorded.rows]
-    return torch.stack([one.mean(1, keepdim=True) for one in each]).mean(0) if recorded.matrices.mean else each[0]
+    per_layer = [_of_rows(rows, name) for rows in recorded.rows]
+    return (
+        torch.stack([rows.mean(1, keepdim=True) for rows in per_layer]).mean(0)
+        if recorded.matrices.mean
+        else per_layer[0]
+    )
 
 
 def _of_rows(rows: RowRecorder, name: str) -> Tensor:
@@ -87,7 +91,7 @@ def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str
     """Return the strongest sources in every text, (B, heads, rows, rank); one head over a mean."""
     if recorded.top is not None:
         return recorded.top.keys, recorded.top.measures
-    each = [top_of_mean(recorded, trace, text, slice(None)) for text in range(len(trace.record_tokens.eligible))]
-    names = trace.record_spec.measures or tuple(each[0][1])
-    keys = torch.stack([keys for keys, _ in each])[:, None]
-    return keys, {n: torch.stack([m[n] for _, m in each])[:, None] for n in names}
+    per_text = [top_of_mean(recorded, trace, text, slice(None)) for text in range(len(trace.record_tokens.eligible))]
+    names = trace.record_spec.measures or tuple(per_text[0][1])
+    keys = torch.stack([keys for keys, _ in per_text])[:, None]
+    return keys, {n: torch.stack([m[n] for _, m in per_text])[:, None] for n in names}

@@ -53,8 +53,11 @@ def attribution(
 def _strongest(edges: torch.Tensor) -> list[tuple[int, int, int]]:
     """Return layer, head and source of the largest edges, (L, H, K), ranked layer by layer to save memory."""
     sources = edges.shape[-1]
-    sizes, places = zip(*(torch.topk(one.abs().flatten(), min(_EDGES, one.numel())) for one in edges), strict=True)
+    sizes, places = zip(
+        *(torch.topk(layer_edges.abs().flatten(), min(_EDGES, layer_edges.numel())) for layer_edges in edges),
+        strict=True,
+    )
     best = torch.topk(torch.stack(sizes).flatten(), min(_EDGES, edges.numel())).indices.tolist()
     ranked = places[0].numel()
-    found = [(at // ranked, int(places[at // ranked][at % ranked])) for at in best]
-    return [(layer, place // sources, place % sources) for layer, place in found]
+    places_of_best = [(at // ranked, int(places[at // ranked][at % ranked])) for at in best]
+    return [(layer, place // sources, place % sources) for layer, place in places_of_best]

@@ -19,13 +19,13 @@ class HeadRanking:
     """The values by which `auto` ranks heads.
 
     Attributes:
-        said: What is said of the head with the largest value; `{}` stands for the value.
+        description: What is said of the head with the largest value; `{}` stands for the value.
         mean: What is said of the layer whose heads have the largest on average.
         none: What is said of the first head, where every value is 0.
         values: The value of every head, (layers, heads).
     """
 
-    said: str
+    description: str
     mean: str
     none: str
     values: Tensor
@@ -60,7 +60,7 @@ class RankingRecorders:
         self._columns: list[ColumnRecorder] = []
         self._words: list[WordRecorder] = []
         self.recorders: dict[int, list[Recorder]] = {}
-        reach = FURTHEST if sources.same else None
+        reach = FURTHEST if sources.self_attention else None
         for layer in range(sizes[0]):
             if keys is not None:
                 self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
@@ -75,27 +75,27 @@ class RankingRecorders:
         count = self._rows.sum()
         if self._keys is not None:
             wanted = self._keys[:, None].float()
-            values = torch.stack([(one.compute() * wanted).sum((0, 2)) for one in self._columns]) / count
+            values = torch.stack([(recorder.compute() * wanted).sum((0, 2)) for recorder in self._columns]) / count
             who = "all words" if not self._named else "this row" if count == 1 else "these rows"
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             return HeadRanking(
                 f"most {weight} ({{}})", mean, f"no head has {weight}, so the first is shown", values.cpu()
             )
-        values = torch.stack([one.excess.cpu().double().sum(0) for one in self._words]) / count.cpu()
+        values = torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words]) / count.cpu()
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
-        said = f"{where}its weights depend most on content (score {{}})"
+        description = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
         none = f"{where}no head's weights depend on content, so the first is shown"
-        return HeadRanking(said, mean, none, values)
+        return HeadRanking(description, mean, none, values)
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """Return a mask of the shape of `like` that is True at the given positions of each text."""
-    found = torch.zeros_like(like)
-    for text, some in enumerate(places):
-        found[text, torch.tensor(some, dtype=torch.int64, device=like.device)] = True
-    return found
+    mask = torch.zeros_like(like)
+    for text, positions in enumerate(places):
+        mask[text, torch.tensor(positions, dtype=torch.int64, device=like.device)] = True
+    return mask
 
 
 def choose_heads(
@@ -121,10 +121,10 @@ def choose_heads(
         values = ranking.values[:, all_heads]
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
-        one = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
+        single = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
         if n_layers > 1:
             what = "" if heads.word == "auto" else "layer "
-            reason = _auto(ranking.said if one else ranking.mean, ranking, best.max(), what)
+            reason = _auto(ranking.description if single else ranking.mean, ranking, best.max(), what)
     units = []
     for layer in all_layers:
         if heads.word == "mean":
@@ -132,7 +132,7 @@ def choose_heads(
         elif heads.word == "auto" and ranking is not None:
             head = int(ranking.values[layer].argmax())
             if n_heads > 1:
-                reason = _auto(ranking.said, ranking, ranking.values[layer, head])
+                reason = _auto(ranking.description, ranking, ranking.values[layer, head])
             units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
@@ -142,8 +142,8 @@ def choose_heads(
     return units
 
 
-def _auto(said: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
-    return f"{what}chosen automatically: {said.format(f'{float(value):.2f}') if value else ranking.none}"
+def _auto(description: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
+    return f"{what}chosen automatically: {description.format(f'{float(value):.2f}') if value else ranking.none}"
 
 
 def _over_mean_layer(
@@ -153,6 +153,6 @@ def _over_mean_layer(
         return [HeadSelection(layers, tuple(heads), mean_layer=True, mean_head=True)]
     if pick.word == "auto" and ranking is not None:
         best = ranking.values.mean(0)  # (heads,)
-        reason = _auto(ranking.said, ranking, best.max())
+        reason = _auto(ranking.description, ranking, best.max())
         return [HeadSelection(layers, (int(best.argmax()),), mean_layer=True, chosen=reason)]
     return [HeadSelection(layers, (head,), mean_layer=True) for head in heads]

@@ -84,25 +84,25 @@ def _stages(
     recorded: UnitRecorders, record_spec: RecordSpec, place: TextSlice, rows: "slice | Tensor"
 ) -> dict[str, Any]:
     """Return the matrices of the rows and columns that are shown."""
-    columns, matrices, found = _index_of(place.keys, record_spec.columns), recorded.matrices.compute(), {}
+    columns, matrices, stages = _index_of(place.keys, record_spec.columns), recorded.matrices.compute(), {}
     for stage in record_spec.stages:
         matrix = matrices[stage][place.text, recorded.head][rows]
-        found[stage] = to_numpy(matrix if stage == "output" else matrix[:, columns])
-    return found
+        stages[stage] = to_numpy(matrix if stage == "output" else matrix[:, columns])
+    return stages
 
 
 def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
     """Find positions within a sorted list that contains them all; a slice if they are adjacent there."""
     if not chosen:
         return slice(0, 0)
-    found = torch.searchsorted(torch.tensor(among), torch.tensor(chosen))
-    first, last = int(found[0]), int(found[-1])
-    return slice(first, last + 1) if last - first + 1 == len(chosen) else found
+    index = torch.searchsorted(torch.tensor(among), torch.tensor(chosen))
+    first, last = int(index[0]), int(index[-1])
+    return slice(first, last + 1) if last - first + 1 == len(chosen) else index
 
 
 def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | None]:
     """Return scale, soft-cap and bias, which a unit's layers share."""
-    specs = {(spec.scale, spec.softcap, spec.bias_name) for one in recorded.rows for spec in one.specs.values()}
+    specs = {(spec.scale, spec.softcap, spec.bias_name) for rows in recorded.rows for spec in rows.specs.values()}
     if len(specs) > 1:
         raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
     return specs.pop()
@@ -112,14 +112,19 @@ def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor
     record_spec = trace.record_spec
     if not record_spec.rows:
         none = torch.empty(0, record_spec.top)
-        keys, found = none.long(), dict.fromkeys(("weight", "value", record_spec.by), none)
+        keys, measures = none.long(), dict.fromkeys(("weight", "value", record_spec.by), none)
     elif recorded.top is not None:
-        keys, found = recorded.top.of(text, recorded.head, rows)
+        keys, measures = recorded.top.of(text, recorded.head, rows)
     else:
-        keys, found = top_of_mean(recorded, trace, text, rows)
-    projected = to_numpy(found["projected"]) if "projected" in found else None
+        keys, measures = top_of_mean(recorded, trace, text, rows)
+    projected = to_numpy(measures["projected"]) if "projected" in measures else None
     return Top(
-        record_spec.by, keys.cpu().numpy(), to_numpy(found["weight"]), to_numpy(found["value"]), projected, left_out
+        record_spec.by,
+        keys.cpu().numpy(),
+        to_numpy(measures["weight"]),
+        to_numpy(measures["value"]),
+        projected,
+        left_out,
     )
 
 

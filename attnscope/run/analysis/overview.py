@@ -38,9 +38,9 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
         text: Number of the text in the batch.
         extent: The text.
     """
-    found = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
-    queries, keys = _starts(extent.n_queries, found.shape[0]), _starts(extent.n_keys, found.shape[1])
-    return Pooled(queries, keys, to_numpy(found[: len(queries) - 1, : len(keys) - 1]))
+    pooled = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
+    queries, keys = _starts(extent.n_queries, pooled.shape[0]), _starts(extent.n_keys, pooled.shape[1])
+    return Pooled(queries, keys, to_numpy(pooled[: len(queries) - 1, : len(keys) - 1]))
 
 
 def _starts(count: int, size: int) -> list[int]:

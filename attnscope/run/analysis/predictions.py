@@ -23,13 +23,13 @@ def predict(
         places: Which of them.
         spell: An id to its piece, and to what it spells.
     """
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):
         positions = places.positions[first : first + AT_ONCE]
         rows = logits(hidden[positions]).cpu()  # at once, since each read of a GPU waits for it
         for position, row in zip(positions, rows, strict=True):
-            found.append(Prediction(places.kind, position, most_probable(row, spell)))
-    return found
+            predictions.append(Prediction(places.kind, position, most_probable(row, spell)))
+    return predictions
 
 
 def most_probable(logits: Tensor, spell: Spell) -> list[PredictedToken]:

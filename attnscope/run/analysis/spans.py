@@ -36,11 +36,13 @@ class SpanRecorders:
         tokens = span_tokens(batch, spans)
         self._predicting = predicting or [()] * len(spans)
         self._spans, self._queries, self._sizes = spans, queries, sizes
-        self._rows = [one.tokens(query)[-KEPT_ROWS:] for one, query in zip(spans, queries, strict=True)]
+        self._rows = [recorder.tokens(query)[-KEPT_ROWS:] for recorder, query in zip(spans, queries, strict=True)]
         self._kept = [sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)]
         self._reading = TokenReading(tokens, queries, self._kept)
         self._of_layers = [SpanRecorder(range(sizes[1]), tokens, reading=self._reading) for _ in range(sizes[0])]
-        self.recorders: dict[int, list[Recorder]] = {layer: [one] for layer, one in enumerate(self._of_layers)}
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: [recorder] for layer, recorder in enumerate(self._of_layers)
+        }
 
     def report(self, text: int, division: str) -> SpanReport:
         """Return what was recorded of a text.
@@ -51,12 +53,12 @@ class SpanRecorders:
         """
         spans, query = self._spans[text], self._queries[text]
         count, n = len(spans.names), len(spans.of_token)
-        weights = torch.stack([one.compute()[text, :, :count, :count].cpu() for one in self._of_layers])
-        sinks = [one.sink() for one in self._of_layers]
+        weights = torch.stack([recorder.compute()[text, :, :count, :count].cpu() for recorder in self._of_layers])
+        sinks = [recorder.sink() for recorder in self._of_layers]
         sink = None
-        if any(one is not None for one in sinks):
+        if any(recorder is not None for recorder in sinks):
             none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)  # a layer without sinks gives them nothing
-            sink = torch.stack([none if one is None else one[text, :, :count].cpu() for one in sinks])
+            sink = torch.stack([none if recorder is None else recorder[text, :, :count].cpu() for recorder in sinks])
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
         kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
         shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]
@@ -83,5 +85,5 @@ def span_tokens(batch: Batch, spans: Sequence[TextSpans]) -> SpanTokens:
     """
     real = batch.tokens.real
     longest = real.shape[1]
-    padded = [[*one.of_token, *[-1] * (longest - len(one.of_token))] for one in spans]
-    return SpanTokens(torch.tensor(padded, device=real.device), max(len(one.names) for one in spans))
+    padded = [[*text.of_token, *[-1] * (longest - len(text.of_token))] for text in spans]
+    return SpanTokens(torch.tensor(padded, device=real.device), max(len(text.names) for text in spans))

@@ -41,7 +41,7 @@ def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
 
 def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
     """Return what every counted row gives to the sink, (rows,); None where there is none."""
-    sinks = [one.sink for one in recorded.rows if one.sink is not None]
+    sinks = [rows.sink for rows in recorded.rows if rows.sink is not None]
     if not sinks:
         return None
     if recorded.contributions is None:
@@ -54,4 +54,4 @@ def masked_rows(recorded: UnitRecorders, text: int) -> Tensor:
     if recorded.contributions is None:
         rows: Tensor = recorded.rows[0].fully_masked[text, recorded.head]
         return rows
-    return torch.stack([one.fully_masked[text].any(0) for one in recorded.rows]).any(0)
+    return torch.stack([recorder.fully_masked[text].any(0) for recorder in recorded.rows]).any(0)

@@ -59,7 +59,7 @@ class ModelOrigin:
         """Return what enters the layer."""
         location = self._location
         token = location.text_plan.tokens[location.query]
-        found = self._capture.found
+        found = self._capture.captured
         return inputs(self._stack.config, location.layer, token, location.query, self._embedding, found)
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
@@ -98,7 +98,7 @@ class GivenOrigin:
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
         """Check the rotation."""
-        rotation, found = self._capture.rotation, self._capture.found
+        rotation, found = self._capture.rotation, self._capture.captured
         if rotation is None:
             return []
         angles = np.arange(len(found["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
@@ -131,7 +131,7 @@ def build(
         capture: The captured vectors and numbers.
         origin: Where queries and keys come from.
     """
-    found, spec = capture.found, capture.spec
+    found, spec = capture.captured, capture.spec
     assert spec is not None
     cells = _cells(run, location, capture, origin)
     keys = _shown(found, run.window, [cell.key for cell in cells])
@@ -214,7 +214,7 @@ def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dic
 
 def _cells(run: RunConfig, location: QueryLocation, capture: "RowCapture", origin: Origin) -> list[ExplainedCell]:
     """Return the cells in depth: those that the user named, or that of the largest dot product."""
-    found, query = capture.found, _steps(capture.found, "q")
+    found, query = capture.captured, _steps(capture.captured, "q")
     allowed = np.isfinite(found["masked"])
     if run.key is not None:
         named = dict.fromkeys(location.text_plan.keys, "--key")

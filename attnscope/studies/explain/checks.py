@@ -32,7 +32,7 @@ def model_checks(
         embedding: The parts that the embedding sums.
         cells: The cells in depth.
     """
-    found = capture.found
+    found = capture.captured
     checks = []
     if location.layer == 0:
         rows = np.stack(list(embedding.values()))
@@ -95,8 +95,8 @@ def _projection_checks(
     """Check the projected query, and the projected keys that are taken apart."""
     from attnscope.model.head_capture import projection
 
-    found, checks = capture.found, []
-    of_query = [(capture.found["x"], found["q"])]
+    found, checks = capture.captured, []
+    of_query = [(capture.captured["x"], found["q"])]
     of_keys = [(capture.key_input(key), found["k"][key]) for key in keys]
     for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group or 0, of_keys)):
         weight, bias = projection(stack, location.layer, letter, head)

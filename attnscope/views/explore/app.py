@@ -189,8 +189,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if name == "matrix" and height > 4:
             wide = max(0, min(40, width - 4))
             filled = fit(bar(self.worker.share, wide, ascii=ink.ascii), wide)
-            said = fit(ink.plain(state.status or "starting …"), width - 2)
-            lines += [[], [Segment("  " + said, DIM)], [Segment("  "), Segment(filled, ink.style("good") + BAR)]]
+            status = fit(ink.plain(state.status or "starting …"), width - 2)
+            lines += [[], [Segment("  " + status, DIM)], [Segment("  "), Segment(filled, ink.style("good") + BAR)]]
         return lines
 
     def arrange(self, width: int, height: int) -> None:
@@ -261,10 +261,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             return cut([Segment(" copy ", TITLE), Segment(" c cell  r row  m matrix  Esc nothing")], width)
         if not self._wide and self.state.scene is not None and self.state.head is not None:
             scene, head, spot = self.state.scene, self.state.head, self.state.place.spot
-            said = arithmetic(head, cell_numbers(scene, head, spot.query, self.state.key))
+            formula = arithmetic(head, cell_numbers(scene, head, spot.query, self.state.key))
             panel = self.state.place.panel
             return cut(
-                [Segment(f" {_SMALL[panel]} ", TITLE), Segment(ink.plain(f" {said}")), Segment("  ? help", DIM)], width
+                [Segment(f" {_SMALL[panel]} ", TITLE), Segment(ink.plain(f" {formula}")), Segment("  ? help", DIM)],
+                width,
             )
         line: Line = []
         for action in self._footer_actions():
@@ -553,8 +554,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.worker.post(Job("write", write, self._wrote))
         self.redraw()
 
-    def _wrote(self, said: str) -> None:
-        self._said = f"wrote {escape_control(said)}"
+    def _wrote(self, message: str) -> None:
+        self._said = f"wrote {escape_control(message)}"
         self.redraw()
 
     def _retext(self, text: str) -> None:

@@ -153,12 +153,12 @@ class HeadsPanel:
             ]
         if display == "roles" and scene.roles is not None:
             index = int(scene.roles.main[spot.layer, spot.head])
-            said = (
+            description = (
                 "no clear role"
                 if index < 0
                 else f"{scene.roles.names[index]} {scene.roles.strength[spot.layer, spot.head]:.2f}"
             )
-            return [[Segment(fit(ink.plain(f"{name}: {said}"), width))], []]
+            return [[Segment(fit(ink.plain(f"{name}: {description}"), width))], []]
         number = _of_display(scene, display)
         if number is not None:
             value = float(number.values[spot.layer, spot.head])
@@ -179,11 +179,11 @@ def _picture(state: WalkState, head: WalkHead, wide: int, tall: int, per_line: i
     """Return the lines of a thumbnail, with one or two cells above each other on a line."""
     ink = state.ink
     cells = thumbnail(head, tall * per_line, wide)
-    found = np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+    shades = np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
     lines: list[Line] = []
     for n in range(0, tall * per_line, per_line):
-        rows = [found[m].tolist() if m < len(found) else [NONE] * found.shape[1] for m in (n, n + 1)]
-        pad = [NONE] * (wide - found.shape[1])
+        rows = [shades[m].tolist() if m < len(shades) else [NONE] * shades.shape[1] for m in (n, n + 1)]
+        pad = [NONE] * (wide - shades.shape[1])
         above, below = rows[0] + pad, rows[1] + pad
         if per_line == 2:
             lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
@@ -220,8 +220,8 @@ def _numbers(state: WalkState, number: HeadNumber, width: int) -> list[list[tupl
     finite = number.values[np.isfinite(number.values)]
     scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else Scale(0.0, 1.0, False)
     digits = digits_for(number.values, 2)
-    found, written = steps(number.values, scale), []
-    for values, row in zip(number.values.tolist(), found.tolist(), strict=True):
+    shades, written = steps(number.values, scale), []
+    for values, row in zip(number.values.tolist(), shades.tolist(), strict=True):
         texts = ["" if np.isnan(value) else state.ink.plain(digits.text(value)) for value in values]
         styles = [state.ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
         written.append([(fit(text, width, right=True), style) for text, style in zip(texts, styles, strict=True)])

@@ -112,10 +112,10 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
             place = np.full(values.shape, 0.5 if scale.signed else 0.0)
         else:
             place = (values - scale.low) / (scale.high - scale.low)
-        found: np.ndarray = np.rint(np.clip(np.where(known, place, 0.0), 0, 1) * _STEPS).astype(np.int16)
-    found[~known] = NONE
-    found[np.isneginf(values)] = FORBIDDEN
-    return found
+        ramp_steps: np.ndarray = np.rint(np.clip(np.where(known, place, 0.0), 0, 1) * _STEPS).astype(np.int16)
+    ramp_steps[~known] = NONE
+    ramp_steps[np.isneginf(values)] = FORBIDDEN
+    return ramp_steps
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:

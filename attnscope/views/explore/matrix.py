@@ -35,7 +35,7 @@ _NAMES = 14  # cells of the longest label of a row
 _TALLEST = 4  # lines of a cell
 _NAMED = 4  # columns of a cell from which tokens stand above the columns
 _ABOVE, _BELOW = 3, 1  # lines above and below the cells
-_SAYS = {
+_STAGE_MEANINGS = {
     "scores": "q·k",
     "scaled": "scores × scale",
     "masked": "scaled; · not allowed",
@@ -129,11 +129,11 @@ class MatrixPanel:
         ink, place, head = state.ink, state.place, state.head
         stage = state.drawn_stage
         name = "" if head is None else head.name
-        said = _SAYS[stage]
+        description = _STAGE_MEANINGS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
-            said = f"scores × {head.scale:.4g}"
+            description = f"scores × {head.scale:.4g}"
         if scene.members is not None and stage == "weights":
-            said = "mean over the row's tokens of their weight on the column's"
+            description = "mean over the row's tokens of their weight on the column's"
         if stage == DIFFERENCE:
             pinned = state.pinned
             pin = "" if pinned is None else f"{pinned.name}"
@@ -142,9 +142,9 @@ class MatrixPanel:
                 name = f"{name} {masks[place.spot.mask]}"
                 pin = f"{pin} {masks[place.pinned.mask]}"
             name, stage = f"{name} − {pin}", place.stage
-            said = "difference" if state.drawn is not None else "no difference: other tokens or cells"
+            description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
         title = [Segment(f" {ink.plain(stage)} ", TITLE), Segment(" " + ink.plain(name), BOLD)]
-        title.append(Segment(ink.plain(f"  {said}"), DIM))
+        title.append(Segment(ink.plain(f"  {description}"), DIM))
         kind = _KINDS[shown.kind].format(place.zoom)
         if shown.kind == "missing" and state.status:
             kind = state.status
@@ -262,7 +262,7 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
 def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
     if layout.mode == "digits":
         return _digits(state, scene, layout, shown)
-    found = steps(shown.values, state.scale(shown.kind))
+    shades = steps(shown.values, state.scale(shown.kind))
     lines = []
     signed = state.drawn_stage != "weights"
     at = state.place.spot.query // layout.zoom, state.column // layout.zoom
@@ -272,22 +272,22 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
         label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
         here = cursor[1] if first <= cursor[0] < first + layout.rows_per_line else -1
         if layout.mode == "halves":
-            below = found[first + 1] if first + 1 < len(found) else np.full(found.shape[1], NONE)
-            cells = _halves(state.ink, found[first], below, signed, here, lower=cursor[0] > first)
+            below = shades[first + 1] if first + 1 < len(shades) else np.full(shades.shape[1], NONE)
+            cells = _halves(state.ink, shades[first], below, signed, here, lower=cursor[0] > first)
         elif layout.numbers:
             texts = _texts(state, scene, shown, first, layout)
             for n in range(layout.tall):
                 middle = n == (layout.tall - 1) // 2
                 written = texts if middle else [" " * layout.cell] * len(texts)
                 before = label if middle else [Segment(" " * layout.label)]
-                lines.append([*before, *_numbered(state.ink, written, found[first], signed, here)])
+                lines.append([*before, *_numbered(state.ink, written, shades[first], signed, here)])
             continue
         else:
-            cells = _blocks(state.ink, found[first], signed, here, layout, shades=layout.mode == "shades")
+            cells = _blocks(state.ink, shades[first], signed, here, layout, shades=layout.mode == "shades")
         lines.append([*label, *cells])
         for _ in range(layout.tall - 1):
             below_label = [Segment(" " * layout.label)]
-            lines.append([*below_label, *_blocks(state.ink, found[first], signed, here, layout, again=True)])
+            lines.append([*below_label, *_blocks(state.ink, shades[first], signed, here, layout, again=True)])
     return lines
 
 
@@ -344,12 +344,12 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
 
 
 def _digits(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
-    found = steps(shown.values, state.scale(shown.kind))
+    shades = steps(shown.values, state.scale(shown.kind))
     spot, lines = state.place.spot, []
     for n, row in enumerate(layout.rows):
         here = state.column - layout.columns.start if row == spot.query else -1
         cells = _numbered(
-            state.ink, _texts(state, scene, shown, n, layout), found[n], state.drawn_stage != "weights", here
+            state.ink, _texts(state, scene, shown, n, layout), shades[n], state.drawn_stage != "weights", here
         )
         lines.append([*_label(state, scene.queries, row, row, layout), *cells])
     return lines

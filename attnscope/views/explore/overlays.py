@@ -77,9 +77,9 @@ class Help(Overlay):
     def __init__(self, actions: tuple[KeyAction, ...], ink: Ink) -> None:
         wide = max(len(spell_keys(action)) for action in actions)
         text = Text()
-        for heading, each in groups(actions):
+        for heading, group in groups(actions):
             text.append(f"{heading}\n", "bold")
-            for action in each:
+            for action in group:
                 text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {action.help}\n")
         super().__init__("keys", Text(text.plain.rstrip("\n"), spans=text.spans))
 
@@ -114,20 +114,20 @@ class WalkCommands(Provider):
 
     def _commands(self) -> list[tuple[str, str, Any]]:
         app: Any = self.app
-        found = [
+        commands = [
             (f"{action.name.replace('_', ' ')}  {spell_keys(action)}", action.help, partial(app.do, action.name))
             for action in app.actions
             if action.name != "palette"
         ]
-        found += [
+        commands += [
             (f"heads: {display}", f"Show {display} of all heads.", partial(app.do, "display", display))
             for display in app.state.bounds.displays
         ]
-        found += [
+        commands += [
             (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, number))
             for number, mask in enumerate(app.state.source.masks)
         ]
-        return found
+        return commands
 
 
 def open_palette(app: App[Any]) -> None:

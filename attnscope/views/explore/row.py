@@ -68,8 +68,8 @@ class RowPanel:
         ink, query = state.ink, state.place.spot.query
         lines = [_heading(scene, ink, query, head, width)]
         if head is None:
-            said = state.status or "this head is not there"
-            return [*lines, [Segment(fit(ink.plain(said), width), DIM)]]
+            notice = state.status or "this head is not there"
+            return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
         cell = cell_numbers(scene, head, query, state.key)
         below = [*_cell_lines(state, scene, head, cell, width)]
         forecast = _forecasts(state, scene, width) if state.place.predictions else []
@@ -111,14 +111,14 @@ def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -
     row = head.row("weights", query)
     if query in head.masked_rows:
         return []
-    found = list[SourceLine]()
+    listed = list[SourceLine]()
     if row is not None and (head.sources is None or not head.sources.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")[:count].tolist()
         values = _values(scene, head, query)
         for key in order:
-            if row[key] >= _LITTLE or not found:
-                found.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
-        return found
+            if row[key] >= _LITTLE or not listed:
+                listed.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
+        return listed
     if head.sources is None:
         return []
     value = head.sources.measures.get("value")
@@ -126,8 +126,8 @@ def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -
         if place >= 0:
             known = None if value is None else float(value[query, rank])
             weight = float(head.sources.measures["weight"][query, rank])
-            found.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, known))
-    return found
+            listed.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, known))
+    return listed
 
 
 def _values(scene: Scene, head: WalkHead, query: int) -> dict[int, float]:
@@ -165,16 +165,16 @@ def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, coun
     row = head.row("weights", query)
     if row is not None and (head.sources is None or not head.sources.left_out):
         shown = np.sort(row[np.isfinite(row)])[::-1]
-        rest = shown[max(1, min(count, int((shown >= _LITTLE).sum()))) :]
-        if not (rest > 0).any():
+        remaining = shown[max(1, min(count, int((shown >= _LITTLE).sum()))) :]
+        if not (remaining > 0).any():
             return []
-        said, total = f"{int((rest > 0).sum())} more", float(rest.astype(np.float64).sum())
+        label, total = f"{int((remaining > 0).sum())} more", float(remaining.astype(np.float64).sum())
     else:
         missing = unlisted(head, query)
         if missing is None or missing < 5e-4:
             return []
-        said, total = "not listed", missing
-    return [[Segment(fit(f"  {said}", width - 14), DIM), Segment(f" {ink.plain(formatted(total, '.3f')):>6}", DIM)]]
+        label, total = "not listed", missing
+    return [[Segment(fit(f"  {label}", width - 14), DIM), Segment(f" {ink.plain(formatted(total, '.3f')):>6}", DIM)]]
 
 
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
@@ -207,8 +207,8 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
     lines: list[Line] = [cut([Segment(" cell ", TITLE), Segment(ink.plain(title), BOLD)], width)]
-    said = arithmetic(head, cell).split(" → ")
-    steps = [said[0], *(f"→ {step}" for step in said[1:])]
+    formula = arithmetic(head, cell).split(" → ")
+    steps = [formula[0], *(f"→ {step}" for step in formula[1:])]
     lines += [[Segment(ink.plain(line))] for line in flowed(steps, width)]
     members = members_text(scene, query, key)
     more = [members] if members else []
@@ -247,8 +247,8 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
     if state.place.cuts:
         lines.append([Segment(fit(ink.plain("cut " + ", ".join(state.place.cuts)), width), ink.style("warning"))])
     if not scene.predictions:
-        said = "no predictions: no output head, or nothing to predict (add [MASK])"
-        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(said, width))]
+        notice = "no predictions: no output head, or nothing to predict (add [MASK])"
+        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(notice, width))]
     for forecast in scene.predictions:
         lines += _forecast(forecast, ink, width)
     return lines

@@ -178,19 +178,19 @@ class WalkState:
 
     def _begin(self, scene: Scene) -> None:
         """Begin where was asked, else at the head that the scene names, at the last row that is no special token."""
-        asked, begin = self.begin or Begin(), scene.first
-        if asked.unit not in scene.units:
+        requested, begin = self.begin or Begin(), scene.first
+        if requested.unit not in scene.units:
             hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"
-            raise UsageError(f"{asked.unit} are not known here", where=arg(asked.unit), hint=hint)
-        if asked.unit != "tokens":
-            self.place = replace(self.place, unit=asked.unit)
+            raise UsageError(f"{requested.unit} are not known here", where=arg(requested.unit), hint=hint)
+        if requested.unit != "tokens":
+            self.place = replace(self.place, unit=requested.unit)
             self._refresh()
             scene = self.scene or scene
         words = [n for n, special in enumerate(scene.queries.special) if not special]
-        layer = _numbered(scene.layers, asked.layer, "layer")
-        head = _numbered(scene.heads, asked.head, "head")
-        query = _on_axis(scene.queries, asked.query, scene.tokens_of)
-        key = _on_axis(scene.keys, asked.key, scene.tokens_of_key)
+        layer = _numbered(scene.layers, requested.layer, "layer")
+        head = _numbered(scene.heads, requested.head, "head")
+        query = _on_axis(scene.queries, requested.query, scene.tokens_of)
+        key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
         spot = replace(
             self.place.spot,
             layer=begin[0] if layer is None else layer,
@@ -239,8 +239,8 @@ class WalkState:
 
     def _difference(self, head: WalkHead, pinned: WalkHead) -> WalkHead | None:
         def make() -> WalkHead | None:
-            found = difference(head, pinned, self.stage)
-            return None if found is None else replace(head, stages={DIFFERENCE: found}, map=None, sources=None)
+            changes = difference(head, pinned, self.stage)
+            return None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
 
         if self._last_difference is None or self._last_difference[0] is not head:
             self._last_difference = head, OwnedCache()  # of one head alone: differences are as large as matrices
@@ -298,48 +298,48 @@ def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:
     return replace(spot, query=query, key=None)
 
 
-def _same_positions(one: Scene, other: Scene) -> bool:
+def _same_positions(scene: Scene, other: Scene) -> bool:
     """Tell whether the rows and columns of two scenes are the same tokens."""
-    if one is other:
+    if scene is other:
         return True
-    pairs = ((one.queries, other.queries), (one.keys, other.keys))
+    pairs = ((scene.queries, other.queries), (scene.keys, other.keys))
     return all(a.names == b.names and list(a.positions) == list(b.positions) for a, b in pairs)
 
 
-def _numbered(numbers: Sequence[Number], asked: str | None, what: str) -> int | None:
+def _numbered(numbers: Sequence[Number], wanted: str | None, what: str) -> int | None:
     """Return the index of a layer or head.
 
     Raises:
         UsageError: It is not there.
     """
-    if asked is None:
+    if wanted is None:
         return None
     known = [str(number) for number in numbers]
-    if asked in known:
-        return known.index(asked)
-    if asked.startswith("-") and asked[1:].isdigit() and 0 < int(asked[1:]) <= len(known):
-        return len(known) - int(asked[1:])
-    raise UsageError(f"there is no {what} {asked}", where=arg(what), hint=f"there are {', '.join(known[:40])}")
+    if wanted in known:
+        return known.index(wanted)
+    if wanted.startswith("-") and wanted[1:].isdigit() and 0 < int(wanted[1:]) <= len(known):
+        return len(known) - int(wanted[1:])
+    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join(known[:40])}")
 
 
-def _on_axis(axis: Axis, asked: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
+def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
     """Return the index of a position or token of an axis; of a word or span, by any of its tokens.
 
     Raises:
         UsageError: It is not there.
     """
-    if asked is None:
+    if wanted is None:
         return None
     name = "query" if axis.kind == "query" else "key"
-    number = asked.partition(":")[0]
+    number = wanted.partition(":")[0]
     if number.lstrip("-").isdigit():
         position = int(number) + (axis.total if number.startswith("-") else 0)
         holding = [n for n in range(len(axis.positions)) if position in tokens_of(n)]
         if holding:
             return holding[0]
-    wanted = asked.strip("\"'").casefold()
-    exact = [n for n, span in enumerate(axis.names) if span.text.strip().casefold() == wanted]
-    within = [n for n, span in enumerate(axis.names) if span.text.strip() and span.text.strip().casefold() in wanted]
+    folded = wanted.strip("\"'").casefold()
+    exact = [n for n, span in enumerate(axis.names) if span.text.strip().casefold() == folded]
+    within = [n for n, span in enumerate(axis.names) if span.text.strip() and span.text.strip().casefold() in folded]
     if not exact and not within:
-        raise UsageError(f"'{asked}' is not in the text", where=arg(name), hint="name a token or a position")
+        raise UsageError(f"'{wanted}' is not in the text", where=arg(name), hint="name a token or a position")
     return exact[0] if exact else max(within, key=lambda n: len(axis.names[n].text))

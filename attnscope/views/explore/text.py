@@ -55,12 +55,12 @@ class TextPanel:
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
         first = max(0, min(here - height // 2, len(lines) - height))
         shares = _shares(scene, head, query, len(scene.keys.positions))
-        found = steps(shares[None], _WEIGHTS)[0].tolist()
+        shades = steps(shares[None], _WEIGHTS)[0].tolist()
         drawn = []
         for y, line in enumerate(lines[first : first + height]):
             at, pieces = 0, []
             for piece in line:
-                pieces.append((piece.text, _style(state, piece, found)))
+                pieces.append((piece.text, _style(state, piece, shades)))
                 if piece.query >= 0 or piece.key >= 0:
                     self._places.append((y, at, at + piece.size, piece.query, piece.key))
                 at += piece.size
@@ -98,12 +98,12 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
     return lines
 
 
-def _style(state: WalkState, piece: _PlacedText, found: list[int]) -> Style:
+def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     """Return how a piece is drawn: the query marked, its sources shaded by their step."""
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
-    if piece.key >= 0 and found[piece.key] > 0:
-        return state.ink.cell(found[piece.key], signed=False) if state.ink.colours else BOLD
+    if piece.key >= 0 and shades[piece.key] > 0:
+        return state.ink.cell(shades[piece.key], signed=False) if state.ink.colours else BOLD
     return piece.style
 
 

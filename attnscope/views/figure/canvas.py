@@ -120,7 +120,7 @@ class Canvas:
         """
         spelled = [(_LOOKS[span.look], escape(_spelled(span))) for span in spans]
         looks = groupby((piece for piece in spelled if piece[1]), key=lambda piece: piece[0])
-        pieces = [(look, "".join(text for _, text in some)) for look, some in looks]  # an empty token is spelled, too
+        pieces = [(look, "".join(text for _, text in run)) for look, run in looks]  # an empty token is spelled, too
         if not pieces:
             return
         attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"' if turned else ""
@@ -283,11 +283,13 @@ def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
 
 def _grouped(drawn: Iterable[str | _Line]) -> Iterable[str]:
     """Return elements; lines that follow each other with the same attributes in a group that has these."""
-    for attributes, some in groupby(drawn, key=lambda one: one.attributes if isinstance(one, _Line) else None):
-        elements = list(some)
-        lines = [one for one in elements if isinstance(one, _Line)]
+    for attributes, run in groupby(
+        drawn, key=lambda element: element.attributes if isinstance(element, _Line) else None
+    ):
+        elements = list(run)
+        lines = [element for element in elements if isinstance(element, _Line)]
         if not lines:
-            yield from (str(one) for one in elements)
+            yield from (str(element) for element in elements)
         elif len(lines) == 1 or not attributes:
             yield from (f"<text{line.place}{line.attributes}>{line.inner}</text>" for line in lines)
         else:

@@ -70,8 +70,8 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
             canvas.text(x - 4, y + (r + 0.5) * grid.cell + size * 0.35, ours(name), size=size, anchor="end")
         canvas.y = max(canvas.y, y + height)
     zero = any((panel.matrix == 0).any() for panel in panels)
-    said = "weights: queries are rows, keys are columns"
-    put_legend(canvas, "0", "1", f"{said}{'; grey: exactly zero' if zero else ''}")
+    description = "weights: queries are rows, keys are columns"
+    put_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
 
 
 def _bold(title: Spans) -> Spans:

@@ -14,8 +14,8 @@ BAR = 70.0  # units of a scale
 def names_of(axis: Axis) -> list[str]:
     """Write every entry as its position and name."""
     names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
-    found = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
-    return [cut_name(name, LONGEST, SMALL) for name in found]
+    written = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
+    return [cut_name(name, LONGEST, SMALL) for name in written]
 
 
 def cut_name(name: str, longest: float, size: float) -> str:
@@ -39,9 +39,9 @@ def put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: 
     canvas.text(start + BAR + 4, y + 7.5, ours(high), size=SMALL)
 
 
-def put_legend(canvas: Canvas, low: str, high: str, said: str) -> None:
+def put_legend(canvas: Canvas, low: str, high: str, description: str) -> None:
     """Draw a scale from 0 on below what was drawn, and what it shows."""
     canvas.y += 4
     put_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
     canvas.y += 10
-    canvas.paragraph(ours(said, "dim"), size=SMALL)
+    canvas.paragraph(ours(description, "dim"), size=SMALL)

@@ -183,8 +183,8 @@ def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -
     # cells that have a mark on a terminal are grey here
     spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
     spans += [(f"; {stage.small}", "ours")] if stage.small and _numbered(stage) else []
-    said = tuple(Span(text, "dim", origin) for text, origin in spans)
-    for line in wrap(said, width, SMALL) if plain(said) != stage.name else []:  # the title says that
+    description = tuple(Span(text, "dim", origin) for text, origin in spans)
+    for line in wrap(description, width, SMALL) if plain(description) != stage.name else []:  # the title says that
         y += SMALL * 1.35
         canvas.text(x, y, line, size=SMALL)
     return y + 8
@@ -252,11 +252,11 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.frame(x, y, cell * n_columns, cell * n_rows)
     canvas.y = y + cell * n_rows
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
-    said = "logarithmic; queries are rows"
-    said += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
-    said += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    description = "logarithmic; queries are rows"
+    description += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
+    description += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
     below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())  # they have the colour of its end
-    put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", said)
+    put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", description)
 
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:

@@ -63,14 +63,14 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
-    for q, (sources, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
         row = [_entry(bars.queries, q)]
         for bar in sources or ():
             remark = ours(bar.remark[0], "remark") if bar.remark else ()
             row += [_entry(bars.sources, bar.index), *map(ours, bar.numbers), remark]
-        if not sources and rest is None:
+        if not sources and unlisted is None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
-        last.append((len(row), () if rest is None else ours(f"{rest[0]}: {rest[1]}", "dim")))
+        last.append((len(row), () if unlisted is None else ours(f"{unlisted[0]}: {unlisted[1]}", "dim")))
         rows.append([*row, *[()] * (len(rows[0]) - len(row))])
     canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * most], size=SMALL, last=last)
     for mark, words in bars.remarks():
@@ -106,5 +106,5 @@ def draw_table(canvas: Canvas, table: Table) -> None:
         if share:
             canvas.fill(zero + _BAR * min(share, 0.0), base - SMALL * 0.72, abs(share) * _BAR, SMALL * 0.72, BAR)
     if table.further_name and len(table.further) > _FURTHER:
-        said = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
-        canvas.paragraph(ours(said, "dim"), x=x, size=SMALL)
+        note = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
+        canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from attnscope.views.page.container import Container, plain_text
-from attnscope.views.page.lowering import DRAWN, lowered
+from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.walk import Walk, lowered_walk
 
 VERSION = 1  # of the data: a script reads its own version
@@ -31,7 +31,7 @@ def as_html(parts: Iterable[Any], title: str, command: str = "") -> Iterator[byt
         command: Command that shows the same in a terminal; empty if there is none.
     """
     container = Container()
-    nodes = lowered(parts, container)
+    nodes = render(parts, container)
     header = {"version": VERSION, "title": plain_text(title), "command": plain_text(command), "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script, style = asset("page.js"), asset("page.css")

@@ -23,6 +23,7 @@ _CLOSE = 1 << 16  # largest mean distance, in steps of float32, of a prediction 
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
 _LOG2_E = float.fromhex("0x1.71547652b82fep+0")
 _LOWEST_EXPONENT = -700.0
+_COMPUTED_FROM = {"scaled": ("scores",), "masked": ("scaled", "scores"), "weights": ("masked",)}
 
 
 class Container:
@@ -56,8 +57,8 @@ class Container:
         if float(steps[known].min(initial=0.0)) < 0 or largest >= _MISSING[2]:
             return self.exact(array)
         size = 1 if largest < _MISSING[1] else 2
-        found = np.where(known, steps, _MISSING[size]).astype(f"u{size}")
-        return self.add(found) | {"decimals": decimals, "missing": _MISSING[size]}
+        kept = np.where(known, steps, _MISSING[size]).astype(f"u{size}")
+        return self.add(kept) | {"decimals": decimals, "missing": _MISSING[size]}
 
     def falling(self, array: Array, decimals: int) -> Reference:
         """Keep numbers that fall along the first axis, rounded: each as what it is less than the one before."""
@@ -103,8 +104,7 @@ class Container:
         self, name: str, stages: Mapping[str, Matrix], kept: Mapping[str, Reference], scale: float | None
     ) -> Reference | None:
         matrix = np.asarray(stages[name], dtype=np.float32)
-        of = next((one for one in {"scaled": ("scores",), "masked": ("scaled", "scores"), "weights": ("masked",)}.get(
-            name, ()) if one in kept and stages[one].shape == matrix.shape), None)  # fmt: skip
+        of = next((n for n in _COMPUTED_FROM.get(name, ()) if n in kept and stages[n].shape == matrix.shape), None)
         if of is None or not matrix.size:
             return None
         before = np.asarray(stages[of], dtype=np.float32)
@@ -112,16 +112,16 @@ class Container:
             if scale is None:
                 return None
             before = (before.astype(np.float64) * scale).astype(np.float32)
-        found: Reference = {"of": of, "how": "weights" if name == "weights" else "scaled"}
+        node: Reference = {"of": of, "how": "weights" if name == "weights" else "scaled"}
         if of == "scores":
-            found["scale"] = scale
+            node["scale"] = scale
         predicted = softmax(before) if name == "weights" else before
         if name == "masked":
             allowed = ~np.isneginf(matrix)
-            found["allowed"] = None if allowed.all() else self.add(np.packbits(allowed.reshape(-1)))
+            node["allowed"] = None if allowed.all() else self.add(np.packbits(allowed.reshape(-1)))
             predicted = np.where(allowed, predicted, -np.inf).astype(np.float32)
         correction = self._correction(matrix, predicted)
-        return None if correction is None else found | {"d": correction}
+        return None if correction is None else node | {"d": correction}
 
     def _correction(self, matrix: Matrix, predicted: Matrix) -> Reference | str | None:
         """Return what has to be added to the bits of a prediction; `none` for nothing, None if that is too much."""
@@ -188,8 +188,8 @@ def softmax(masked: Matrix) -> Matrix:
         shifted = exact - exact.max(axis=1, keepdims=True)
         powers = _exponential(shifted.astype(np.float64)).astype(np.float32)
         totals = np.cumsum(powers.astype(np.float64), axis=1)[:, -1:].astype(np.float32)  # cumsum adds in order
-        found: Matrix = powers * (np.float32(1.0) / totals)
-    return found
+        weights: Matrix = powers * (np.float32(1.0) / totals)
+    return weights
 
 
 def _exponential(values: Array) -> Array:
@@ -203,5 +203,5 @@ def _exponential(values: Array) -> Array:
     for factorial in factorials[-2::-1]:
         total = total * r + 1.0 / factorial
     total = total * r + 1.0
-    found = np.where(small, 0.0, np.ldexp(total, k.astype(np.int64)))
-    return np.where(np.isnan(values), np.nan, found)
+    powers = np.where(small, 0.0, np.ldexp(total, k.astype(np.int64)))
+    return np.where(np.isnan(values), np.nan, powers)

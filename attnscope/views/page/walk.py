@@ -132,14 +132,14 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
 
 
 def _scene(source: Source, variant: Variant, scene: Scene, container: Container) -> Node:
-    found = {
+    heads = {
         (i, j): head
         for i in range(len(scene.layers))
         for j in range(len(scene.heads))
         if (head := source.head(variant, i, j)) is not None
     }
-    exact = {place: head for place, head in found.items() if head.exact}
-    rounded = {place: head for place, head in found.items() if not head.exact}
+    exact = {place: head for place, head in heads.items() if head.exact}
+    rounded = {place: head for place, head in heads.items() if not head.exact}
     queries = _axis(scene.queries)
     keys, sources = _axis(scene.keys), _axis(scene.sources)
     return {
@@ -152,12 +152,13 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "aligned": scene.aligned,
         "predictions": [
-            {"title": spans_of(one.title), "tokens": [text_of(token) for token in one.tokens],
-             "probabilities": list(one.probabilities)}
-            for one in scene.predictions
+            {"title": spans_of(item.title), "tokens": [text_of(token) for token in item.tokens],
+             "probabilities": list(item.probabilities)}
+            for item in scene.predictions
         ],
         "numbers": [
-            {"name": one.name, "meaning": one.meaning, "values": container.exact(one.values)} for one in scene.numbers
+            {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values)}
+            for item in scene.numbers
         ],
         "roles": None if scene.roles is None else {
             "names": list(scene.roles.names), "letters": list(scene.roles.letters),
@@ -168,7 +169,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "command": _safe(scene.command),
         "first": list(scene.first),
         "random": scene.random,
-        "units": [_head(place, head, container) for place, head in found.items()],
+        "units": [_head(place, head, container) for place, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
 
@@ -271,8 +272,8 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
         node["statistics"][name] = _number(numbers, DECIMALS.get(name, _STATISTIC), container, exact)
     if first.map is not None and not exact:
         maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
-        found = {"queries": list(first.map.queries), "keys": list(first.map.keys)}
-        node["map"] = {**found, "weights": container.rounded(maps, _WEIGHT)}
+        axes = {"queries": list(first.map.queries), "keys": list(first.map.keys)}
+        node["map"] = {**axes, "weights": container.rounded(maps, _WEIGHT)}
     return node
 
 

@@ -65,8 +65,8 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
 
 def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
     """Count cells that the table needs with bars of this width, with remarks in words or as marks."""
-    said = labelled.bars.remarks()
-    words = (2 + max(len(text) for _, text in said) if remarks else 2) if said else 0
+    pairs = labelled.bars.remarks()
+    words = (2 + max(len(text) for _, text in pairs) if remarks else 2) if pairs else 0
     numbers = sum(w + 2 for w in _number_widths(labelled.bars))
     return sum(_label_widths(labelled)) + (bar + 1 if bar else 0) + numbers + words
 
@@ -76,7 +76,7 @@ def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     bars = labelled.bars
     query = 0 if bars.queries is None else max(len("query"), labelled.query + bars.queries.digits + 1)
     source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
-    return query, max([source, *(len(_other(row, rest)) for row, rest in zip(bars.rows, bars.rests(), strict=True))])
+    return query, max([source, *map(len, map(_other, bars.rows, bars.rests()))])
 
 
 def _number_widths(bars: Bars) -> list[int]:
@@ -84,7 +84,7 @@ def _number_widths(bars: Bars) -> list[int]:
         max([cell_len(name), *(len(bar.numbers[m]) for row in bars.rows for bar in row or ())])
         for m, name in enumerate(bars.measures)
     ]
-    return [max([widths[0], *(len(rest[1]) for rest in bars.rests() if rest)]), *widths[1:]]
+    return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.rests() if unlisted)]), *widths[1:]]
 
 
 def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Table:
@@ -100,24 +100,24 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Tabl
     for name, width in zip(bars.measures, numbers, strict=True):
         table.add_column(Text(name), width=width + 2, no_wrap=True, justify="right")
     room = screen.width - _width(labelled, bar, False) - 2  # cells for a part of the text
-    within = room >= _SNIPPET and any(each.before or each.after for row in bars.rows for each in row or ())
+    within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
-    for q, (row, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
         label = labelled.queried(q)
-        for each in row or ():
-            cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(each.index, labelled.source))]
+        for bar_row in row or ():
+            cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
             if bar:
-                cells.append(Text(f" {bar_text(each.length, bar)}", "cyan"))
-            cells += [Text(number) for number in each.numbers]
-            mark, words = each.remark or ("", "")
+                cells.append(Text(f" {bar_text(bar_row.length, bar)}", "cyan"))
+            cells += [Text(number) for number in bar_row.numbers]
+            mark, words = bar_row.remark or ("", "")
             last = Text(f"  {words}" if remarks else f" {mark}", "yellow")
             if within:
-                last = _within(screen, labelled.sources.names[each.index], each, room)
+                last = _within(screen, labelled.sources.names[bar_row.index], bar_row, room)
             table.add_row(*[label] * bool(query), *cells, last)
             label = Text("")
-        if said := _other(row, rest):
-            others = [Text(said, "dim"), *[Text()] * bool(bar), Text(rest[1] if rest else "", "dim")]
-            table.add_row(*[label] * bool(query), *others)
+        if absence := _other(row, unlisted):
+            absent = [Text(absence, "dim"), *[Text()] * bool(bar), Text(unlisted[1] if unlisted else "", "dim")]
+            table.add_row(*[label] * bool(query), *absent)
     return table
 
 
@@ -136,10 +136,10 @@ def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
     return Text("  ") + shown
 
 
-def _other(row: Sequence[Bar] | None, rest: tuple[str, str] | None) -> str:
+def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
     """Say what stands in the place of sources that are not listed, or not there."""
-    if rest:
-        return f"    {rest[0]}"
+    if unlisted:
+        return f"    {unlisted[0]}"
     return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
 
 
@@ -159,10 +159,10 @@ def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> N
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
-    for q, (row, rest) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
         items = [_compact(sources, bar, cells, shown) for bar in row or ()]
-        if said := _other(row, rest).strip():
-            items.append(Text(f"{said}: {rest[1]}" if rest else said, "dim"))
+        if absence := _other(row, unlisted).strip():
+            items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
         table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
     screen.put(table)
     _put_marks(screen, bars)

@@ -161,9 +161,9 @@ def _put_legend(screen: Screen, stage: Panel, name: int) -> None:
     else:
         count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
         legend = Text(f"{low} {_shades(stage, count)} {high}")
-    said = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
+    description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
     scale = legend.wrap(screen.console, screen.width - BETWEEN)
-    screen.put(flow([title, *scale, *said], screen.width, " " * BETWEEN, BETWEEN))
+    screen.put(flow([title, *scale, *description], screen.width, " " * BETWEEN, BETWEEN))
 
 
 def _shades(stage: Panel, count: int) -> str:

@@ -76,21 +76,21 @@ def pad_left(text: Text, cells: int) -> Text:
     return Text(" " * (cells - cell_len(text.plain))) + text
 
 
-def say_shortened(screen: Screen, rows: dict[int, str], others: dict[int, str], kind: str) -> None:
+def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], kind: str) -> None:
     """Print the full names of shortened labels, by position.
 
     `rows`: position to whole name of the shortened queries.
-    `others`: the same of the other axis; where it is the same text, both go in one list.
+    `columns`: the same of the other axis; where it is the same text, both go in one list.
     """
     if kind == "context":
         _say_whole(screen, "shortened queries", rows)
-        _say_whole(screen, "shortened context", others)
+        _say_whole(screen, "shortened context", columns)
     else:
-        _say_whole(screen, "shortened", rows | others)
+        _say_whole(screen, "shortened", rows | columns)
 
 
-def _say_whole(screen: Screen, title: str, whole: dict[int, str]) -> None:
-    say_list(screen, title, [f"{position} = {name}" for position, name in sorted(whole.items())])
+def _say_whole(screen: Screen, title: str, names: dict[int, str]) -> None:
+    say_list(screen, title, [f"{position} = {name}" for position, name in sorted(names.items())])
 
 
 def say_list(screen: Screen, title: str, items: list[str]) -> None:

@@ -109,10 +109,10 @@ def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
     cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
-    said = f"map of {sizes[0]} cells{drawn}{cell}"
+    description = f"map of {sizes[0]} cells{drawn}{cell}"
     if _is_whole(pooled):
-        said = f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
-    screen.say(("weights", "bold"), (f"  {said}; each row sums to 1", "dim"))
+        description = f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
+    screen.say(("weights", "bold"), (f"  {description}; each row sums to 1", "dim"))
 
 
 def ticks(picture: Picture, space: int) -> str:

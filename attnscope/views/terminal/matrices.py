@@ -92,11 +92,13 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
 def _bands(screen: Screen, stages: Sequence[Panel]) -> list[Panel | list[Neighbour]]:
     """Group matrices that fit side by side; one that no neighbour fits beside has a band of its own."""
     bands: list[Panel | list[Neighbour]] = []
-    rest = list(stages)
-    while rest:
-        panels = next((found for n in range(len(rest), 1, -1) if (found := _panels(screen, rest[:n]))), None)
-        bands.append(panels or rest[0])
-        rest = rest[len(panels) if panels else 1 :]
+    remaining = list(stages)
+    while remaining:
+        panels = next(
+            (fitting for n in range(len(remaining), 1, -1) if (fitting := _panels(screen, remaining[:n]))), None
+        )
+        bands.append(panels or remaining[0])
+        remaining = remaining[len(panels) if panels else 1 :]
     return bands
 
 
@@ -111,9 +113,9 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
             before = panels[-1].layout if panels else None
-            same = before is not None and _same_labels(before.rows, rows)
+            repeats = before is not None and _same_labels(before.rows, rows)
             known = before is not None and _same_labels(before.columns, columns)
-            panels.append(Neighbour(stage, layout, not same, not known))
+            panels.append(Neighbour(stage, layout, not repeats, not known))
         if _band_width(panels) <= screen.width:
             return _widened(screen, panels)
     return []
@@ -126,8 +128,8 @@ def _widened(screen: Screen, panels: Sequence[Neighbour]) -> list[Neighbour]:
     return widened if _band_width(widened) <= screen.width else list(panels)
 
 
-def _same_labels(one: Labels, other: Labels) -> bool:
-    return (list(one.axis.positions), list(one.names)) == (list(other.axis.positions), list(other.names))
+def _same_labels(labels: Labels, other: Labels) -> bool:
+    return (list(labels.axis.positions), list(labels.names)) == (list(other.axis.positions), list(other.names))
 
 
 def _band_width(panels: Sequence[Neighbour]) -> int:
@@ -148,12 +150,12 @@ def _put_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
         for panel, title in zip(panels, titles, strict=True)
     ]
     for lines in zip(*blocks, strict=True):
-        whole = Text(no_wrap=True)
+        joined = Text(no_wrap=True)
         for panel, line in zip(panels, lines, strict=True):
-            if whole:
-                whole.append(_rule(panel), "dim")
-            whole.append_text(line).append(" " * (panel.width - cell_len(line.plain)))
-        screen.put(whole, width=_band_width(panels))
+            if joined:
+                joined.append(_rule(panel), "dim")
+            joined.append_text(line).append(" " * (panel.width - cell_len(line.plain)))
+        screen.put(joined, width=_band_width(panels))
     shortened: dict[int, str] = {}
     for panel in panels:
         shortened |= panel.layout.rows.shortened(panel.layout.row_name)
@@ -183,8 +185,8 @@ def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
     if percent:
         title, arithmetic = f"{title} in %", arithmetic.replace("sums to 1", "sums to 100 %")
         small = f"{SMALL} is below 0.5 %" if small else ""
-    said = "; ".join(filter(None, (arithmetic, small)))
-    return Text.assemble((f"{title:<7}", "bold"), "  ", (said, "dim"), overflow="fold")
+    remarks = "; ".join(filter(None, (arithmetic, small)))
+    return Text.assemble((f"{title:<7}", "bold"), "  ", (remarks, "dim"), overflow="fold")
 
 
 def _put_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
@@ -198,8 +200,8 @@ def _put_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
             screen.say((block_title(layout.columns, block), "dim"))
         for line in _lines(screen, stage, layout, block):
             screen.put(line, width=layout.needed)
-    rows, others = layout.rows.shortened(layout.row_name), layout.columns.shortened(layout.column_name)
-    say_shortened(screen, rows, others, stage.columns.kind)
+    rows, columns = layout.rows.shortened(layout.row_name), layout.columns.shortened(layout.column_name)
+    say_shortened(screen, rows, columns, stage.columns.kind)
 
 
 def block_title(columns: Labels, block: range) -> str:
@@ -226,8 +228,8 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
     label = _label_cells(width, rows, columns)
     longest = min(LONGEST, width - label[1] - 1)
     room = width - label[1]
-    whole = [_layout(stage, (rows, columns), label, room, columns.widest, gap) for gap in (2, 1)]
-    for layout in whole:
+    layouts = [_layout(stage, (rows, columns), label, room, columns.widest, gap) for gap in (2, 1)]
+    for layout in layouts:
         if len(layout.blocks) <= 1 and layout.needed <= width:
             return layout
     cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
@@ -325,11 +327,11 @@ def _lines(
     for r, row in enumerate(layout.texts):
         cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown]
         lines.append((layout.rows.label(r, layout.row_name), cells))
-    whole = []
+    written = []
     for label, cells in lines:
         label.append(" " * (layout.label - cell_len(label.plain)))
-        whole.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
-    return whole
+        written.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
+    return written
 
 
 def _corner(layout: Layout) -> tuple[Text, Text]:

@@ -158,7 +158,7 @@ def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
         return [line]
     pieces: list[list[Segment]] = [[]]
     used = 0
-    for character, style in ((each, segment.style) for segment in line for each in segment.text):
+    for character, style in ((letter, segment.style) for segment in line for letter in segment.text):
         cells = cell_len(character)
         if used and used + cells > width:
             pieces.append([])

@@ -61,8 +61,8 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     needed = sum(widths) + _BETWEEN * (len(widths) - 1)
     if not items and screen.width < min(needed, _WRAPPED_FROM):
         for name, *row in zip(names, *texts, strict=True):
-            said = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
-            screen.put(flow([Text(name.plain, "bold"), *said], screen.width, " " * _BETWEEN, _BETWEEN))
+            words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
+            screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
         return
     room = screen.width - needed - _BETWEEN
     grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
@@ -108,11 +108,11 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             shown.pop()
             break
     block: list[_Numbers] = []
-    for each in (*columns, *shown):
-        if block and indent + label + sum(column.width for column in (*block, each)) > screen.width:
+    for candidate in (*columns, *shown):
+        if block and indent + label + sum(column.width for column in (*block, candidate)) > screen.width:
             _put_block(screen, table, names, label, block)
             block = []
-        block.append(each)
+        block.append(candidate)
     if not all(column.bars for column in block):  # bars alone would repeat numbers without showing them
         _put_block(screen, table, names, label, block)
     if table.further_name and len(shown) < len(table.further):

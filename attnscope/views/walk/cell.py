@@ -191,10 +191,10 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
     if mine is None or other is None or mine.shape != other.shape or head.start != pinned.start:
         return None
     with np.errstate(invalid="ignore"):
-        found = mine.astype(np.float64) - other
-    found[np.isneginf(mine) != np.isneginf(other)] = np.nan
-    found[np.isneginf(mine) & np.isneginf(other)] = -np.inf
-    return found.astype(np.float32)
+        differences = mine.astype(np.float64) - other
+    differences[np.isneginf(mine) != np.isneginf(other)] = np.nan
+    differences[np.isneginf(mine) & np.isneginf(other)] = -np.inf
+    return differences.astype(np.float32)
 
 
 def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str] = ()) -> str:

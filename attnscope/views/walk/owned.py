@@ -23,11 +23,11 @@ class OwnedCache:
             return kept
         if len(self._made) >= _MOST:
             self._made.clear()
-        made, cache = make(), self._made
+        value, cache = make(), self._made
 
         def forget(gone: "weakref.ref[Any]") -> None:
             if cache.get(place, (None,))[0] is gone:
                 del cache[place]
 
-        cache[place] = weakref.ref(owner, forget), made
-        return made
+        cache[place] = weakref.ref(owner, forget), value
+        return value

@@ -102,7 +102,7 @@ def _listed(scene: Scene, head: WalkHead, queries: range, keys: range) -> Matrix
     assert head.sources is not None
     cells = np.full((len(queries), len(keys)), UNKNOWN)
     places, weights = (
-        each[queries.start : queries.stop] for each in (head.sources.places, head.sources.measures["weight"])
+        array[queries.start : queries.stop] for array in (head.sources.places, head.sources.measures["weight"])
     )
     for row, (sources, numbers) in enumerate(zip(places.tolist(), weights.tolist(), strict=True)):
         for place, weight in zip(sources, numbers, strict=True):

@@ -18,9 +18,9 @@ _INDENT = 1.25  # rem of a step
 _WIDE = 24  # columns from which panels are wide
 
 
-def lowered(found: Iterable[Any], container: Container) -> list[Node]:
+def render(shown: Iterable[Any], container: Container) -> list[Node]:
     """Return the nodes of some parts; their arrays go into the container."""
-    return [node for part in found for node in DRAWN[type(part)](part, container)]
+    return [node for part in shown for node in DRAWN[type(part)](part, container)]
 
 
 def _indented(indent: int) -> dict[str, str] | None:
@@ -66,14 +66,14 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
 def _table_row(
     table: parts.Table, columns: Sequence[parts.Column], labels: Sequence[list[Element]], row: int
 ) -> list[Element]:
-    found = [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
+    cells = [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
     if table.bars is not None:
         share = table.bars[row] if row < len(table.bars) else None
-        found.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
+        cells.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
     for column in columns:
         look = " ".join([*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])])
-        found.append(element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look))
-    return found
+        cells.append(element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look))
+    return cells
 
 
 def _labelled(axis: Axis) -> list[list[Element]]:
@@ -115,22 +115,22 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     }
 
 
-def _panels(found: parts.Matrices | parts.HeatGrid, container: Container) -> list[Node]:
-    widest = max((len(panel.columns.positions) for panel in found.panels), default=0)
-    look = "alone" if len(found.panels) == 1 else "wide" if widest > _WIDE else ""
-    return [{"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in found.panels]}]
+def _panels(grid: parts.Matrices | parts.HeatGrid, container: Container) -> list[Node]:
+    widest = max((len(panel.columns.positions) for panel in grid.panels), default=0)
+    look = "alone" if len(grid.panels) == 1 else "wide" if widest > _WIDE else ""
+    return [{"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in grid.panels]}]
 
 
-def _map(found: parts.WeightMap, container: Container) -> list[Node]:
-    scale = LogScale.of(found.weights)
+def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
+    scale = LogScale.of(pooled.weights)
     panel = {
         "name": "map",
         "label": "map of weights",
         "title": ["weights"],
-        "arithmetic": [f"of runs of queries (rows) on runs of {found.kind}s (columns), as log₁₀"],
-        "matrix": container.exact(found.weights),
-        "rows": _runs(found.queries),
-        "columns": _runs(found.keys),
+        "arithmetic": [f"of runs of queries (rows) on runs of {pooled.kind}s (columns), as log₁₀"],
+        "matrix": container.exact(pooled.weights),
+        "rows": _runs(pooled.queries),
+        "columns": _runs(pooled.keys),
         "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
         "log": True,
         "masked": [],
@@ -179,11 +179,15 @@ def _bars_of_row(
         )
     if ranked is None:
         lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
-    rest = bars.rest[row] if row < len(bars.rest) else None
-    if rest is not None:
+    unlisted = bars.rest[row] if row < len(bars.rest) else None
+    if unlisted is not None:
         lines.append(
             element(
-                "tr", *blank, element("td", rest[0], look="left dim"), element("td"), element("td", rest[1], look="dim")
+                "tr",
+                *blank,
+                element("td", unlisted[0], look="left dim"),
+                element("td"),
+                element("td", unlisted[1], look="dim"),
             )
         )
     return lines
@@ -197,9 +201,9 @@ def _around(bar: parts.Bar, source: list[Element]) -> Element:
     return element("td", *before, *source, *after, *remark, look="left")
 
 
-def _most_detailed(found: parts.FirstFitting, container: Container) -> list[Node]:
+def _most_detailed(forms: parts.FirstFitting, container: Container) -> list[Node]:
     """Return the first form: a page has no end."""
-    return lowered(found.forms[0], container)
+    return render(forms.forms[0], container)
 
 
 Drawing = Callable[[Any, Container], Sequence[Node]]

@@ -105,9 +105,9 @@ class WordTokenizer:
     ) -> list[Token]:
         """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
         tokens = []
-        for segment, each in enumerate((text,) if pair is None else (text, pair)):
-            check_text(each, where)
-            for word, start, end in self._words(each):
+        for segment, segment_text in enumerate((text,) if pair is None else (text, pair)):
+            check_text(segment_text, where)
+            for word, start, end in self._words(segment_text):
                 if word not in self._ids:
                     raise AttnscopeError(
                         f"the word '{word}' at character {start} is not in the vocabulary", where=where

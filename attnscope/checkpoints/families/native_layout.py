@@ -13,7 +13,7 @@ _NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f
 
 _HEAD = ("head", "head.norm", "head.transform", "head.transform_norm", "head.decoder")
 
-OWN = Family(
+NATIVE_LAYOUT = Family(
     name="config",
     model_types=(),
     config={},

@@ -42,12 +42,12 @@ def find_head(
     for field, entry in family.head.config.items():
         done[field] = entry.read(reader, done) if hasattr(entry, "read") else entry
     tied = reader.flag(_TIED, default=bool(reader.defaults.get(_TIED)))
-    found = Names(family, find_prefix(family, names, where), names, where)
+    tensors = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
     needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
-    norm, own = "head.norm" in modules, found.holds("head.decoder.weight")
-    if not all(map(found.holds, needed)) or not (own or (tied and _predicts(raw.get("architectures")))):
-        return OutputHead(predicts=False) if norm and found.holds("head.norm.weight") else None
+    norm, own = "head.norm" in modules, tensors.holds("head.decoder.weight")
+    if not all(map(tensors.holds, needed)) or not (own or (tied and _predicts(raw.get("architectures")))):
+        return OutputHead(predicts=False) if norm and tensors.holds("head.norm.weight") else None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
     return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
 
@@ -70,11 +70,11 @@ def separate_head(
     """
     if config.head is None or not (config.head.predicts and config.head.tied):
         return config, {}
-    found = Names(family, find_prefix(family, names, where), names, where)
-    embedding = found.find("embed.tokens.weight").tensor
+    tensors = Names(family, find_prefix(family, names, where), names, where)
+    embedding = tensors.find("embed.tokens.weight").tensor
     if embedding not in replaced:
         return config, {}
-    return replace(config, head=replace(config.head, tied=False)), {found.first("head.decoder.weight"): embedding}
+    return replace(config, head=replace(config.head, tied=False)), {tensors.first("head.decoder.weight"): embedding}
 
 
 def _predicts(architectures: Any) -> bool:
