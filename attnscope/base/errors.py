@@ -34,7 +34,6 @@ class OptionName(NamedTuple):
     """An option that an error names, or a word that the command line and Python spell differently.
 
     Attributes:
-        name: Name of the argument in Python.
         value: Its value; True or False for a flag, None if the error names the option alone.
         placeholder: What stands for the value, such as `WORD`.
         typed: How the command line spells it; empty for the spelling that its option table declares.
@@ -87,9 +86,7 @@ class ErrorParts(NamedTuple):
     """The parts of an error, in which options are marked.
 
     Attributes:
-        message: What is wrong, with the value.
         where: The option, or the file and the field in it; None if there is none.
-        hint: What the user can do about it.
     """
 
     message: str
@@ -121,11 +118,7 @@ class AttnscopeError(Exception):
         return self.line()
 
     def line(self, spelling: Spelling = OptionName.in_python) -> str:
-        """Return one line: `<where>: <message>; <hint>`, with every control character made visible.
-
-        Args:
-            spelling: Spells the options that it names.
-        """
+        """Return one line: `<where>: <message>; <hint>`, with every control character made visible."""
         message, where, hint = (
             _shortened(escape_control(spell_options(part, spelling))) if part else "" for part in self.parts
         )
@@ -171,14 +164,7 @@ class NotInText(UsageError):
 
 @dataclass(frozen=True)
 class Extra:
-    """A library that an extra of attnscope installs.
-
-    Attributes:
-        name: Name of the extra.
-        package: Name of the package to install.
-        module: Name of the module to import.
-        instead: An alternative without the library.
-    """
+    """A library that an extra of attnscope installs."""
 
     name: str
     package: str
@@ -186,15 +172,7 @@ class Extra:
     instead: str = ""
 
     def require(self, what: str, where: str | PathLike[str] | None = None) -> None:
-        """Import the library, so that the caller can.
-
-        Args:
-            what: The feature that needs it, for the error.
-            where: The file that needs it.
-
-        Raises:
-            AttnscopeError: The library is not installed.
-        """
+        """Import the library, so that the caller can."""
         try:
             import_module(self.module)
         except ImportError as e:

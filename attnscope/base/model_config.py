@@ -69,7 +69,6 @@ class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         norm: Hidden states are normed first (the final norm of a pre-norm stack).
         transform: Non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer.
         tied: The output matrix is the token embedding, not a separate one.
-        bias: Every logit has a bias.
         softcap: c of c·tanh(x/c) on the logits; None for none.
         predicts: The head gives logits; False if the weights hold only the final norm.
     """
@@ -86,51 +85,35 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A transformer stack as data; families and TOML files are both converted to it.
 
     Attributes:
-        vocab_size: Rows of the token embedding.
-        d_model: Width of the residual stream.
-        n_layers: Blocks.
-        n_heads: Query heads.
         n_kv_heads: Key/value heads; each serves n_heads / n_kv_heads query heads.
-        d_head: Width of a query and a key.
-        d_value: Width of a value.
         d_mlp: Hidden width of the MLP; 0 where there is none.
         max_positions: Largest number of tokens that the model takes; None if there is no limit.
         mask: Mask expression of every layer, such as `causal`.
         windows: Per layer, N of an additional `window:N`, or None; empty where no layer has one.
         scale: Factor on q·k; None for 1/√d_head.
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
-        qkv_bias: Query, key and value projections have biases.
-        out_bias: The output projection has a bias.
         sinks: A logit per head takes part in the softmax and belongs to no key (gpt-oss).
         qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
-        out_projection: Concatenated heads go through a linear layer.
         cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
-        positions: Kind of position encoding.
         position_offset: First row of the learned position table that is used.
         padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
         rope: Rotary parameters, if positions is `rope`.
         rope_local: Rotary parameters of the layers with a window, if they differ; otherwise None.
         rope_layers: Whether each layer uses positions, if positions is `rope`; empty if all do.
         n_segments: Rows of the segment embedding; 0 where there is none.
-        embedding_norm: The embedding is normed before the first block.
         embedding_scale: Factor on the token embedding; None for 1.
         norm: Kind of norm; `none` leaves it out everywhere.
-        norm_eps: ε of every norm.
         norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
         norm_wide: RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss).
         norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
             comes out before it, `sandwich` what goes in and what comes out.
-        residual: Attention and MLP add to their input.
         parallel: Attention and MLP read the same input (GPT-NeoX).
-        activation: Non-linearity of the MLP.
         gated: The MLP multiplies two branches (GLU).
         glu_limit: Bound of those branches: of the activated one from above, of the other on both sides; None for no
             bound.
         glu_plus_one: 1 is added to the branch that is not activated (gpt-oss).
-        mlp_bias: The MLP has biases.
         n_experts: Number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP.
         experts_per_token: Number of experts that the router chooses for each token.
-        router_bias: The router has a bias.
         head: The final norm and the output head; None if the weights hold neither.
     """
 
@@ -221,12 +204,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_sizes(config: ModelConfig, where: str) -> None:
-    """Refuse sizes that contradict each other.
-
-    Raises:
-        AttnscopeError: The heads are no multiple of the key/value heads, the rotary width is odd, the number of windows
-            is wrong, or a token has more experts than there are.
-    """
+    """Refuse sizes that contradict each other."""
     if config.n_heads % config.n_kv_heads:
         message = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
         raise AttnscopeError(message, where=where, hint="n_heads must be a multiple of n_kv_heads")

@@ -29,11 +29,7 @@ class _State(msgspec.Struct):
 
 
 def dataset_files(folder: str) -> list[str]:
-    """Return the files of a folder that `Dataset.save_to_disk` wrote, in order.
-
-    Raises:
-        AttnscopeError: It is no such folder, or holds several splits or a selection of rows.
-    """
+    """Return the files of a folder that `Dataset.save_to_disk` wrote, in order."""
     path = Path(folder)
     if (path / _SPLITS).is_file():
         splits = sorted(child.name for child in path.iterdir() if (child / _STATE).is_file())
@@ -56,11 +52,7 @@ def dataset_files(folder: str) -> list[str]:
 
 
 def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """Yield the rows of a .parquet file.
-
-    Raises:
-        AttnscopeError: The extra is missing, the file is damaged, or the column is missing.
-    """
+    """Yield the rows of a .parquet file."""
     PARQUET.require("reading .parquet", where=name)
     from pyarrow import parquet
 
@@ -77,11 +69,6 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
 
     Args:
         files: In Arrow's format for streams, which `datasets` writes, or for files (.feather).
-        name: The file or folder, for errors.
-        column: Column of the texts.
-
-    Raises:
-        AttnscopeError: The extra is missing, a file is damaged, or the column is missing.
     """
     PARQUET.require("reading .arrow", where=name)
     from pyarrow import ipc
@@ -104,11 +91,7 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
 
 
 def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterator[Item]:
-    """Yield the rows of parts of a table.
-
-    Raises:
-        AttnscopeError: A part is damaged.
-    """
+    """Yield the rows of parts of a table."""
     import pyarrow
 
     index = 0
@@ -123,11 +106,7 @@ def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterato
 
 
 def _rows(part: Any, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a part of a table.
-
-    Raises:
-        AttnscopeError: Python has no value for a cell, such as a time in nanoseconds without pandas.
-    """
+    """Return the rows of a part of a table."""
     try:
         return part.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as e:

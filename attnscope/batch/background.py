@@ -35,7 +35,6 @@ class RecordSink(Protocol):
         """Return what `write_encoded` writes of a window, perhaps in another process.
 
         Args:
-            records: In the order of the input.
             new: How many of them, the last ones, are not written yet.
             by_group: The same ones as they went through the model, group by group.
         """
@@ -48,7 +47,6 @@ class RecordSink(Protocol):
 
         Args:
             encoded: What `encode` returned.
-            new: How many records are new.
         """
 
 
@@ -56,9 +54,6 @@ class BackgroundWriter:
     """Write one window at a time, so that memory holds two at most; raise an error when the next window arrives.
 
     Encoding, checksums, writing and waiting for the disk take up to a fifth of the time of the forward pass.
-
-    Args:
-        sink: Takes the records.
     """
 
     def __init__(self, sink: RecordSink) -> None:
@@ -73,18 +68,13 @@ class BackgroundWriter:
         """Queue a window to be written.
 
         Args:
-            write: Writes it.
             then: Called here, in the caller's thread, once the records are safe.
         """
         self.wait()
         self._pending = self._pool.submit(write), then
 
     def wait(self) -> None:
-        """Wait for the last window.
-
-        Raises:
-            AttnscopeError: It could not be written.
-        """
+        """Wait for the last window."""
         if self._pending is not None:
             future, then = self._pending
             self._pending = None
@@ -96,7 +86,6 @@ class BackgroundWriter:
 
         Args:
             records: The first ones of the window that is being computed.
-            seconds: How long to wait.
         """
         pending = None if self._pending is None else self._pending[0]
 

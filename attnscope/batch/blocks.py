@@ -40,13 +40,7 @@ def cost(item: Item) -> int:
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
-    """Return bounds that cut an input into blocks about as long as a window; a limit, which may grow, changes nothing.
-
-    Args:
-        bounds: Bounds of groups and windows.
-        settings: What is selected of the input.
-        costs: Of every item of the input.
-    """
+    """Return bounds that cut an input into blocks about as long as a window; a limit, which may grow, changes nothing."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
     most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * _FEWEST_TOKENS, share))
     return structs.replace(bounds, block_characters=most, block_texts=TEXTS_OF_A_BLOCK)
@@ -84,13 +78,7 @@ def select_items(items: Iterator[Item], settings: Settings, bounds: Grouping) ->
 
 
 def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -> int:
-    """Return how many items `select_items` leaves.
-
-    Args:
-        costs: Of every item of the input.
-        settings: What is selected.
-        bounds: How large blocks may be.
-    """
+    """Return how many items `select_items` leaves."""
     (number, count), blocks = settings.shard, BlockCounter(bounds)
     chosen = enumerate(islice(costs, settings.skip, _end(settings)), settings.skip)
     if not bounds.block_characters:
@@ -101,13 +89,7 @@ def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -
 
 
 def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> range:
-    """Return the numbers of the texts that a limit leaves of a block that goes on behind it.
-
-    Args:
-        costs: Of every item of the input.
-        settings: What is selected.
-        bounds: How large blocks may be.
-    """
+    """Return the numbers of the texts that a limit leaves of a block that goes on behind it."""
     end = _end(settings)
     if end is None or end >= len(costs):
         return range(0)
@@ -119,12 +101,7 @@ def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> ran
 
 
 class SelectedItems:
-    """What a run reads of its input.
-
-    Args:
-        given: The input, whose facts have been read.
-        settings: What is selected.
-    """
+    """What a run reads of its input."""
 
     def __init__(self, given: Input, settings: Settings) -> None:
         self._given, self._settings = given, settings

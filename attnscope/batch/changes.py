@@ -24,10 +24,6 @@ def find_change(old: Header, new: Header) -> str | None:
     """Return the first thing that differs and changes what the dump holds, as a phrase; None if nothing does.
 
     What can be typed comes first: another `--tokenizer` is another fingerprint, too.
-
-    Args:
-        old: Of the dump.
-        new: Of the command that would resume it.
     """
     was, now = (_flat(msgspec.to_builtins(header)) for header in (old, new))
     before, after = _typed(old, was), _typed(new, now)

@@ -27,11 +27,7 @@ from attnscope.findings.run import Report
 
 
 def _format(path: Path, option: str) -> DumpFormat:
-    """Find the format of a name.
-
-    Raises:
-        UsageError: The extension is unknown.
-    """
+    """Find the format of a name."""
     check_name(path)
     file_format = format_of(path)
     if file_format is None:
@@ -47,14 +43,9 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
         target: The file that is written; a table, or what `run` wrote, becomes only another table, for it holds less.
         table: Which table; None for the contributors, or the first that there is.
-        force: Replace an existing file.
 
     Returns:
         How many, and what: `records`, or the rows of which table.
-
-    Raises:
-        AttnscopeError: The source is damaged or not finished, or the target cannot be written.
-        UsageError: An extension is unknown, or a table would have to become a dump.
     """
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
@@ -85,10 +76,6 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
 
     Args:
         order: The request; its output ends in .json.
-        on_progress: See `write_dump`.
-
-    Raises:
-        AttnscopeError: As `write_dump`, or the output cannot be written.
     """
     check_output(order)
     with (
@@ -112,15 +99,10 @@ def merge(
     Args:
         paths: What `--shard` wrote, in any order.
         target: The new dump: a file of lines, or a folder if the parts are folders.
-        force: Replace an existing file.
         on_progress: Called with the number of records that are written, and of all.
 
     Returns:
         The end line of the new dump.
-
-    Raises:
-        AttnscopeError: Parts are missing, unfinished, damaged or of different dumps, or the target cannot be written.
-        UsageError: The target is of another kind than the parts.
     """
     part_set = gather_parts_of(paths)
     here = _format(target, arg("output"))

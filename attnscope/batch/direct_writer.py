@@ -23,11 +23,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DirectWriter:
-    """Page-aligned memory that gathers bytes until they are worth a system call.
-
-    Args:
-        files: The system.
-    """
+    """Page-aligned memory that gathers bytes until they are worth a system call."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files

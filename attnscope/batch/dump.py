@@ -41,17 +41,9 @@ def write_dump(
     """Write a dump, or resume one.
 
     Args:
-        order: The request.
         on_progress: Called with how far it is and how many records there will be, when records are computed or safe.
-        files: The system.
-        session: Has the model open already.
         on_start: Called before the first text, with what tells at any time how many records the next run would find,
             and how many there will be.
-        given: Has the input open already, and stays open.
-
-    Raises:
-        AttnscopeError: The input, the model, the memory or the output do not allow it, or with `strict` a text failed.
-        UsageError: A selection does not fit the model.
     """
     run = run_config(order.settings, order.run)
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
@@ -128,11 +120,7 @@ def _rewritten(journal: Journal, header: Header, items: SelectedItems, holds: in
 
 
 def check_output(order: DumpConfig) -> None:
-    """Refuse an output that is also read, directly or through a link.
-
-    Raises:
-        AttnscopeError: The output is the input, the model or the mask.
-    """
+    """Refuse an output that is also read, directly or through a link."""
     run = order.run
     for path in (order.output, order.output / INDEX):
         check_not_read(

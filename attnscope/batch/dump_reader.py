@@ -50,8 +50,6 @@ class Dump:
 
     Attributes:
         path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder.
-        header: The header line.
-        end: The end line, once every record has been read.
     """
 
     path: Path
@@ -73,11 +71,7 @@ class Dump:
             )
 
     def record_bodies(self) -> Iterator[bytes]:
-        """Yield the JSON of every record, unchanged.
-
-        Raises:
-            AttnscopeError: A line is damaged, or the end is missing.
-        """
+        """Yield the JSON of every record, unchanged."""
         for count, body in enumerate(self._lines):
             if body.startswith(END):
                 end = self.end = decoded(body, End, self.path)
@@ -91,19 +85,11 @@ class Dump:
         raise AttnscopeError(_UNFINISHED, where=self.path, hint=_GO_ON)
 
     def records(self) -> Iterator[Record]:
-        """Yield every record, with its arrays.
-
-        Raises:
-            AttnscopeError: A line or shard is damaged, or the end is missing.
-        """
+        """Yield every record, with its arrays."""
         yield from map(self.record, self.record_bodies())
 
     def record(self, body: bytes) -> Record:
-        """Return a record with its arrays, from its JSON.
-
-        Raises:
-            AttnscopeError: It is no record, or its shard is damaged.
-        """
+        """Return a record with its arrays, from its JSON."""
         record: Record = decoded(body, Record, self.path)
         if record.shard is not None:
             if self._last_shard is None or self._last_shard[0] != record.shard:
@@ -124,21 +110,13 @@ class Dump:
 
 
 def read_document(path: Path) -> Iterator[bytes]:
-    """Yield the JSON of header, records and end of a dump that is one document.
-
-    Raises:
-        AttnscopeError: The file cannot be read, or is not a dump in one document.
-    """
+    """Yield the JSON of header, records and end of a dump that is one document."""
     document = decoded(_read(path), _Document, path)
     yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a dump, each checked and without its checksum; of a folder, those of its index.
-
-    Raises:
-        AttnscopeError: A line is damaged, or the last one is cut off.
-    """
+    """Yield the lines of a dump, each checked and without its checksum; of a folder, those of its index."""
     path = path / INDEX if path.is_dir() else path
     crc = 0
     try:
@@ -166,11 +144,7 @@ def _read(path: Path) -> bytes:
 
 
 def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
-    """Return a line of a dump as the Header, Record or End that `kind` names.
-
-    Raises:
-        AttnscopeError: The line has another type.
-    """
+    """Return a line of a dump as the Header, Record or End that `kind` names."""
     try:
         return decode_json(data, kind)
     except ValueError as e:  # msgspec.DecodeError is one

@@ -19,8 +19,6 @@ class DumpFormat:
     Attributes:
         ending: Of the name, with its dot; empty for a folder.
         layout: One record a line, a folder of shards, one document, or the rows of a table.
-        packing: How its lines are compressed.
-        extra: The library that it needs.
     """
 
     ending: str

@@ -36,8 +36,6 @@ class FrameReader(io.RawIOBase):
 
     Args:
         file: The packed bytes, from the first.
-        new: Makes what unpacks one frame.
-        damage: Exception class that damaged frames raise.
         end: Packed bytes to read; None for all.
 
     Attributes:
@@ -90,15 +88,7 @@ class FrameReader(io.RawIOBase):
 
 
 def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
-    """Return a .zst file's content.
-
-    Args:
-        file: Opened at its start.
-        name: The file, for errors.
-
-    Raises:
-        AttnscopeError: Nothing here reads the format.
-    """
+    """Return a .zst file's content."""
     packing = _zstandard(name, _DECOMPRESS)
     return io.BufferedReader(FrameReader(file, packing.new_reader, packing.damage), _BUFFER_BYTES)
 
@@ -109,8 +99,6 @@ class Packing:
 
     Attributes:
         new_frame: Makes what packs one frame, with `compress` and `flush`.
-        new_reader: Makes what unpacks one frame.
-        damage: Exception class that damaged frames raise.
         magic: First bytes of a frame.
     """
 
@@ -132,11 +120,7 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
     """Return how the lines of a dump are compressed, by its name; None where they are not.
 
     Args:
-        path: The file.
         instead: Advice for an error if the format's library is missing.
-
-    Raises:
-        AttnscopeError: The format's library is missing.
     """
     dump_format = format_of(path)
     if dump_format is None or dump_format.packing is None:
@@ -149,11 +133,9 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
     """Open the lines of a dump for reading, decompressed where the name says so.
 
     Args:
-        path: The file.
         end: Bytes of a compressed file to read; None for all.
 
     Raises:
-        AttnscopeError: Nothing here reads the format, or a frame is damaged.
         TruncatedFrame: The last frame is cut off.
         OSError: The file cannot be read.
     """
@@ -176,10 +158,6 @@ def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
     Args:
         file: Its lines; a few compressed bytes may hold a very long one.
-        path: The file, for errors.
-
-    Raises:
-        AttnscopeError: A line is longer, or the first one is no header.
     """
     limit, number = _LARGEST_HEADER, 1
     while line := file.readline(limit + 1):
@@ -197,12 +175,7 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
     """Return how many bytes of a compressed dump are whole frames; what follows is one that was cut off.
 
     Args:
-        path: The file.
-        packing: Its format.
         start: First bytes of a dump.
-
-    Raises:
-        AttnscopeError: The file is not a dump, or a frame is damaged.
     """
     with open(path, "rb") as file:
         if not packing.magic.startswith(file.read(len(packing.magic))):
@@ -224,11 +197,7 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
 
 
 def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
-    """Refuse a file cut off in its first frame, unless that is a header: nothing else may be dropped.
-
-    Raises:
-        AttnscopeError: It is something else, or a dump that another program compressed.
-    """
+    """Refuse a file cut off in its first frame, unless that is a header: nothing else may be dropped."""
     small = path.stat().st_size < _LARGEST_HEADER and len(content) < _LARGEST_HEADER
     if not small or b"\n" in content[:-1] or not (content.startswith(start) or start.startswith(content)):
         raise not_a_dump(path)

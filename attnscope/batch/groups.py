@@ -20,8 +20,6 @@ class TextSize:
 
     Attributes:
         tokens: Number of tokens.
-        sources: Tokens of its context, or again its own.
-        values: Numbers kept of it.
         beside: Numbers that are held in addition while it is computed, and that a group does not share.
     """
 
@@ -50,11 +48,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
     """Return how many numbers a dump keeps of one text.
 
     Args:
-        settings: What is kept.
-        units: Layers and heads, or means.
         sizes: Queries shown, keys shown, and source tokens.
-        d_value: Width of a head's values.
-        spans: Spans of the text.
     """
     queries, keys, sources = sizes
     return units * numbers_of_head(
@@ -72,12 +66,7 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
 
 
 def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
-    """Return places of texts that go together: neighbours in length, as many as the bounds allow, at least one.
-
-    Args:
-        sizes: Of the texts.
-        bounds: How large a group may be.
-    """
+    """Return places of texts that go together: neighbours in length, as many as the bounds allow, at least one."""
     groups: list[list[int]] = []
     last, values = TextSize(0, 0, 0), 0
     for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):

@@ -18,12 +18,7 @@ def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[byt
     """Read a file's content, decompressed if needed.
 
     Args:
-        file: Opened at its start.
         ending: `.gz`, `.zst`, or anything else for a plain file.
-        name: The file, for errors.
-
-    Raises:
-        AttnscopeError: It is damaged, or nothing here reads the format.
     """
     try:
         if ending == ".gz":
@@ -57,11 +52,7 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def decode_line(line: bytes | None, start: int) -> str:
-    """Return a line's text; a byte order mark at the start of the file is taken off.
-
-    Raises:
-        AttnscopeError: It is too long, or not UTF-8; the line itself is named by the caller.
-    """
+    """Return a line's text; a byte order mark at the start of the file is taken off."""
     if line is None:
         raise AttnscopeError(f"the line is longer than {MAX_LINE:,} bytes", hint="split it into several texts")
     try:

@@ -34,10 +34,7 @@ class Item:
         index: Number of the record, from 0.
         line: Line in the input, from 1; for .parquet and .arrow, the row.
         id: Id in the input; the number of the line if it has none.
-        hash: See records.Record.
         text: What to look at; None where it cannot be read.
-        fields: All other members of the record.
-        error: Why there is no text.
         block: Its block, once the input has been cut into blocks; see blocks.py.
     """
 
@@ -79,11 +76,7 @@ def _named(given: Any, line: int) -> int | str:
 
 
 def from_arrays(name: str) -> Iterator[Item]:
-    """Yield the texts of a file of queries, keys and values.
-
-    Raises:
-        AttnscopeError: It is no such file.
-    """
+    """Yield the texts of a file of queries, keys and values."""
     for index, text in enumerate(from_file(Path(name)).inputs):
         number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
         yield Item(index, index + 1, index + 1, number, text)
@@ -175,11 +168,7 @@ def _check_depth(text: str) -> None:
 
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
-    """Yield one row of a CSV or TSV file with a header row.
-
-    Raises:
-        AttnscopeError: There is no header, or it has no such column.
-    """
+    """Yield one row of a CSV or TSV file with a header row."""
     csv.field_size_limit(MAX_LINE)
     lines = (b"\xff" if line is None else line for _, _, line in read_lines(file))  # one that is too long is not UTF-8
     texts = (line.decode(errors="surrogateescape") + "\n" for line in lines)
@@ -215,12 +204,7 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
 
 
 def check_header(header: list[str], column: str, name: str) -> None:
-    """Refuse a table that has no column of texts, or several.
-
-    Raises:
-        AttnscopeError: It has no columns at all, or several of a name that we know.
-        UsageError: The column of the texts is missing.
-    """
+    """Refuse a table that has no column of texts, or several."""
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
@@ -259,11 +243,7 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
 
 
 def _typed(value: Any, key: str) -> Any:
-    """Return a cell of a table as what we know under this name; None where it is empty.
-
-    Raises:
-        AttnscopeError: It has another type.
-    """
+    """Return a cell of a table as what we know under this name; None where it is empty."""
     try:
         typed = msgspec.convert(value, _KINDS[key])
     except ValueError as e:  # msgspec.ValidationError is one

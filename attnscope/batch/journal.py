@@ -54,12 +54,8 @@ class JournalState:
 
     Attributes:
         header: The header line's JSON, without its check; None where the file has none yet.
-        indices: Number of every record.
-        hashes: Hash of every record's content.
-        counts: Records by status.
         too_large: Index of every record that failed for lack of memory, to the numbers that it needs.
         shards: Names of the shards with records, in order, to their checksums.
-        ended: Whether the file has an end line.
         size: Bytes of whole lines.
         crc: CRC-32 of these.
     """
@@ -75,11 +71,7 @@ class JournalState:
     crc: int = 0
 
     def fitting(self, holds: int) -> set[int]:
-        """Return the numbers of the records that failed for lack of memory, and that now fit.
-
-        Args:
-            holds: Numbers that memory holds of a text.
-        """
+        """Return the numbers of the records that failed for lack of memory, and that now fit."""
         return {index for index, needs in self.too_large.items() if needs <= holds}
 
 
@@ -104,12 +96,7 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
     """Read a journal from its start, and check every whole line of it.
 
     Args:
-        file: Its lines.
-        path: Its name, for errors.
         framed: These were whole frames, so that no line may be torn.
-
-    Raises:
-        AttnscopeError: It is something else, or a line is damaged.
     """
     state = JournalState()
     for number, line in enumerate(bounded_lines(file, path), 1):
@@ -156,10 +143,7 @@ class _Frame:
     """Lines that are compressed, but not written yet.
 
     Attributes:
-        packer: What packs them.
-        parts: What has come of it so far.
         size: Bytes of the lines.
-        records: How many of them are records.
     """
 
     packer: Any
@@ -174,20 +158,10 @@ class Journal:
     With `force`, or to try records again, it is rewritten in a file beside the old one, which it replaces as soon as
     enough records are safe: whenever the process is killed, one of the two is there, whole, under the journal's name.
 
-    Args:
-        path: The file.
-        force: Start over, even if a dump exists.
-        files: The system.
-
     Attributes:
-        path: The file.
-        framed: Whether it is compressed, in frames.
         written: State of the file: header, records and checksum so far.
         beside: Whether it is written beside an old journal that it will replace.
         saved: Records in whole lines of it; those of an old one do not count while it is written beside that.
-
-    Raises:
-        AttnscopeError: It cannot be written, another process writes to it, it is something else, or is damaged.
     """
 
     def __init__(self, path: Path, *, force: bool, files: FileSystem) -> None:
@@ -260,11 +234,7 @@ class Journal:
         self.written, self._owed, self.saved = JournalState(), owed, 0
 
     def rewrite(self, header: bytes) -> None:
-        """Begin a new file beside this one; with `skip` and `copy`, the writer goes through the old records.
-
-        Args:
-            header: The header of the new file.
-        """
+        """Begin a new file beside this one; with `skip` and `copy`, the writer goes through the old records."""
         self._begin_anew(len(self.written.indices))
         self._old_lines = _old_lines(self.path)
         self.start(header)
@@ -295,11 +265,7 @@ class Journal:
         self.written.header = header
 
     def append(self, body: bytes) -> None:
-        """Write one JSON object as a line, or put it into the frame that is written next.
-
-        Raises:
-            AttnscopeError: The disk is full or fails.
-        """
+        """Write one JSON object as a line, or put it into the frame that is written next."""
         line, crc = seal(body, self.written.crc)
         is_record = not body.startswith((MAGIC, END))
         if self._packing is None:
@@ -325,11 +291,7 @@ class Journal:
             self._put(b"".join((*frame.parts, frame.packer.flush())), frame.size, frame.records)
 
     def settle(self, count: int) -> None:
-        """Replace the old file, if there is one and enough records are safe.
-
-        Args:
-            count: Records that have become safe since the last time.
-        """
+        """Replace the old file, if there is one and enough records are safe."""
         self._owed -= count
         if self._old is None or self._owed > 0:
             return
@@ -341,11 +303,7 @@ class Journal:
             self._files.close(old)
 
     def finish(self, counts: "Counter[str]") -> None:
-        """Write the end line.
-
-        Args:
-            counts: Records by status.
-        """
+        """Write the end line."""
         end = End(True, sum(counts.values()), counts["ok"], counts["skipped"], counts["failed"])
         self.append(encode(end))
         self.sync()

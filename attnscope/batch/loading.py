@@ -49,10 +49,8 @@ class DumpConfig:
         input: A file, or `-` for standard input.
         format: Format of the input; None for the one of its extension.
         output: A .jsonl file, a folder, or `-` for lines to standard output.
-        settings: What to keep.
         run: Model, mask and machine; its texts and selection are not looked at.
         force: Start over; an existing dump is kept until records of the new one are safe.
-        strict: Stop at the first failure.
         max_minutes: Stop after this time, with everything saved; None for no limit.
         workers: Processes that compute; 0 for this one, None for those that are faster.
     """
@@ -74,8 +72,6 @@ class Loaded:
 
     Attributes:
         work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
-        header: The header of the dump.
-        holds: How many numbers of a text fit into memory.
         workers: Number of processes; 0 for this one.
     """
 
@@ -88,16 +84,8 @@ class Loaded:
 def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:
     """Open a model for texts that come from no file and go to no dump.
 
-    Args:
-        settings: What to keep.
-        run: Model, mask and machine.
-        session: Has the model open, or opens it.
-
     Returns:
         What looks into texts, bounds of its groups and windows, and how many numbers of a text fit into memory.
-
-    Raises:
-        AttnscopeError: The model cannot be read, or does not fit.
     """
     run = run_config(settings, run)
     source = session.source(run)
@@ -111,11 +99,7 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
 def load_on_gpus(
     order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> Loaded:
-    """Open the model of a dump; with workers, each on a GPU of its own if it runs there.
-
-    Raises:
-        AttnscopeError: As `load`, or there are fewer GPUs than workers.
-    """
+    """Open the model of a dump; with workers, each on a GPU of its own if it runs there."""
     if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
         return load(order, run, session, facts, items, journal)
     session.source(run)  # opened here, once for all workers
@@ -146,11 +130,7 @@ def load_on_gpus(
 def _asked_apart(
     order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> tuple[tuple[Header, int, str] | None, int]:
-    """Return header, what memory holds and the device, or None for the CPU; and the number of GPUs.
-
-    Raises:
-        AttnscopeError: See `load`.
-    """
+    """Return header, what memory holds and the device, or None for the CPU; and the number of GPUs."""
 
     def ask(pipe: Connection) -> None:
         try:
@@ -180,11 +160,7 @@ def _asked_apart(
 def load(
     order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> Loaded:
-    """Open the model of a dump, and choose how many processes compute.
-
-    Raises:
-        AttnscopeError: An existing dump has other settings, or workers cannot share the model.
-    """
+    """Open the model of a dump, and choose how many processes compute."""
     settings = order.settings
     old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
     source = session.source(run)
@@ -226,9 +202,6 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
     Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
     or as `--max-memory` allows, however much memory is free.
-
-    Raises:
-        AttnscopeError: Not even a small group fits, or none of that size.
     """
     units = count_units(run, source)
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
@@ -277,7 +250,6 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, in
     """Return the number of tokens of the first window and of later ones: a kill loses at most the last two windows.
 
     Args:
-        source: The model.
         device: Where it runs. On a GPU, and of a large model whose weights may be read again for every group, a window
             has at least a whole group; all windows of a large model may be equally long (0 for the first one).
         cuts: Heads and spans that are cut in each text, which runs again for each; then a window may be a single text.
@@ -295,11 +267,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _check_same(old: Header, new: Header, path: Path) -> None:
-    """Refuse to resume a dump that was made with other settings; file names do not matter, and a limit may grow.
-
-    Raises:
-        AttnscopeError: A setting, the model or the input differ.
-    """
+    """Refuse to resume a dump that was made with other settings; file names do not matter, and a limit may grow."""
     old_limit, new_limit = old.settings.limit, new.settings.limit
     if old_limit is not None and (new_limit is None or new_limit > old_limit) and old.grouping.block_characters:
         old = replace(old, settings=replace(old.settings, limit=new_limit))

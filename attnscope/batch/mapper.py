@@ -22,11 +22,7 @@ class RecordMapper:
 
     Args:
         model: A checkpoint folder, or the name of a bundled sample; None for the default sample.
-        column: Column of the texts.
         settings: Options of `attnscope batch` that say what is kept, such as `keep=("top",)` or `top=5`.
-
-    Raises:
-        UsageError: A setting is unknown.
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, column: str = "text", **settings: Any) -> None:
@@ -43,9 +39,6 @@ class RecordMapper:
 
         Args:
             batch: Columns by their names; lists, or NumPy arrays as Ray passes them.
-
-        Raises:
-            UsageError: A column is missing, or the batch has one of the new names already.
         """
         if self._column not in batch:
             raise UsageError(f"the batch has no column '{self._column}'", hint=did_you_mean(self._column, [*batch]))

@@ -41,12 +41,7 @@ class _Shard(msgspec.Struct, frozen=True):
 
 
 class _Target:
-    """The lines of the new dump, written past the system's cache: that would copy each byte and wait for the disk, too.
-
-    Args:
-        path: The file.
-        memory: Holds the lines that are put.
-    """
+    """The lines of the new dump, written past the system's cache: that would copy each byte and wait for the disk, too."""
 
     def __init__(self, path: Path, memory: ChunkMemory) -> None:
         self._packing, self._memory, self._crc = packing_of(path), memory, 0
@@ -119,13 +114,9 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
     Args:
         part_set: All parts, finished; see parts.require_complete.
         target: A new file of lines, compressed as its name says, or a new folder if the parts are folders.
-        on_progress: Called with the number of records written so far.
 
     Returns:
         The end line.
-
-    Raises:
-        AttnscopeError: A part is damaged, or the target cannot be written.
     """
     folders, done = part_set.parts[0].path.is_dir(), 0
     if folders:
@@ -176,11 +167,7 @@ def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple
 
 
 def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
-    """Check the end of every part, and return that of all.
-
-    Raises:
-        AttnscopeError: A part has another number of records than it says, or all have another than the input.
-    """
+    """Check the end of every part, and return that of all."""
     counts = dict.fromkeys(("records", "ok", "skipped", "failed"), 0)
     for part, lines in zip(part_set.parts, parts, strict=True):
         lines.finish()
@@ -196,11 +183,7 @@ def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
 
 
 def _copy_shards(source: Path, target: Path, chunk: Lines) -> None:
-    """Copy the shards that lines name, and check them.
-
-    Raises:
-        AttnscopeError: A shard is missing or damaged.
-    """
+    """Copy the shards that lines name, and check them."""
     lines = (chunk.memory[start:stop] for start, stop in zip([chunk.start, *chunk.ends], chunk.ends, strict=False))
     for shard in dict.fromkeys(decode_json(line, _Shard) for line in lines):
         if shard.shard is None or (target / shard.shard).exists():

@@ -31,9 +31,6 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
 
     Args:
         source: A dump, or a report of run (.json).
-
-    Raises:
-        AttnscopeError: The source is damaged or not finished, or has nothing to show.
     """
     report = read_report(source) if source.suffix == ".json" else None
     if report is not None:

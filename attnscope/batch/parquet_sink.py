@@ -36,9 +36,6 @@ class _TableFiles:
 
     Attributes:
         name: Name of its part files; None if no text has findings.
-        check: Their checksum.
-        files: Content of the file of each table.
-        lines: New lines of the manifest.
     """
 
     name: str | None
@@ -51,10 +48,7 @@ class ParquetSink:
     """Tables in part files, one for each window and table, and everything else in the manifest.
 
     Args:
-        journal: The manifest, open for writing.
-        folder: The folder of the tables.
         settings: What the dump keeps; the first of its tables is the only one, unless `tables` names several.
-        files: The system.
     """
 
     needs_all_records = whole_windows = True
@@ -179,11 +173,7 @@ class ParquetSink:
             self._files.sync_folder(folder)
 
     def _place(self) -> None:
-        """Give parts the names that the manifest has for them, and remove those that it does not name.
-
-        Raises:
-            AttnscopeError: A part is missing.
-        """
+        """Give parts the names that the manifest has for them, and remove those that it does not name."""
         named = self.written.shards
         for name, check in named.items():
             new = [self._new(folder, name) for folder in self._folders]
@@ -200,11 +190,7 @@ class ParquetSink:
 
 
 def check_parts(folders: list[Path], manifest: Path, named: Any) -> None:
-    """Refuse to go on if a part that the manifest names is missing.
-
-    Raises:
-        AttnscopeError: It is.
-    """
+    """Refuse to go on if a part that the manifest names is missing."""
     for name in named:
         for folder in folders:
             if not (folder / name).is_file():
@@ -258,12 +244,7 @@ def manifest_path(folder: Path) -> Path:
 def open_tables(
     folder: Path, settings: Settings, *, force: bool, files: FileSystem
 ) -> Iterator[tuple[Journal, ParquetSink]]:
-    """Open a folder of tables for writing, and lock its manifest.
-
-    Raises:
-        AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it, or the
-            library is missing.
-    """
+    """Open a folder of tables for writing, and lock its manifest."""
     PARQUET.require("a .parquet folder", where=folder)
     manifest = manifest_path(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):

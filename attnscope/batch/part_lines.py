@@ -31,13 +31,7 @@ _CHECK = CHECK_TAIL[: CHECK_TAIL.index(b"%")]
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines.
-
-    Attributes:
-        memory: Holds them, between other things.
-        start: Where the first of them begins.
-        ends: Where each of them ends.
-    """
+    """Whole lines."""
 
     memory: mmap
     start: int
@@ -77,12 +71,10 @@ class PartLines:
     Nothing stays open or buffered between two runs: there may be a thousand parts.
 
     Args:
-        path: The lines of a part, which is finished.
         memory: Holds what `runs` yields until two more chunks are read.
 
     Attributes:
         next_index: Number of the next record; END_LINE before the end line.
-        records: Records so far.
     """
 
     def __init__(self, path: Path, memory: ChunkMemory) -> None:
@@ -95,11 +87,7 @@ class PartLines:
     def runs(self, count: int) -> Iterator[Lines]:
         """Yield the next records in chunks; a frame is a chunk of its own.
 
-        Args:
-            count: How many, which are numbered without gaps.
-
         Raises:
-            AttnscopeError: A line is damaged.
             OutOfOrder: Another record than the next comes.
         """
         first, begun = self.next_index, self._number
@@ -117,21 +105,13 @@ class PartLines:
         self.records += count
 
     def compare_rest(self) -> None:
-        """Compare all lines that are left with their checks, whatever their numbers.
-
-        Raises:
-            AttnscopeError: A line is damaged.
-        """
+        """Compare all lines that are left with their checks, whatever their numbers."""
         with naming_errors(self.path, reading=True), open(self.path, "rb", buffering=0) as file:
             while self._peek(file) != _NOTHING:
                 self._advance(*self._chunk(file, _NOTHING))
 
     def finish(self) -> None:
-        """Read the end line.
-
-        Raises:
-            AttnscopeError: It is damaged, or not the last line.
-        """
+        """Read the end line."""
         self._skip()
         if self.next_index != _NOTHING:
             raise self._damaged("the line comes after the end")
@@ -146,14 +126,10 @@ class PartLines:
         """Read lines and compare them with their checks.
 
         Args:
-            file: The part.
             most: Number of lines at most.
 
         Returns:
             The lines, and the size of their frame in the file; 0 where it goes on, or there are none.
-
-        Raises:
-            AttnscopeError: A line is damaged or cut off.
         """
         self._memory.turn()
         wanted = _CHUNK
@@ -202,11 +178,7 @@ class PartLines:
             self._place, self._inside = self._place + packed, 0
 
     def _check(self, lines: Lines) -> None:
-        """Compare lines with their checks.
-
-        Raises:
-            AttnscopeError: A line is damaged.
-        """
+        """Compare lines with their checks."""
         crc = _checked(lines.memory, lines.start, lines.ends[-1], self._crc)
         if crc is not None and _have_checks(lines):
             self._crc, self._number = crc, self._number + len(lines.ends)
@@ -255,9 +227,6 @@ def _checked(memory: mmap, start: int, stop: int, crc: int) -> int | None:
     """Return the CRC-32 of a file up to the end of some lines; None where the check of the last line is another.
 
     Args:
-        memory: Holds the lines.
-        start: Where the first of them begins.
-        stop: Where the last of them ends.
         crc: CRC-32 of the file before these lines.
     """
     tail = max(start, stop - CHECK_BYTES)

@@ -30,7 +30,6 @@ class ShardPart:
     """One part of a dump.
 
     Attributes:
-        path: The file or folder, as the user named it.
         header: Its header; None if it has none yet.
         end: Its end line; None if it is not finished.
         records: Its number of records; of an unfinished compressed part, those that could be read.
@@ -58,10 +57,7 @@ class PartSet:
 
     Attributes:
         parts: The parts that have a header, by the number of their shard.
-        header: The header of the whole dump.
         missing: Numbers of the shards of which no part was given.
-        unfinished: Parts without an end.
-        empty: Paths that have no header yet.
     """
 
     parts: list[ShardPart]
@@ -115,11 +111,7 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
     """Read header and end of a part, without the records between them.
 
     Args:
-        path: The file or folder.
         count: Count the records of a part that is not finished, line by line.
-
-    Raises:
-        AttnscopeError: It cannot be read, or is no part of a dump.
     """
     if url_of(path) is not None:
         raise AttnscopeError("is not on this machine", where=shown(path), hint="copy it here first")
@@ -190,15 +182,7 @@ def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
 
 
 def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
-    """Read what parts there are, and check that they belong to one dump.
-
-    Args:
-        paths: The parts, in any order.
-        count: See read_part.
-
-    Raises:
-        AttnscopeError: One is no part of a dump, two are the same shard, or they were made with different settings.
-    """
+    """Read what parts there are, and check that they belong to one dump."""
     every = [read_part(path, count=count) for path in paths]
     parts = sorted((part for part in every if part.header is not None), key=lambda part: part.shard)
     empty = [part.path for part in every if part.header is None]
@@ -235,11 +219,7 @@ def whole_header(header: Header) -> Header:
 
 
 def require_complete(part_set: PartSet) -> None:
-    """Refuse parts that do not make a whole dump.
-
-    Raises:
-        AttnscopeError: Parts are missing or not finished.
-    """
+    """Refuse parts that do not make a whole dump."""
     if not part_set.complete:
         hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
         raise AttnscopeError(f"not all parts are finished: {part_set.describe_gaps()}", hint=hint)
@@ -249,7 +229,6 @@ def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
     """Return how far parts are, as one line.
 
     Args:
-        part_set: The parts.
         alone: There is one part, and only its own share of the records is waited for.
     """
     number, total = part_set.count, part_set.total

@@ -48,9 +48,6 @@ class _Task:
     """What a worker gets.
 
     Attributes:
-        items: Texts of a block.
-        done: How many of its records are there already.
-        suspects: Texts that were being computed when a worker died.
         groups: Records of the groups that a dead worker had computed, pickled, by the numbers of their texts.
     """
 
@@ -65,10 +62,7 @@ class _WindowResult:
     """What a worker sends of a window.
 
     Attributes:
-        encoded: What the sink writes.
-        new: Number of new records.
         outcomes: Status, error and number of tokens of each new record.
-        slowest: The texts that took longest.
     """
 
     encoded: Any
@@ -82,15 +76,10 @@ class _Block:
     """A block on its way.
 
     Attributes:
-        items: Its texts.
         received: How many of its records have arrived, those included that were there before.
-        written: How many of them are handed to the writer.
-        copied: Take it over from an older file instead.
         windows: Windows that have arrived but are not written, and the size of each.
-        ended: All of it has arrived.
         deaths: How often a worker died while it computed a text, by the number of the text.
         idle_deaths: How often one died before it computed anything, since the last group.
-        suspects: What follows from that.
         groups: Groups of the window that is being computed; see _Task.
     """
 
@@ -112,10 +101,7 @@ class _Process:
 
     Attributes:
         number: Its number among the workers, from 0; one that replaces it has the same.
-        pid: Its number in the system.
-        pipe: Our end of its pipe.
         block: What it computes; None if it waits.
-        group: The texts that it computes now.
     """
 
     number: int
@@ -130,13 +116,8 @@ class PoolRunner(Generic[T]):
 
     Args:
         work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
-        sink: Takes records.
-        bounds: How large groups, windows and blocks may be.
-        workers: Number of processes.
-        strict: Stop at the first failure.
         on_progress: Called at the start, and whenever records arrive or are written.
         holds: Number of values of one text that fit into memory.
-        before: State of the records written before.
         again: Numbers of records among these that are computed again; None where nothing is rewritten.
         until: When the run stops, on the monotonic clock, once something new is written.
         in_child: Called first in each worker, to let go of what is this process's alone.
@@ -170,11 +151,7 @@ class PoolRunner(Generic[T]):
         self.summary.workers = workers
 
     def run(self, items: Iterable[Item]) -> Summary:
-        """Process every item that is not written yet.
-
-        Raises:
-            AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
-        """
+        """Process every item that is not written yet."""
         self._on_progress(self.summary)
         unread = self._unwritten(items)
         with (
@@ -252,11 +229,7 @@ class PoolRunner(Generic[T]):
             self._take(process, kind, content, len(data))
 
     def _take(self, process: _Process, kind: str, content: Any, size: int) -> None:
-        """Take a message of a worker.
-
-        Raises:
-            AttnscopeError: The worker cannot go on, and no other could.
-        """
+        """Take a message of a worker."""
         block = process.block
         assert block is not None
         if kind == "group":
@@ -283,11 +256,7 @@ class PoolRunner(Generic[T]):
             raise RuntimeError(f"a worker failed\n{content}")
 
     def _bury(self, process: _Process) -> None:
-        """Let another worker do what a dead one was about.
-
-        Raises:
-            AttnscopeError: Workers die before they compute anything.
-        """
+        """Let another worker do what a dead one was about."""
         process.pipe.close()
         status = os.waitpid(process.pid, 0)[1]
         code = os.waitstatus_to_exitcode(status)
@@ -387,13 +356,7 @@ class PoolRunner(Generic[T]):
 
 
 def _suspects(block: _Block, group: tuple[int, ...], reason: str) -> Suspects:
-    """Return what follows from the death of a worker for the texts of a block.
-
-    Args:
-        block: The block, whose deaths include this one.
-        group: The texts that were being computed.
-        reason: How the worker ended.
-    """
+    """Return what follows from the death of a worker for the texts of a block."""
     suspects, deaths = block.suspects, max(block.deaths[index] for index in group)
     if len(group) == 1 and deaths >= _DEATHS:
         error = f"ended the process that computed it {deaths} times ({reason})"
@@ -436,12 +399,7 @@ def _serve(pipe: Connection, open_computer: Callable[[], WindowComputer[T]], sin
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups that outlive the worker that computes them; see windows.GroupStore.
-
-    Attributes:
-        known: See _Task.
-        send: Sends a message.
-    """
+    """Groups that outlive the worker that computes them; see windows.GroupStore."""
 
     known: dict[tuple[int, ...], bytes]
     send: Callable[[str, Any], None]

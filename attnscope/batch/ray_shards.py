@@ -43,9 +43,6 @@ class RayConfig:
     Attributes:
         address: Address of the cluster; `local` for one that is started here.
         actors: Number of actors; None for as many as the cluster's CPUs (or GPUs) allow.
-        cpus: CPUs of each.
-        gpus: GPUs of each.
-        resources: Other resources of each, by their names.
     """
 
     address: str = "local"
@@ -71,11 +68,7 @@ class ShardWriter:
         self._given: InputReader | None = None
 
     def write(self, order: DumpConfig) -> None:
-        """Write one shard, or go on with it; all shards are of one input.
-
-        Raises:
-            AttnscopeError: It cannot be written.
-        """
+        """Write one shard, or go on with it; all shards are of one input."""
         given = self._given = self._given or InputReader(order.input, order.format, order.settings.column)
         if self._session is None:
             self._session = Session(item.text for item in given.items() if item.text is not None)
@@ -120,11 +113,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
 
     Args:
         order: The request; its output is a file of lines or a folder on a disk that all nodes share.
-        config: The cluster.
         on_progress: Called with how far it is, and how many records there will be (0 if unknown).
-
-    Raises:
-        AttnscopeError: Ray is not installed or not there, or a shard cannot be written.
     """
     RAY.require("--ray")
     import ray
@@ -156,11 +145,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
 
 
 def _check_settings(old: Header, order: DumpConfig) -> None:
-    """Refuse to take a finished dump of other settings for this one.
-
-    Raises:
-        AttnscopeError: They differ; a limit that has grown is what one process, or its workers, can go on with.
-    """
+    """Refuse to take a finished dump of other settings for this one."""
     change = find_change(old, msgspec.structs.replace(old, settings=order.settings))
     if change is not None:
         hint = f"choose another output, or pass {arg('force', True)} to start over"

@@ -36,14 +36,9 @@ class InputReader:
     Args:
         name: The file, or `-` for standard input.
         format: One of FORMATS, or ARRAYS; None for the one of the file's extension.
-        column: Column or member that holds the texts.
 
     Attributes:
         costs: How long every text is, once `facts` has read them; see blocks.cost.
-
-    Raises:
-        UsageError: The extension is unknown.
-        AttnscopeError: The file cannot be read.
     """
 
     def __init__(self, name: str, format: str | None, column: str) -> None:
@@ -73,11 +68,7 @@ class InputReader:
         self._states = self._file_states()
 
     def items(self) -> Iterator[Item]:
-        """Yield every record, from the first.
-
-        Raises:
-            AttnscopeError: It is damaged as a whole, or changes while it is being read.
-        """
+        """Yield every record, from the first."""
         for file in self._files:
             file.seek(0)
         if len(self._files) == 1:
@@ -106,11 +97,7 @@ class InputReader:
         return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
 
     def facts(self) -> InputFacts:
-        """Read the whole input once, however often this is called: its digest, and its number of records.
-
-        Raises:
-            AttnscopeError: An id occurs twice.
-        """
+        """Read the whole input once, however often this is called: its digest, and its number of records."""
         if self._facts is not None:
             return self._facts
         try:

@@ -36,15 +36,8 @@ class RecordBrief(msgspec.Struct):
 class RecordStore:
     """The records with findings of a dump.
 
-    Args:
-        path: The dump.
-
     Attributes:
-        dump: Reads records from their JSON.
         total: How many there are; None while that is not known.
-
-    Raises:
-        AttnscopeError: It is no dump.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,11 +73,7 @@ class RecordStore:
             return None
 
     def reach(self, number: int | None, progress: Progress = lambda _done, _total: None) -> bool:
-        """Read up to a record, or all of them for None; return whether there is such a record.
-
-        Raises:
-            AttnscopeError: The dump is damaged, or not finished.
-        """
+        """Read up to a record, or all of them for None; return whether there is such a record."""
         while number is None or len(self._places) <= number:
             if self._next() is None:
                 return number is None
@@ -112,11 +101,7 @@ class RecordStore:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
 
     def body(self, number: int) -> bytes:
-        """Return the JSON of a record that has been read.
-
-        Raises:
-            AttnscopeError: The file has changed.
-        """
+        """Return the JSON of a record that has been read."""
         with self._lock:
             body = self._kept.get(number)
             if body is None:
@@ -146,7 +131,6 @@ class RecordStore:
 
         Args:
             needle: The id, the number counted from 1, or the words in any case.
-            start: The record that is looked at.
             progress: Called with how many have been read, and how many there are.
         """
         numbered = needle.isdigit() and int(needle) > 0

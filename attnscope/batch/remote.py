@@ -30,14 +30,7 @@ def shown(name: str | Path) -> str:
 
 
 class Store:
-    """The store of a URL.
-
-    Args:
-        url: An object, or a folder of objects.
-
-    Raises:
-        AttnscopeError: The library of the store is missing.
-    """
+    """The store of a URL."""
 
     def __init__(self, url: str) -> None:
         REMOTE.require("a remote path", where=url)
@@ -65,11 +58,7 @@ class Store:
         return [] if paths is None else [path.removeprefix(self._path).lstrip("/") for path in paths]
 
     def read(self, file: IO[bytes], name: str = "") -> None:
-        """Copy an object to a file, piece by piece: a request that fails is sent again from where it was.
-
-        Raises:
-            AttnscopeError: It is not there, changes meanwhile, or the store does not answer.
-        """
+        """Copy an object to a file, piece by piece: a request that fails is sent again from where it was."""
         url, path = self._name(name)
         before = self._info(name)
         if before is None or before["type"] == "directory":
@@ -82,11 +71,7 @@ class Store:
             raise AttnscopeError("changed while it was read", where=url, hint="run the command again")
 
     def write(self, file: Path, name: str = "") -> None:
-        """Send a file, which becomes visible as a whole object.
-
-        Raises:
-            AttnscopeError: The store does not take it.
-        """
+        """Send a file, which becomes visible as a whole object."""
         url, path = self._name(name)
 
         def send() -> None:
@@ -119,12 +104,7 @@ class Store:
         """Send a request until it is answered.
 
         Args:
-            request: Sends it.
-            url: For errors.
             missing: Return None where there is no such object.
-
-        Raises:
-            AttnscopeError: It is refused, or fails again and again.
         """
         for wait in (*_WAITS, None):
             try:

@@ -16,11 +16,7 @@ from attnscope.findings.spans import SpanReport
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the Report in a file; None where the file holds something else.
-
-    Raises:
-        AttnscopeError: It cannot be read, or is a Report of another version.
-    """
+    """Return the Report in a file; None where the file holds something else."""
     try:
         data = path.read_bytes()
         if not schema_of(data).startswith("attnscope.report/"):
@@ -34,11 +30,7 @@ def read_report(path: Path) -> Report | None:
 
 
 def settings_of(report: Report) -> Settings:
-    """Return the settings of a dump that would hold the same as a report.
-
-    Raises:
-        AttnscopeError: The report is one of a measure over layers, which no dump holds.
-    """
+    """Return the settings of a dump that would hold the same as a report."""
     require_heads(report, "the report")
     heads = [head for text in report.texts for head in text.heads]
     by: Literal["value", "projected"] = "value"
@@ -55,12 +47,8 @@ def table_parts(report: Report, ending: str, table: str | None) -> Iterator[byte
     """Yield a file with a table of a report, as `attnscope convert` makes it.
 
     Args:
-        report: The report.
         ending: `.csv` or `.parquet`.
         table: Name of the table; None for the matrices, or the first that the report has.
-
-    Raises:
-        AttnscopeError: The report does not have the table, or the extra is missing.
     """
     settings = settings_of(report)
     there = tables.kinds_of(settings)

@@ -33,10 +33,6 @@ class Runner(Generic[T]):
     """One run over an input.
 
     Args:
-        work: Looks into texts.
-        sink: Takes records.
-        bounds: How large groups and windows may be.
-        strict: Stop at the first failure.
         on_progress: Called at the start, whenever records are computed, and when they are written.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         before: State of the records written before; None for the sink's own.
@@ -69,11 +65,7 @@ class Runner(Generic[T]):
         self.summary = Summary() if again is not None else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
-        """Process every item that is not written yet.
-
-        Raises:
-            AttnscopeError: The dump belongs to another input, cannot be written, or with `strict` a record failed.
-        """
+        """Process every item that is not written yet."""
         self._on_progress(self.summary)
         with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
             windows = self._computer.windows(self._unwritten(items))
@@ -178,7 +170,6 @@ class Runner(Generic[T]):
         """Save the first records of the window that is being computed, before the process or the run ends.
 
         Args:
-            writer: Writes the window before it.
             seconds: How long that may take; None for as long as it takes, and for counting them.
         """
         until = None if seconds is None else time.monotonic() + seconds
@@ -204,9 +195,7 @@ def check_same(items: list[Item], place: int, written: JournalState) -> None:
     """Refuse to resume a dump of other texts.
 
     Args:
-        items: Texts of the input.
         place: Of the first of these among the records of the dump.
-        written: What the dump holds.
     """
     for at, item in enumerate(items[: max(0, len(written.indices) - place)], place):
         if (item.index, int(item.hash, 16)) != (written.indices[at], written.hashes[at]):

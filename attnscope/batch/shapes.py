@@ -17,11 +17,7 @@ _HINT = "another program wrote or changed it: restore it from a backup"
 
 
 def check_record(record: Record, settings: Settings, path: Path) -> None:
-    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks what was kept.
-
-    Raises:
-        AttnscopeError: The record is inconsistent; the message names the field.
-    """
+    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks what was kept."""
     for where, fault in _faults(record, settings):
         raise AttnscopeError(f"record {record.index}: {where} {fault}", where=path, hint=_HINT)
 

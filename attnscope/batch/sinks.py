@@ -31,11 +31,7 @@ _DTYPES = {"float32": "F32", "int32": "I32"}
 
 
 class JsonlSink:
-    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window.
-
-    Args:
-        journal: Open for writing.
-    """
+    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window."""
 
     needs_all_records = False
 
@@ -80,7 +76,6 @@ class SafetensorsSink:
 
     Args:
         journal: The index, open for writing.
-        files: The system.
     """
 
     needs_all_records = whole_windows = True
@@ -208,11 +203,7 @@ def open_dump(
     Args:
         target: The file or folder; `-` for standard output.
         force: Start over; an existing dump is kept until the first records of the new one are safe.
-        files: The system.
         settings: What the dump keeps; a .parquet folder of tables needs to know.
-
-    Raises:
-        AttnscopeError: It cannot be written, is something else or damaged, or another process writes to it.
     """
     if str(target) == STANDARD_OUTPUT:
         stream = Stream()
@@ -270,9 +261,7 @@ def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSys
     """Rename new shards to the names in the index, and remove all shards that it does not list.
 
     Args:
-        folder: The dump.
         named: Shards of the index, to their checks.
-        files: The system.
     """
     placed = sorted(folder.glob(_SHARD + _NEW))
     for path in placed:

@@ -37,12 +37,7 @@ def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], N
     """Write a dump whose output is a URL, or resume one.
 
     Args:
-        order: See `write_dump`.
-        on_progress: See `write_dump`.
         options: Other arguments of `write_dump`.
-
-    Raises:
-        AttnscopeError: As `write_dump`, or the store does not take it.
     """
     url = url_of(order.output)
     assert url is not None
@@ -57,11 +52,7 @@ def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], N
 
 
 class _Staged:
-    """A dump on this disk, and in its store.
-
-    Args:
-        url: Where it goes.
-    """
+    """A dump on this disk, and in its store."""
 
     def __init__(self, url: str) -> None:
         self.path, self.store = staging_path(url), Store(url)
@@ -146,11 +137,7 @@ def _is_part(name: str) -> bool:
 
 
 class _SendingFiles(FileSystem):
-    """Files of this disk, the parts among which go to a store.
-
-    Args:
-        staged: The dump.
-    """
+    """Files of this disk, the parts among which go to a store."""
 
     def __init__(self, staged: _Staged) -> None:
         self._staged = staged

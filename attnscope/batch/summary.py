@@ -18,7 +18,6 @@ class SlowText:
 
     Attributes:
         seconds: What it took; its share of the time of its group, by tokens.
-        line: Its line in the input.
         tokens: Its number of tokens.
     """
 
@@ -32,13 +31,9 @@ class Summary:
     """How a run went.
 
     Attributes:
-        counts: Records in the dump by status.
-        resumed: Records that were there before.
         computed: Records computed now; the last of these may not be written yet.
-        tokens: Tokens of the records computed now.
         failures: The first failures, `line: why` each.
         started: When the run began, on the monotonic clock.
-        slowest: The texts that took longest, the slowest first.
         workers: Processes that compute; 0 for this one.
         nodes: Machines of a cluster that take part; 0 for this one alone.
         stopped: The run ended early, since its time was over; the same command goes on.

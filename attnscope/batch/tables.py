@@ -40,13 +40,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class TableRows:
-    """The rows of a table, in parts that fit into memory.
-
-    Attributes:
-        columns: Names of the columns.
-        parts: The parts.
-        count: Rows of the parts that were taken so far.
-    """
+    """The rows of a table, in parts that fit into memory."""
 
     columns: list[str]
     parts: Iterator[Table]
@@ -65,11 +59,7 @@ def kinds_of(settings: Settings) -> list[str]:
 
 
 def kind_of(settings: Settings, table: str | None) -> str:
-    """Choose the table to make of a dump: the one that was asked for, else the first that the dump has.
-
-    Raises:
-        AttnscopeError: The dump does not hold what the table is made of.
-    """
+    """Choose the table to make of a dump: the one that was asked for, else the first that the dump has."""
     there = kinds_of(settings)
     if table is None and there:
         return there[0]
@@ -244,11 +234,7 @@ def csv_bytes(rows: TableRows) -> Iterator[bytes]:
 
 
 def _check_cells(table: Table) -> None:
-    """Refuse what readers of CSV refuse, Python's among them.
-
-    Raises:
-        AttnscopeError: A cell is too long.
-    """
+    """Refuse what readers of CSV refuse, Python's among them."""
     for name in set(WORDS) & set(table):
         longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
         if len(longest) > _LONGEST:
@@ -265,11 +251,7 @@ def _cells(values: Any) -> Any:
 
 
 def write_parquet(rows: TableRows, path: Path) -> int:
-    """Write a Parquet file, and return how many rows it has; null for none.
-
-    Raises:
-        AttnscopeError: The extra is missing.
-    """
+    """Write a Parquet file, and return how many rows it has; null for none."""
     with naming_errors(path), open(path, "wb") as file:
         _write_parquet(rows, file)
     return rows.count
@@ -308,22 +290,14 @@ def arrow_type(pa: Any, name: str) -> Any:
 
 
 def read_csv(path: Path) -> TableRows:
-    """Return the rows of a .csv table that we wrote.
-
-    Raises:
-        AttnscopeError: It is something else, damaged, or holds a value that its column cannot.
-    """
+    """Return the rows of a .csv table that we wrote."""
     rows = _csv_rows(path)
     _, names = next(rows, (0, []))
     return TableRows(_known(names, path), _from_csv(names, rows, path))
 
 
 def read_parquet(path: Path) -> TableRows:
-    """Return the rows of a .parquet table that we wrote.
-
-    Raises:
-        AttnscopeError: It is something else, damaged, or holds a value that its column cannot, or the extra is missing.
-    """
+    """Return the rows of a .parquet table that we wrote."""
     parts = _parquet_parts(path)
     return TableRows(next(parts), parts)
 

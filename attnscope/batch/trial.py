@@ -30,11 +30,7 @@ _RATE = 5e10  # multiplications in a second: a guess
 
 
 def check_workers(device: str, old: Header | None) -> None:
-    """Refuse workers that could not share a model or an input.
-
-    Raises:
-        AttnscopeError: The model is on a GPU that only one process can use, or an older version began the dump.
-    """
+    """Refuse workers that could not share a model or an input."""
     if device not in ("cpu", "cuda"):
         hint = f"remove it, or use {arg('device', 'cpu')}"
         raise AttnscopeError(f"processes cannot share a model on {device}", where=arg("workers"), hint=hint)
@@ -55,10 +51,6 @@ def choose_workers(
     Args:
         work: Looks into texts; its model is loaded.
         bounds: Bounds of groups and blocks; threads are 0 in a new dump.
-        threads: Number of threads that the user asked for.
-        items: The input.
-        holds: See runner.Runner.
-        a_token: Multiplications of a token.
     """
     cpus = count_cpus()
     if bounds.threads:
@@ -88,8 +80,6 @@ class _Clock:
     """Counts the characters of the groups that are computed, until the time is over; see windows.GroupStore.
 
     Args:
-        texts: The texts.
-        seconds: How long the trial may take.
         encodes: Make lines of the records, as a worker does; a process alone leaves that to a thread.
     """
 

@@ -23,8 +23,6 @@ class Verified:
     """What was verified.
 
     Attributes:
-        header: The dump's header.
-        counts: Records by status.
         input: The input that every record was compared with; None if it was not looked at.
     """
 
@@ -37,12 +35,8 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
     """Read a whole dump, and compare it with its input.
 
     Args:
-        path: A finished dump.
         source: Its input; None for the file that the header names, if it is there.
         on_progress: Called with how many records were read, and how many there are.
-
-    Raises:
-        AttnscopeError: A line, shard or count is wrong, or the dump is of another input.
     """
     folder = path if path.suffix == ".parquet" and path.is_dir() else None
     dump = Dump(path if folder is None else manifest_path(folder))
@@ -79,11 +73,7 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 
 
 def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
-    """Yield the records of a manifest, and check the part files that they name.
-
-    Raises:
-        AttnscopeError: A line or a part is damaged, or a part is missing.
-    """
+    """Yield the records of a manifest, and check the part files that they name."""
     last = None
     for body in dump.record_bodies():
         record = decoded(body, Record, dump.path)
@@ -110,11 +100,7 @@ def _place(record: Record) -> tuple[int, int | str, int, str]:
 
 
 def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":
-    """Compare the counts with those of the end line.
-
-    Raises:
-        AttnscopeError: They differ.
-    """
+    """Compare the counts with those of the end line."""
     end = dump.end
     assert end is not None
     for status in ("ok", "skipped", "failed"):

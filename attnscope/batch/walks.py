@@ -114,11 +114,7 @@ class DumpSource(SavedSource):
 
 
 def dump_source(path: Path) -> DumpSource:
-    """Return a walk through a dump.
-
-    Raises:
-        AttnscopeError: It is damaged or not finished, or no record has findings.
-    """
+    """Return a walk through a dump."""
     store = RecordStore(path)
     if not store.reach(0):
         raise AttnscopeError("has no records with findings", where=path, hint="see the errors of its records")

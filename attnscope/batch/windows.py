@@ -26,11 +26,7 @@ class TextWorker(Protocol[T]):
     """What looks into texts."""
 
     def prepare(self, item: Item) -> "T | Record":
-        """Prepare a text, or return the record of one that is skipped.
-
-        Raises:
-            AttnscopeError: The text cannot be looked into.
-        """
+        """Prepare a text, or return the record of one that is skipped."""
 
     def size(self, ready: T) -> TextSize:
         """Return the size of a prepared text."""
@@ -45,7 +41,6 @@ class TextWorker(Protocol[T]):
             ModelError: The model cannot be read, so that none can be done.
             MemoryExceeded: The run takes more memory than it may.
             DeviceMemoryExceeded: They do not fit into a GPU's memory together.
-            AttnscopeError: One of them at least cannot be done.
         """
 
 
@@ -84,9 +79,7 @@ class TextWindow(Generic[T]):
     """Texts that are sorted by length together.
 
     Attributes:
-        items: In the order of the input.
         ready: What was prepared of each, or its record if it is not computed.
-        sizes: How large each is.
     """
 
     items: list[Item]
@@ -100,10 +93,8 @@ class WindowRecords:
 
     Attributes:
         items: The texts, in the order of the input.
-        records: Their records.
         new: How many of these, the last ones, are not written yet.
         by_group: The records as they went through the model, group by group.
-        seconds: What each took, by the number of the text.
     """
 
     items: list[Item]
@@ -119,7 +110,6 @@ class PartialWindow:
 
     Attributes:
         places: Places of its records that are not written yet.
-        records: Its records so far, by place.
     """
 
     places: range = range(0)
@@ -130,14 +120,8 @@ class WindowComputer(Generic[T]):
     """Forms windows and computes their records.
 
     Args:
-        work: Looks into texts.
-        bounds: How large groups and windows may be.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         needs_all_records: Compute those records of a window, too, that are written.
-
-    Attributes:
-        partial: The window that is being computed.
-        suspects: Texts that were being computed when a process died.
     """
 
     def __init__(self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool) -> None:
@@ -184,9 +168,6 @@ class WindowComputer(Generic[T]):
         """Compute the last records of a window.
 
         Args:
-            window: The window.
-            done: How many of its records are written.
-            on_records: Called with the new records so far.
             on_group: Called with the numbers of the texts that are computed next; what it raises ends the window.
             kept: Groups that were computed before, and what takes those that are computed now; None for neither.
         """
@@ -218,11 +199,7 @@ class WindowComputer(Generic[T]):
         return WindowRecords(window.items[first:], records, len(window.items) - done, by_group, seconds)
 
     def _check_room(self, values: list[int], most: int) -> None:
-        """Refuse a window or group that memory does not hold now: smaller ones would give another dump.
-
-        Raises:
-            AttnscopeError: What is written stays.
-        """
+        """Refuse a window or group that memory does not hold now: smaller ones would give another dump."""
         if sum(values) > most:
             message = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
             again = f"start a new dump with {arg('max_memory')} to keep fewer"

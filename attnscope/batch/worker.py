@@ -44,9 +44,7 @@ class PreparedText:
     """A text that is ready to be looked into.
 
     Attributes:
-        item: The text.
         text_plan: Its tokens, and what is shown of them.
-        size: How large it is.
         answered: What reads its spans, where these are cut; None elsewhere.
     """
 
@@ -57,15 +55,7 @@ class PreparedText:
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
-    """Return the RunConfig of a dump's settings, without texts.
-
-    Args:
-        settings: What to keep.
-        given: Model, mask and machine.
-
-    Raises:
-        UsageError: A layer or head is left to be chosen, which no dump can do the same way for every text.
-    """
+    """Return the RunConfig of a dump's settings, without texts."""
     effects = settings.runs_again
     layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
@@ -100,11 +90,7 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
 
 
 def count_units(run: RunConfig, source: ModelSource) -> int:
-    """Return layers times heads of a dump; a mean counts once.
-
-    Raises:
-        UsageError: One of them is not there.
-    """
+    """Return layers times heads of a dump; a mean counts once."""
     layers = present_layers(run.layer, source).numbers(source.config.n_layers, "layer")
     heads = run.head.numbers(source.config.n_heads, "head")
     return (1 if run.layer.word == "mean" else len(layers)) * (1 if run.head.word == "mean" else len(heads))
@@ -115,14 +101,8 @@ class ModelWorker:
 
     Args:
         run: From `run_config`.
-        settings: What to keep.
-        session: Has the model open.
         group: Tokens of a group, which decide how many threads are worth it.
-        stream_reason: See run_plan.RunPlan.
         memory: Bytes that the run may take; see run_plan.RunPlan.
-
-    Attributes:
-        device: The model's device.
     """
 
     def __init__(
@@ -250,11 +230,7 @@ class ModelWorker:
 
 
 def own_spans(item: Item) -> tuple[SpanRange, ...]:
-    """Return the ranges that a record of the input gives its text, as its member `spans`.
-
-    Raises:
-        AttnscopeError: It has none, or something else.
-    """
+    """Return the ranges that a record of the input gives its text, as its member `spans`."""
     given = item.fields.get("spans")
     if given is None:
         hint = f'give it one, such as {{"doc": [0, 120]}}, or use {arg("spans", "sentences")}'

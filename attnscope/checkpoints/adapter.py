@@ -35,8 +35,6 @@ class _Adapter:
     """An adapter, opened.
 
     Attributes:
-        path: Folder of the adapter.
-        config: Content of adapter_config.json.
         modules: Module to its tensors by part (`lora_A`, …).
         full_tensors: Tensors that replace those of the base, by the name that they have there.
         named: Modules that a regular expression of the config names, once it has been asked.
@@ -84,11 +82,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     """Return the checkpoint with an adapter, whose low-rank parts are added to tensors as they are read.
 
     Args:
-        folder: The base.
         path: The adapter's folder, with adapter_config.json and adapter_model.safetensors.
-
-    Raises:
-        AttnscopeError: The folder is not a LoRA adapter, has an unsupported kind, or does not fit the base model.
     """
     raw = read_file(path / ADAPTER_CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw, str(path / ADAPTER_CONFIG)), str(path / ADAPTER_CONFIG))

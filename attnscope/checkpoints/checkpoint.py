@@ -10,12 +10,8 @@ def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None 
     """Read the config and all tensor headers of a checkpoint.
 
     Args:
-        path: A folder, or a GGUF file.
         adapter: Folder of a LoRA adapter that is added to it; None for none.
         weights: File of the folder that has the weights; None to find it.
-
-    Raises:
-        AttnscopeError: A file is missing, damaged, contradicts another, or holds what is not supported.
     """
     if path.suffix != GGUF or path.is_dir():
         folder = open_folder(path, weights)

@@ -25,18 +25,12 @@ class Folder:
     """An HF-layout folder, opened.
 
     Attributes:
-        path: The folder.
-        config: Content of config.json.
-        tensors: Every tensor of the checkpoint by name.
         files: Name and size in bytes of the files that belong to the model.
         fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
             hex digits.
-        metadata: Free-form notes in the safetensors files.
         notes: Remarks for the user, such as names that were unwrapped.
-        details: How it is read, as a matter of course.
         stamps: The files with tensors as they were when their headers were read.
         tokenizer: Content of the tokenizer.json, if it was built from another file.
-        replaced: The base's tensors that an adapter replaces, by name.
         chat: Its chat templates, if they are in no file of their own; None if files have them.
     """
 
@@ -66,11 +60,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     never opened.
 
     Args:
-        path: The folder.
         weights: The safetensors file in it that has the weights, where the user named one.
-
-    Raises:
-        AttnscopeError: A file is missing, damaged or contradicts another; names it and says what was expected.
     """
     present = _list_folder(path)
     if CONFIG not in present:
@@ -104,11 +94,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
 
 
 def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Read a config.json: its bytes, and what it says.
-
-    Raises:
-        AttnscopeError: The file cannot be read, or does not hold a JSON object.
-    """
+    """Read a config.json: its bytes, and what it says."""
     data = read_file(path, cap=MAX_CONFIG)
     return data, as_object(parse_json(data, str(path)), str(path))
 
@@ -125,11 +111,7 @@ def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_weights(path: Path) -> Folder:
-    """Read the tensor headers of one safetensors file that has no config beside it.
-
-    Raises:
-        AttnscopeError: It is not a safetensors file, or damaged.
-    """
+    """Read the tensor headers of one safetensors file that has no config beside it."""
     header = read_header(path)
     return Folder(
         path=path.parent,
@@ -143,11 +125,7 @@ def open_weights(path: Path) -> Folder:
 
 
 def hash_weights(folder: Folder) -> str:
-    """Return the SHA-256 (hex) of all files with tensors, in the order of their names; of one, what `sha256sum` says.
-
-    Raises:
-        AttnscopeError: A file cannot be read any more, or has changed since its header was read.
-    """
+    """Return the SHA-256 (hex) of all files with tensors, in the order of their names; of one, what `sha256sum` says."""
     digest = hashlib.sha256()
     for path in sorted(folder.stamps):
         with open_regular(path) as (file, status):

@@ -40,7 +40,6 @@ class GenerationRules:
     """What changes the logits of the next token, and where a text ends; names are those of transformers.
 
     Attributes:
-        eos_token_id: Ids after which nothing follows.
         repetition_penalty: The logit of an id that the text has is divided by it, or multiplied if negative.
         no_repeat_ngram_size: No n tokens follow each other twice; 0 for no such rule.
         bad_words_ids: Sequences of ids that may not be completed.
@@ -80,11 +79,7 @@ def read_rules(config: Mapping[str, Any], folder: Path | None) -> GenerationRule
     """Return the rules of generation_config.json; without such a file, those of config.json, as transformers does.
 
     Args:
-        config: The config.json.
         folder: Where a generation_config.json may be; None for nowhere.
-
-    Raises:
-        AttnscopeError: That file cannot be read.
     """
     path = None if folder is None else folder / _FILE
     if path is None or not path.is_file():

@@ -46,11 +46,7 @@ class _Metadata:
         self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}
 
     def get(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = ...) -> Any:
-        """Return a value of this type; one for each layer must be the same for all.
-
-        Raises:
-            AttnscopeError: It is missing and there is no default, or is something else.
-        """
+        """Return a value of this type; one for each layer must be the same for all."""
         self.seen.add(name)
         value = self.values.get(f"{self.architecture}.{name}")
         if isinstance(value, list) and kind is not list and value and value.count(value[0]) == len(value):
@@ -103,7 +99,6 @@ class _Architecture:
     Attributes:
         config: Fields of config.json other than those of `_shared_config`.
         names: Module within a block to that of transformers, where others are meant than `_INSIDE`.
-        paired: Queries and keys are stored in rotary pairs.
         norm_offset: Offset of the weights of norms: Gemma's are stored with the 1 that transformers adds.
     """
 
@@ -114,11 +109,7 @@ class _Architecture:
 
 
 def open_gguf(path: Path) -> Folder:
-    """Read the header of a GGUF file, and what its config.json and tokenizer.json would be.
-
-    Raises:
-        AttnscopeError: The file is not GGUF, is damaged, or has an unsupported architecture or tokenizer.
-    """
+    """Read the header of a GGUF file, and what its config.json and tokenizer.json would be."""
     header = read_gguf_header(path)
     name, architecture = _architecture(header.metadata, path)
     metadata = _Metadata(header, name, path)
@@ -240,11 +231,7 @@ def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, Any]:
-    """Find the parameters of Llama 3's rotary positions: a GGUF file holds only what they make of each frequency.
-
-    Raises:
-        AttnscopeError: The table is not what the published parameters make of the largest factor in it.
-    """
+    """Find the parameters of Llama 3's rotary positions: a GGUF file holds only what they make of each frequency."""
     held = _read_table(table)
     factor = max(held)
     low, high, original = _LLAMA3.values()

@@ -29,9 +29,7 @@ class GgufHeader:
     """What the head of a GGUF file says.
 
     Attributes:
-        metadata: Keys and values of the metadata.
         tensors: Its tensors by name, their shapes with the widest step first, as everywhere else.
-        stamp: The file as it was.
         digest: SHA-256 over the header and small samples of the data.
     """
 
@@ -42,12 +40,7 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read and check the header of a GGUF file.
-
-    Raises:
-        AttnscopeError: It is none, its header contradicts itself or the file's size, it holds a type that the library
-            `gguf` does not know, or that library is not installed.
-    """
+    """Read and check the header of a GGUF file."""
     with open_regular(path) as (file, status):
         reader = _Reader(file, path)
         _check_start(reader, status.st_size)

@@ -36,10 +36,7 @@ class TensorInfo:
     """Location of a tensor.
 
     Attributes:
-        name: Name of the tensor in the checkpoint.
-        file: The file that holds it.
         dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
-        shape: Shape of the tensor.
         start: First byte, counted from the start of the file.
         end: The byte after the last.
         block: Numbers and bytes of a block, where numbers are stored in blocks; None where each stands for itself.
@@ -70,7 +67,6 @@ class LowRank:
     Attributes:
         a: (rank, in).
         b: (out, rank).
-        scale: Factor on their product.
         turned: The tensor is stored as (in, out).
         magnitude: Norm of every row of the sum, (out,), where that is trained by itself (DoRA, Liu et al., 2024).
     """
@@ -102,9 +98,6 @@ class SafetensorsHeader:
     """What the head of one safetensors file says.
 
     Attributes:
-        tensors: Its tensors by name.
-        metadata: Free-form metadata of the file.
-        stamp: The file as it was.
         digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
             architecture apart.
     """
@@ -116,11 +109,7 @@ class SafetensorsHeader:
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Read and check the header of a safetensors file.
-
-    Raises:
-        AttnscopeError: The file is not safetensors, or its header contradicts itself or the file's size.
-    """
+    """Read and check the header of a safetensors file."""
     with open_regular(path) as (file, status):
         raw = _header_bytes(file, status.st_size, path)
         digest = sample_digest(file, raw, 8 + len(raw), status.st_size)

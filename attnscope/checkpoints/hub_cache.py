@@ -58,13 +58,6 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
     """Return the folder of the snapshot that a repository's branch `main` is at, or of its only one; and which it is.
 
     The folder's name is the commit. The second value tells whether the branch is at it.
-
-    Args:
-        path: Folder of the repository in the cache.
-        weights: Whether the snapshot must have weights.
-
-    Raises:
-        AttnscopeError: There is no snapshot, it is unclear which of several to use, or files are missing.
     """
     name = "/".join(path.name.removeprefix(_PREFIX).split("--", 1))
     hint = f"run: hf download {name}"
@@ -121,8 +114,6 @@ def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError
 
     Args:
         name: The name that was not found.
-        known: Names of bundled samples.
-        where: The option, if it is not `--model`.
     """
     near = did_you_mean(name, known) if known else ""
     if similar := cached_names(name):

@@ -36,10 +36,8 @@ class Located:
     """Where a model is.
 
     Attributes:
-        path: The model's folder, or a GGUF file.
         weights: The file in it that has the weights, where the user named one.
         notes: Remarks for the user about what was not typed.
-        details: Where it was found, as a matter of course.
     """
 
     path: Path
@@ -54,12 +52,7 @@ def locate(name: str, option: str | None = None) -> Located:
     A folder or file of this name comes first, then a bundled sample, then a repository in the Hugging Face cache.
 
     Args:
-        name: Name or path that the user gave.
         option: The option that names a tokenizer in place of a model; None for a model.
-
-    Raises:
-        AttnscopeError: Nothing has this name, or it cannot be opened; the message says what it is and what to use
-            instead.
     """
     if not name:  # an empty environment variable; Path("") is the current folder
         raise AttnscopeError("the name is empty", where=option or arg("model"), hint="name a folder, or leave it out")
@@ -112,14 +105,7 @@ def _has(path: Path, name: str) -> bool:
 
 
 def transformer_folder(path: Path) -> str | None:
-    """Name the transformer's folder within a sentence-transformers folder; empty for itself, None for none.
-
-    Args:
-        path: The folder that has modules.json.
-
-    Raises:
-        AttnscopeError: modules.json cannot be read.
-    """
+    """Name the transformer's folder within a sentence-transformers folder; empty for itself, None for none."""
     where = path / MODULES
     listed = read_json(where, cap=MAX_CONFIG)
     modules = [as_object(module, str(where)) for module in (listed if isinstance(listed, list) else [listed])]
@@ -147,11 +133,7 @@ def _sentence_transformers(path: Path) -> Located:
 
 
 def _refuse_other_layouts(path: Path) -> None:
-    """Refuse a folder without config.json that is recognised by what else it has.
-
-    Raises:
-        AttnscopeError: The folder has another layout.
-    """
+    """Refuse a folder without config.json that is recognised by what else it has."""
     try:
         names = sorted(os.listdir(path))
     except OSError:

@@ -32,10 +32,6 @@ def pull(name: str, *, bars: bool = False) -> Path:
     Args:
         name: `org/name`.
         bars: Let `huggingface_hub` draw its own bars, one for each file.
-
-    Raises:
-        UsageError: No repository can have this name.
-        AttnscopeError: The repository does not exist, is not accessible, has no safetensors, or the network fails.
     """
     if not is_repository(name):
         raise UsageError(
@@ -54,11 +50,7 @@ def pull(name: str, *, bars: bool = False) -> Path:
 
 
 def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
-    """Yield the files that are read, the weights last.
-
-    Raises:
-        AttnscopeError: The repository has no config or no safetensors.
-    """
+    """Yield the files that are read, the weights last."""
     if prefix + CONFIG not in names:
         raise _lacks(hub.name, CONFIG, names)
     if prefix + SINGLE in names:

@@ -27,11 +27,7 @@ def sample_names(kind: SampleKind) -> list[str]:
 
 
 def find_config(name_or_path: str) -> Path:
-    """Return the TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`.
-
-    Raises:
-        AttnscopeError: There is no such file or bundled config.
-    """
+    """Return the TOML file of a stack: one that exists, or the shipped config of that name, with or without `.toml`."""
     path = Path(name_or_path)
     if exists(path, folder=False):
         return path

@@ -28,11 +28,8 @@ class ModelSource:
     """A model that has been described, checked as far as that goes without torch, and not loaded.
 
     Attributes:
-        name: Name that the user gave.
         family: `model_type`, or `config`.
-        config: The model.
         weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `live`.
-        fingerprint: See report.Provenance.
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
         folder: The checkpoint; None where there is none.
@@ -44,7 +41,6 @@ class ModelSource:
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
         decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
-        has_values: Values are known.
         stages: Stages that can be shown; None for all of them.
         runs: There are layers to run; False if their queries and keys were given.
         layers: Numbers of the layers that are there; None for all of the config's.
@@ -62,9 +58,7 @@ class ModelSource:
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because no code reads them or the user wanted it.
         predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
-        generation: How the checkpoint wants texts continued.
         begin: Id of the token that its config names as the begin of a text; None if it names none.
-        chat: Reads its chat templates.
     """
 
     name: str
@@ -103,11 +97,7 @@ class ModelSource:
     chat: Callable[[], ChatTemplates] = ChatTemplates
 
     def require_model(self, what: str) -> None:
-        """Refuse what has to run layers.
-
-        Raises:
-            UsageError: There are none: queries and keys were given.
-        """
+        """Refuse what has to run layers."""
         if not self.runs:
             hint = f"use {arg('model')} instead"
             message = f"{what} needs a model, and only {'weights' if self.stages else 'queries and keys'} are given"
@@ -163,15 +153,7 @@ def tokenize(
     """Return the tokens of one text, checked against what the model can take, and notes on what was done to them.
 
     Args:
-        source: The model.
-        text: The text.
-        pair: The second text of a pair.
-        where: Where it came from, for errors.
-        truncate: Truncate a text that exceeds the model's limit.
         special: Add the special tokens of the tokenizer; a rendered chat has its own.
-
-    Raises:
-        AttnscopeError: There are none, an id is beyond the embedding, or there are more than the model has positions.
     """
     tokens, notes = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
     c = source.config
@@ -190,11 +172,7 @@ def tokenize(
 
 
 def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:
-    """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions.
-
-    Raises:
-        AttnscopeError: An id or a segment is beyond its table, or there are too many tokens.
-    """
+    """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions."""
     c = source.config
     _check_types(tokens, c.n_segments, where)
     worst = max(tokens, key=lambda t: t.id)

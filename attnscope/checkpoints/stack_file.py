@@ -19,7 +19,6 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a TOML file says apart from the model itself.
 
     Attributes:
-        description: One line for the reader.
         seed: Seed of the random weights, where there is no checkpoint.
         weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
         random_weights: The file's weights were drawn, not trained; every view then says so.
@@ -41,9 +40,6 @@ class StackDescription(msgspec.Struct, frozen=True):
     """A TOML file, read.
 
     Attributes:
-        path: The file.
-        data: Bytes of the file, for the fingerprint.
-        file: Content of the file apart from the model.
         model: Fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them.
     """
 
@@ -53,11 +49,7 @@ class StackDescription(msgspec.Struct, frozen=True):
     model: dict[str, Any]
 
     def config(self, vocab_size: int) -> ModelConfig:
-        """Return the stack, for a tokenizer with this many words.
-
-        Raises:
-            AttnscopeError: A field has the wrong type or value, or sizes contradict each other.
-        """
+        """Return the stack, for a tokenizer with this many words."""
         try:
             config = msgspec.convert({**self.model, "vocab_size": self.file.vocab_size or vocab_size}, ModelConfig)
         except msgspec.ValidationError as e:
@@ -67,11 +59,7 @@ class StackDescription(msgspec.Struct, frozen=True):
 
 
 def read_stack(path: Path) -> StackDescription:
-    """Read a TOML file.
-
-    Raises:
-        AttnscopeError: It is not TOML, has an unknown key (the nearest known one is suggested), or a wrong value.
-    """
+    """Read a TOML file."""
     data = read_file(path, cap=_CAP)
     try:
         raw = tomllib.loads(data.decode())

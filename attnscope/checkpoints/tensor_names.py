@@ -25,11 +25,7 @@ def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInf
 
 
 def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
-    """Refuse the quantised weights of other programs, by the names that each gives its tensors.
-
-    Raises:
-        AttnscopeError: They are of a kind that is known; its name, and what to use instead.
-    """
+    """Refuse the quantised weights of other programs, by the names that each gives its tensors."""
     endings = {name.rpartition(".")[2] for name in tensors}
     packed = any(info.dtype == "U32" and name.endswith(".weight") for name, info in tensors.items())
     kind = None

@@ -33,7 +33,6 @@ class FoundTokenizer:
     """A tokenizer, opened.
 
     Attributes:
-        tokenizer: The tokenizer.
         files: Name and size in bytes of the files that it was made of, where a Folder does not list them.
         digest: SHA-256 (hex) over these files; empty where the Folder's fingerprint counts the tokenizer.
         name: Name that the user gave; None for the checkpoint's own tokenizer.
@@ -65,12 +64,7 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
     """Open the tokenizer of a checkpoint, or another one for it.
 
     Args:
-        folder: The checkpoint.
         named: What `--tokenizer` names: a file or folder; None for the checkpoint's own.
-
-    Raises:
-        AttnscopeError: No tokenizer can be used; the message lists the files found.
-        UsageError: `named` is no tokenizer.
     """
     if named is not None:
         return open_tokenizer(named, folder.config)
@@ -88,10 +82,6 @@ def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
     Args:
         named: A tokenizer.json (of any name), a vocabulary file, a folder with one, or a model's name.
         config: The config.json of the model, which decides how a vocabulary is used where the folder does not say it.
-
-    Raises:
-        AttnscopeError: The tokenizer cannot be used.
-        UsageError: The file is not a tokenizer.
     """
     path = Path(named)
     if not exists(path, folder=False):
@@ -116,9 +106,6 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     """Make a tokenizer of a folder's files.
 
     Args:
-        path: The folder.
-        present: Names of its files.
-        config: The config.json of the model.
         file: The one that the user named; None if none was.
     """
     from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
@@ -143,15 +130,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
 
 
 def read_options(path: Path, present: Collection[str]) -> dict[str, Any]:
-    """Read what a folder's files say about special tokens, the treatment of texts, and chat templates.
-
-    Args:
-        path: The folder.
-        present: Names of its files.
-
-    Raises:
-        AttnscopeError: A file cannot be read.
-    """
+    """Read what a folder's files say about special tokens, the treatment of texts, and chat templates."""
     return _options(path, _read_options(path, present))
 
 

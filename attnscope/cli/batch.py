@@ -91,11 +91,7 @@ def batch(given: Given) -> None:
 
 
 def _writer(name: str, given: Given) -> "Callable[..., Summary]":
-    """Return what writes a dump to this disk or to a store, and allow the network that the named stores need.
-
-    Raises:
-        UsageError: The output is one that no store takes.
-    """
+    """Return what writes a dump to this disk or to a store, and allow the network that the named stores need."""
     from attnscope.batch.dump import write_dump
     from attnscope.batch.remote import url_of
     from attnscope.batch.staging import write_remote_dump
@@ -123,11 +119,7 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> 
 
 
 def _check_ending(output: Path) -> bool:
-    """Tell whether a dump of this name can be resumed.
-
-    Raises:
-        UsageError: Its ending names no format of dumps.
-    """
+    """Tell whether a dump of this name can be resumed."""
     from attnscope.base.files.atomic import check_name
 
     check_name(output)
@@ -184,11 +176,7 @@ _USED_BY = {"pool": "pooled", "top": "top", "by": "top", "special": "top"}  # an
 
 
 def _kept(given: Given) -> dict[str, Any]:
-    """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for.
-
-    Raises:
-        UsageError: A brief dump was asked for beside exact findings, or an option was set for what is not kept.
-    """
+    """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for."""
     brief = given.keep == (BRIEF,)
     if BRIEF in given.keep and not brief:
         hint = f"remove {BRIEF}, or the others"
@@ -213,11 +201,7 @@ def _kept(given: Given) -> dict[str, Any]:
 
 
 def _keep_words(given: Given) -> None:
-    """Write `--words` as what it is short for.
-
-    Raises:
-        UsageError: The texts are divided otherwise.
-    """
+    """Write `--words` as what it is short for."""
     from attnscope.request.spans import WHOLE_WORDS, parse_spans
 
     if given.spans is not None:
@@ -266,11 +250,7 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
 
 
 def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bool) -> None:
-    """Write a dump with actors of Ray.
-
-    Raises:
-        UsageError: The input or output is not one that nodes can share.
-    """
+    """Write a dump with actors of Ray."""
     from attnscope.batch.ray_shards import RayConfig, write_with_ray
 
     _check_shared(name, given, "actors", "ray", resumes=resumes)
@@ -284,11 +264,7 @@ def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bo
 
 
 def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bool) -> None:
-    """Refuse an input or output that several machines cannot share.
-
-    Raises:
-        UsageError: It is one.
-    """
+    """Refuse an input or output that several machines cannot share."""
     from attnscope.batch.remote import shown, url_of
 
     if name == "-" or not resumes or str(given.output) == "-" or url_of(given.output) is not None:

@@ -19,9 +19,6 @@ _MINUTE = 60.0  # seconds between two lines
 def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
     """Show a bar that vanishes when the work ends; where it would not be seen, print a line a minute.
 
-    Args:
-        quiet: Show neither.
-
     Yields:
         What takes how far the dump is, and how many records it will have.
     """

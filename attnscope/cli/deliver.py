@@ -56,13 +56,7 @@ def check_output(given: Given, command: str) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
-        given: What the user asked.
         command: Name of the kind of findings that it is to hold.
-
-    Raises:
-        UsageError: The file's extension names no format, or another than `--format`.
-        AttnscopeError: The file cannot be written, is the input, or exists and `--force` is off; or a library that its
-            format needs is not installed.
     """
     if getattr(given, "open", False):
         _prepare_to_open(given, command)
@@ -86,11 +80,7 @@ def check_output(given: Given, command: str) -> None:
 
 
 def _prepare_to_open(given: Given, command: str) -> None:
-    """Choose a temporary page for --open, unless a page is named.
-
-    Raises:
-        UsageError: The output is no page.
-    """
+    """Choose a temporary page for --open, unless a page is named."""
     if given.output is None:
         import tempfile
 
@@ -111,14 +101,8 @@ def deliver(
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
-        findings: What was found.
-        given: Where to, and how it looks.
         listing: Of a survey of heads: which of them are listed.
-        every_head: See studies.study.Display.
         **detail: How much is shown on a terminal, in addition to what `given` says.
-
-    Raises:
-        AttnscopeError: It cannot be written.
     """
     if given.output is not None:
         _to_file(findings, given, listing, every_head, **detail)

@@ -55,11 +55,7 @@ def explore(given: Given) -> None:
 
 
 def _check_terminal() -> None:
-    """Refuse to draw where it would not be seen.
-
-    Raises:
-        AttnscopeError: Standard error is no terminal, or one that cannot be drawn on.
-    """
+    """Refuse to draw where it would not be seen."""
     if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
         hint = "use attnscope run, compare or heads to print"
         raise AttnscopeError("explore needs a terminal that can be drawn on (standard error, and TERM)", hint=hint)
@@ -78,11 +74,7 @@ def _at_terminal() -> None:
 
 
 def saved_source(given: Any) -> "Source | None":
-    """Return a walk through a file that TEXT names; None if it names none.
-
-    Raises:
-        AttnscopeError: It is damaged, or holds something else.
-    """
+    """Return a walk through a file that TEXT names; None if it names none."""
     name = given.text
     if name is None or given.file is not None:
         return None
@@ -127,11 +119,7 @@ def _live(given: Given) -> "Source":
 
 
 class SessionOpener:
-    """Keeps a model open for a walk.
-
-    Args:
-        texts: The texts that the walk begins with.
-    """
+    """Keeps a model open for a walk."""
 
     def __init__(self, texts: "Sequence[TextInput]") -> None:
         self._texts = tuple(texts)

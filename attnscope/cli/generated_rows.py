@@ -15,7 +15,6 @@ def generated_rows(given: Given, progress: Any, several: bool) -> "Callable[[int
     """Return a function that prints a line for a new token at once, on a terminal as in a pipe.
 
     Args:
-        given: What the user asked.
         progress: The bar on standard error, which would be drawn over the lines; None if there is none.
         several: There are several texts, so that their numbers are printed.
     """

@@ -29,12 +29,7 @@ WORDS = "attnscope.words"  # where the context of a command has what was typed
 
 
 class Given(SimpleNamespace):
-    """The value of every option of a command, by its name.
-
-    Attributes:
-        typed: Names of those on the command line.
-        command_line: The command line after the name of the command.
-    """
+    """The value of every option of a command, by its name."""
 
     typed: frozenset[str]
     command_line: tuple[str, ...]

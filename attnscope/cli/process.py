@@ -156,7 +156,6 @@ def begins(stream: Any, seconds: float) -> bool:
 
     Args:
         stream: A stream for which `is_piped` is true.
-        seconds: Longest time to wait.
     """
     try:
         return bool(select.select([stream], [], [], seconds)[0])

@@ -22,9 +22,6 @@ ProgressCallback = Callable[[str, int, int], None]
 def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
     """Show a bar that vanishes when the work ends.
 
-    Args:
-        quiet: Show none.
-
     Yields:
         A callback that takes (what is done, parts done, parts in all), or None if the bar would not be seen. Text
         after ` · ` says how far the work is.

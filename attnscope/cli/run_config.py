@@ -26,9 +26,6 @@ def model_fields(given: Given) -> dict[str, Any]:
     """Return the fields of a RunConfig that name the model: of `model`, `config` and `qkv`, only one is not None.
 
     --config and --qkv override a model in the environment.
-
-    Raises:
-        UsageError: Two of them were typed, or an adapter beside a config.
     """
     fields = {option.name: getattr(given, option.name) for option in THE_MODEL if hasattr(given, option.name)}
     if getattr(given, "qkv", None) is not None:
@@ -56,12 +53,7 @@ def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "
     """Return what the user asked for.
 
     Args:
-        texts: The texts.
         given: Options, of which those are used whose names are fields of a RunConfig.
-        **fields: Fields with other values.
-
-    Raises:
-        UsageError: Options contradict each other.
     """
     from attnscope.request.run_config import RunConfig
 
@@ -78,12 +70,7 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
 
     Args:
         given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
-        built_in: If nothing is named or piped, there are none.
         reads_files: The command has `--file`.
-
-    Raises:
-        UsageError: There is no text, or there are two sources of one.
-        AttnscopeError: The file or standard input cannot be read, or is not UTF-8.
     """
     if getattr(given, "input_ids", None) is not None:
         return _given_ids(given)
@@ -121,32 +108,19 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
 
 
 def read_lines(given: Given) -> "tuple[TextInput, ...]":
-    """Return the texts of `--file`, for a command whose texts come from nowhere else.
-
-    Raises:
-        AttnscopeError: The file cannot be read, or is not UTF-8.
-    """
+    """Return the texts of `--file`, for a command whose texts come from nowhere else."""
     return _from_file(given.file, None, quiet=given.quiet)
 
 
 def read_other_texts(given: Given) -> tuple[str, ...]:
-    """Return the texts that `ablate` draws from; none for built-in ones.
-
-    Raises:
-        AttnscopeError: The file cannot be read, or is not UTF-8.
-    """
+    """Return the texts that `ablate` draws from; none for built-in ones."""
     if given.others is None:
         return ()
     return tuple(text.text for text in _from_file(given.others, None, quiet=given.quiet))
 
 
 def _chat(given: Any) -> "TextInput":
-    """Return the messages that `--chat` names.
-
-    Raises:
-        UsageError: Another option names a text, or the file has something other than messages.
-        AttnscopeError: The file or standard input cannot be read, or is not JSON.
-    """
+    """Return the messages that `--chat` names."""
     from attnscope.base.files.reading import parse_json, read_file
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
@@ -163,12 +137,7 @@ def _chat(given: Any) -> "TextInput":
 
 
 def _given_ids(given: Any) -> "tuple[TextInput, ...]":
-    """Return texts that are given as token ids.
-
-    Raises:
-        UsageError: Another option names a text, or the file has something other than ids.
-        AttnscopeError: The file or standard input cannot be read, or is not JSON.
-    """
+    """Return texts that are given as token ids."""
     from attnscope.base.files.reading import parse_json, read_file
     from attnscope.request.given_ids import read_ids
     from attnscope.request.run_config import TextInput
@@ -202,12 +171,7 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     """Refuse a text that names a model, or a file, or looks like one: what is in it was meant.
 
     Args:
-        name: Name of the option that takes the text.
-        text: The text.
         reads_files: The command has `--file`.
-
-    Raises:
-        UsageError: The text is a path.
     """
     path = Path(text)
     one_word = text.split() == [text]

@@ -11,12 +11,7 @@ Several = Mapping[str, list[Any]]  # option to its values, of those that were gi
 
 
 class Sides:
-    """The values of options that may be given for every side.
-
-    Args:
-        given: What was typed.
-        options: Options of the command.
-    """
+    """The values of options that may be given for every side."""
 
     def __init__(self, given: Given, options: Iterable[Option]) -> None:
         self._given = given
@@ -24,11 +19,7 @@ class Sides:
         self.several: Several = {name: values for name in self._options if (values := getattr(given, name))}
 
     def axis(self) -> tuple[str, list[Any]] | None:
-        """Return the option that was given several times, with its values; None if there is none.
-
-        Raises:
-            UsageError: There are two.
-        """
+        """Return the option that was given several times, with its values; None if there is none."""
         repeated = {name: values for name, values in self.several.items() if len(values) > 1}
         if len(repeated) > 1:
             names = " and ".join(self._options[name].spelled for name in repeated)

@@ -50,10 +50,6 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
 
     Args:
         words: What was typed after `attnscope batch`.
-        output: The whole dump.
-        tasks: Number of tasks.
-        cpus: CPUs of each.
-        gpu: Whether each has a GPU.
     """
     program = [sys.executable, "-m", "attnscope"]
     kept = _without(words)

@@ -26,13 +26,9 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
 
     Args:
         model: Folder, name of a shipped sample, or path of a config.json.
-        config: TOML file or name of a shipped config.
         options: Other fields of a RunConfig that say how it is opened.
 
     A checkpoint whose tokenizer cannot be used is described as well.
-
-    Raises:
-        AttnscopeError: It cannot be read, or is not supported.
     """
     run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, **options)
     if run.qkv is not None:

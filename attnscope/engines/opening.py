@@ -46,12 +46,7 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open what `--model` or `--config` names with the engine that `--engine` names.
 
     Args:
-        run: What the user asked.
         texts: Texts from which the vocabulary is made, for a tokenizer of words.
-
-    Raises:
-        AttnscopeError: The model cannot be read, or is not supported.
-        UsageError: The engine does not take such a model, or the model has no such part.
     """
     return ENGINES[run.engine](run, texts) if run.qkv is None else open_arrays(from_file(Path(run.qkv)), run)
 
@@ -60,13 +55,7 @@ def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: 
     """Open what a run names with the native engine.
 
     Args:
-        run: See `open_source`.
-        texts: The texts.
         needs_tokenizer: Refuse a tokenizer that cannot be used; otherwise it becomes a MissingTokenizer.
-
-    Raises:
-        AttnscopeError: The model cannot be read, or is not supported.
-        UsageError: The run has options that do not apply to such a model.
     """
     if run.part is not None:
         raise UsageError(

@@ -29,9 +29,7 @@ class EngineSettings:
         same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
             the whole model runs under it.
         encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
-        tile_elements: See `attend`.
         all_outputs: Compute the output of every layer, also of the last one that runs.
-        padded_rows: What padding attends to is of interest, too.
         variants: What is cut from each text of a batch; empty for no cuts.
     """
 
@@ -90,16 +88,11 @@ class Engine(Protocol):
         """Show the attention of every recorded layer over a batch to its recorders.
 
         Args:
-            batch: The texts.
             recorders: Layer to its recorders; layers above the last of them do not run.
             progress: Called after each layer with the number of layers done and of layers that run.
-            final: Run all layers, and return what the head takes.
 
         Returns:
             The final hidden states of every token, (B, T, D), if `final`; else None.
-
-        Raises:
-            AttnscopeError: A recorded layer has no attention that can be recorded, or a score is not finite.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -126,16 +119,7 @@ class Engine(Protocol):
         """Run all layers over a batch of one text without cuts; see `forward`."""
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Hand each layer up to the last to a function that may run it again on other inputs.
-
-        Args:
-            batch: One text.
-            last: The last layer that runs.
-            observe: Called after each layer.
-
-        Raises:
-            AttnscopeError: A layer of the model cannot be run by itself.
-        """
+        """Hand each layer up to the last to a function that may run it again on other inputs."""
 
     def describe_mask(self) -> str:
         """Return the model's own mask as an expression or in words; some engines know it only after a forward pass."""
@@ -156,11 +140,7 @@ class Engine(Protocol):
         """
 
     def modules_of(self, layer: int) -> LayerModules:
-        """Return the modules that make the queries and keys of a layer, for a HeadCapture.
-
-        Raises:
-            AttnscopeError: They are not known.
-        """
+        """Return the modules that make the queries and keys of a layer, for a HeadCapture."""
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

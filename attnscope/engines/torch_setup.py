@@ -147,11 +147,7 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
     """Return the device that `--device` names.
 
     Args:
-        name: Its value.
         multiplications: How much there is to compute: `auto` is the CPU for little work.
-
-    Raises:
-        AttnscopeError: There is none of this name here.
     """
     import torch
 

@@ -50,7 +50,6 @@ def attend(
     """Return attention of one layer: the one place where it happens.
 
     Args:
-        inputs: The layer's queries, keys, values and rule.
         recorders: Recorders of the layer; without any, only the output is computed.
         observed: A mask that recorders see instead of the layer's own (`same-scores`); the output keeps to the layer's.
         need_output: Whether the result is used; if not, only what recorders need is computed.
@@ -127,10 +126,6 @@ def _compute_tiles(
     """Compute the tiles of some heads, check that they are finite, and pass them to the recorders.
 
     Args:
-        job: The layer.
-        heads: The heads.
-        mask: The mask.
-        recorders: What records the tiles.
         output: Receives the heads' outputs, (B, H, Q, Ev); None if they are not needed.
         checks: Finds values that are not finite.
         quiet: Only check the tiles: the recorders have had them already.
@@ -186,10 +181,6 @@ def _tile_inputs(
     What tiles share is computed here, by all threads, before they begin with tiles.
 
     Args:
-        inputs: The layer.
-        heads: Query heads.
-        mask: Which keys a query may see.
-        shape: Size of tiles.
         needed_rows: Rows that are read, sorted; blocks without any are passed over. None for all.
         recorders: Recorders of the layer: tiles of their rows hold the raw scores that they read.
     """

@@ -54,8 +54,6 @@ def pad_texts(
     """Return tokens of several texts as tensors.
 
     Args:
-        texts: Tokens of every text.
-        device: Where the tensors go.
         positions: Position ids of every text; None, or empty, for those that the model counts.
     """
     ids, types, lengths = pad_batch(texts)
@@ -80,9 +78,7 @@ class Batch:
     """What goes through a model at once.
 
     Attributes:
-        tokens: The texts of the queries.
         context: The texts of the keys and values in cross-attention; None in self-attention.
-        sources: Facts about the keys that recorders need.
         texts: What `tokens` was made of.
     """
 
@@ -106,14 +102,7 @@ def make_batch(
     device: torch.device,
     positions: Sequence[Sequence[int] | None] = (),
 ) -> Batch:
-    """Put texts side by side.
-
-    Args:
-        texts: Tokens of every text.
-        contexts: Tokens of every text's context under cross-attention.
-        device: Where the tensors go.
-        positions: See pad_texts.
-    """
+    """Put texts side by side."""
     tokens = pad_texts(texts, device, positions)
     context = None if contexts is None else pad_texts(contexts, device)
     keys = context or tokens

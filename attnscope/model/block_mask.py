@@ -36,10 +36,7 @@ class BlockMask:
         """Evaluate a mask on the keys that only some queries of the block may see.
 
         Args:
-            mask: Which keys a query may see.
-            block: Which queries and keys.
             all_visible_range: The keys, from and to, that all of the queries may see.
-            device: Where the tensors go.
             heads: Query heads, where the mask differs between them; None for any.
         """
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range

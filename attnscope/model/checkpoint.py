@@ -27,7 +27,6 @@ class ParameterSlice:
     Attributes:
         transposed: The tensor is stored as (in, out).
         rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
-        step: Row stride.
         per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
         expert: Which of how many experts, in a tensor that holds all; None elsewhere.
     """
@@ -77,7 +76,6 @@ def load_stack(
     """Load the first `n_layers` blocks of a checkpoint; every tensor is checked now, and read when it is needed.
 
     Raises:
-        AttnscopeError: A tensor is missing, unknown or of the wrong shape.
         ModelError: While the stack runs: a tensor holds a value that is not finite, or a file has changed.
     """
     pieces: dict[BlockIndex, dict[str, list[ParameterSlice]]] = {}
@@ -106,10 +104,6 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
 
     Returns:
         Each tensor of the checkpoint that we need, with the parts that are ours, over all layers.
-
-    Raises:
-        AttnscopeError: The config promises layers, words or widths that the weights do not hold; a tensor is missing,
-            unknown or of the wrong shape.
     """
     where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
@@ -156,11 +150,8 @@ def parameter_slice(
 
     Args:
         family: Says which tensors hold several parameters, and which are transposed.
-        parameter: The parameter.
         first: The same parameter of block 0.
         shapes: Shape of every parameter of block 0 that may share its tensor.
-        place: Its tensor.
-        n_heads: Query heads.
         n_experts: Experts; 0 where there are none.
     """
     module, kind = first.rsplit(".", 1)

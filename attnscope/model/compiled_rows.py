@@ -192,9 +192,6 @@ class _Row:
     """A row as vectors, padded to whole chunks.
 
     Args:
-        b: The builder.
-        start: Its address.
-        size: Its numbers.
         rest: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
     """
 

@@ -43,12 +43,7 @@ class EdgeCut:
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What is cut in one layer for one place of a batch.
-
-    Attributes:
-        heads: Heads whose output is replaced.
-        edges: Edges that are cut.
-    """
+    """What is cut in one layer for one place of a batch."""
 
     heads: tuple[HeadCut, ...] = ()
     edges: tuple[EdgeCut, ...] = ()
@@ -58,11 +53,7 @@ Variant = Mapping[int, LayerCut]  # by layer
 
 
 class BatchCuts:
-    """What is cut in one layer, for every place of a batch that has cuts there.
-
-    Args:
-        places: Place in the batch to its cuts.
-    """
+    """What is cut in one layer, for every place of a batch that has cuts there."""
 
     def __init__(self, places: Mapping[int, LayerCut]) -> None:
         self._heads = [(place, head_cut) for place, cut in places.items() for head_cut in cut.heads]
@@ -79,8 +70,6 @@ class BatchCuts:
         Args:
             masked: (B, h, q, k).
             heads: The tile's heads, (h,), int64.
-            q0: First query of the tile.
-            k0: First key of the tile.
 
         Returns:
             True where a query has no key left, (B, h, q); None where nothing was cut in this tile.

@@ -12,7 +12,6 @@ class FiniteChecks:
     """Checks of one layer: at once, or by sums that are read together, since reading one waits for a GPU.
 
     Args:
-        layer: Number of the layer.
         device: Where the numbers are; None to check at once, wherever they are.
     """
 
@@ -24,8 +23,6 @@ class FiniteChecks:
         """Check (B, h, q, …), or leave that to `passed`.
 
         Args:
-            numbers: What has to be finite.
-            name: What it is, for the error.
             heads: The heads, (h,).
 
         Raises:

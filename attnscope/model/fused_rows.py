@@ -110,7 +110,6 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
 
     Args:
         inputs: The layer; queries and keys are the same tokens.
-        recorders: What records it. Those without heads see no tiles.
     """
     kept = [recorder for recorder in recorders if recorder.heads]
     rule = _rule(inputs)

@@ -29,12 +29,8 @@ class LayerModules:
 
     Attributes:
         stack: The model as ours, with the parameters of the embedding and of what the layer makes queries and keys of.
-        embedded: Takes the sum that is embedded.
-        blocks: The blocks up to the layer, from the first.
         q: The projection to queries; it may give keys and values as well.
-        k: The projection to keys.
         q_norm: The norm over queries; None where there is none.
-        k_norm: The norm over keys, in the same form.
         queries: Returns the queries, (1, T, H·E), in what `q` gives.
         keys: Returns the keys, (1, K, G·E), in what `k` gives.
     """
@@ -113,13 +109,6 @@ class RowCapture:
 
 class HeadCapture(RowCapture):
     """One query of one head, followed through a layer: it also listens to modules of the model.
-
-    Args:
-        modules: What makes the layer's queries and keys.
-        layer: Number of the layer.
-        head: Number of the query head.
-        query: Position of the query.
-        n_keys: How many keys there are.
 
     Attributes:
         found: Also what there is before attention: `embedded` (D,), `stream` (layers, D) what enters each block up to
@@ -204,9 +193,7 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
     """List what the embedding of a token is the sum of: `token`, `segment`, `position`, (D,) each, if there.
 
     Args:
-        stack: The model.
         tokens: Ids and segments of one text, (1, T) each.
-        query: Position of the token.
     """
     embed, (ids, segments) = stack.embed, tokens[:2]
     with torch.inference_mode():
@@ -228,8 +215,6 @@ def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Number
     """Return the rows of W_q or W_k, (E, D), and of its bias, (E,), that make one head's queries or keys.
 
     Args:
-        stack: The model.
-        layer: Number of the layer.
         letter: `q` or `k`.
         head: Number of the query head, or of the key/value head.
     """

@@ -18,7 +18,6 @@ class AttentionHooks:
     """Recorders of every layer; any source of queries, keys and values passes its attention to `attend`.
 
     Attributes:
-        recorders: Layer to its recorders.
         observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
         all_outputs: Every layer's output is computed, also if it is not used.
         variants: Cuts of each text of the batch; empty without cuts.
@@ -42,13 +41,7 @@ class AttentionHooks:
         return max(self.recorders, default=-1)
 
     def prepare(self, masks: Sequence[Mask], size: tuple[int, int, int], device: torch.device) -> None:
-        """Compile, ahead of its first use, what the attention of recorded layers needs.
-
-        Args:
-            masks: The mask of every layer.
-            size: Texts, queries and keys.
-            device: Where it is computed.
-        """
+        """Compile, ahead of its first use, what the attention of recorded layers needs."""
         texts, n_queries, n_keys = size
         for layer, recorders in self.recorders.items():
             heads = {head for recorder in recorders for head in recorder.heads}

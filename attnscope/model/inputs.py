@@ -15,7 +15,6 @@ class AttentionSpec:
     """How scores become weights.
 
     Attributes:
-        scale: Factor on q·k.
         softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
         bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
             scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
@@ -39,7 +38,6 @@ class Rotation:
         q: Queries before it, (B, H, Q, E).
         k: Keys before it, (B, G, K, E).
         frequencies: Angular frequency of each rotated pair, (R / 2,), in radians a token.
-        factor: What the rotated dimensions were multiplied by.
     """
 
     q: Tensor

@@ -28,7 +28,6 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
     """Return the norm with its scale frozen at x, as a function of directions.
 
     Args:
-        norm: A norm, or what stands for none.
         x: Input of the norm, (N, D).
 
     Returns:
@@ -70,7 +69,6 @@ class StreamCapture:
 
     Args:
         stack: The model: residual, and normed in front of or behind its parts, not after the sum.
-        positions: One of each text.
 
     Attributes:
         embedding: Input of the first block, (B, D).
@@ -119,10 +117,7 @@ class HeadLogits(BaseRecorder):
     """What every source adds to a direction through every head of a layer.
 
     Args:
-        heads: Number of query heads.
-        positions: One query of each text.
         direction: The direction of each text in front of the layer's output projection's norm, (B, D), float64.
-        n_keys: Keys of the longest text.
 
     Attributes:
         added: (B, heads, keys), float64.
@@ -156,7 +151,6 @@ class LogitParts:
     Attributes:
         constant: Contribution of the biases of the final norm and of the head.
         attention_biases: Contribution of the bias of each layer's output projection (and of the norm after it).
-        mlps: Contribution of each layer's MLP.
         edges: Contribution of each source through every head, (L, H, K).
     """
 
@@ -171,8 +165,6 @@ class Directions:
     """The directions of the residual stream that targets stand for, in front of the final norm and of every layer's.
 
     Args:
-        stack: The model.
-        capture: The residual stream of a pass.
         targets: Of each text the id of its target, and of the token whose logit is subtracted, None for none.
 
     Attributes:

@@ -51,7 +51,6 @@ class GivenQueriesMask(Mask):
     """In text b only the queries from position `firsts[b]` on are known; rows before them see nothing.
 
     Attributes:
-        firsts: Position of the first query of every text.
         on_device: The same, (B,), int64.
     """
 
@@ -73,11 +72,7 @@ class GivenQueriesMask(Mask):
 
 @dataclass(frozen=True)
 class TopLeftCausal(Mask):
-    """Causal as if the first query were that of the first key: a mistake of programs that decode with a cache.
-
-    Attributes:
-        first: Position of the first query.
-    """
+    """Causal as if the first query were that of the first key: a mistake of programs that decode with a cache."""
 
     first: int
 
@@ -192,7 +187,6 @@ class FunctionMask(Mask):
 
     Attributes:
         function: A `mask_mod` of FlexAttention.
-        n_queries: Tokens of the longest text.
     """
 
     function: Callable[..., Any]
@@ -263,7 +257,6 @@ class _VisibleKeys:
 
     Attributes:
         seen: The first key that any row sees, and the end of these keys.
-        seen_by_all: The longest run of keys that every row sees.
     """
 
     seen: tuple[int, int]
@@ -291,11 +284,7 @@ class ScoreFunctionMask(Mask):
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Call the function with every score of a tile.
-
-        Raises:
-            AttnscopeError: It fails, or gives NaN or +inf.
-        """
+        """Call the function with every score of a tile."""
         return self._change
 
     def _change(self, scaled: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
@@ -390,12 +379,7 @@ class Union(Mask):
 
 @dataclass(frozen=True)
 class ShiftedMask(Mask):
-    """Another mask for queries that are counted from a later position: those before are in a cache.
-
-    Attributes:
-        mask: The mask of the whole text.
-        start: Position of the first query.
-    """
+    """Another mask for queries that are counted from a later position: those before are in a cache."""
 
     mask: Mask
     start: int
@@ -477,9 +461,7 @@ def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: tor
     """Return the mask of packed documents.
 
     Args:
-        documents: Length of each document, of every text.
         longest: Tokens of the longest text; padding is a document of its own.
-        device: Where the mask is evaluated.
     """
     starts, ends = (torch.zeros(len(documents), longest, dtype=torch.int64) for _ in range(2))
     for number, lengths in enumerate(documents):

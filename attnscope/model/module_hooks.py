@@ -14,7 +14,6 @@ def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] |
     """Return a hook or a `forward` for this thread alone: the owner of a live model may run it in another one.
 
     Args:
-        function: What this thread calls.
         elsewhere: What other threads call; None for a hook, which does nothing there.
     """
     owner = get_ident()

@@ -10,11 +10,7 @@ from attnscope.model.matmul import linear
 
 
 class PredictionHead(nn.Module):
-    """What makes logits of the last block's output: a norm, a transform, a matrix, a bias and a cap, as configured.
-
-    Attributes:
-        final: What the config says of it.
-    """
+    """What makes logits of the last block's output: a norm, a transform, a matrix, a bias and a cap, as configured."""
 
     def __init__(self, config: ModelConfig, final: OutputHead) -> None:
         super().__init__()
@@ -29,7 +25,6 @@ class PredictionHead(nn.Module):
         """Map final hidden states, (N, D), to logits, (N, V), float32.
 
         Args:
-            hidden: What the last block gives.
             embedding: The token embedding, (V, D), which a tied head multiplies by.
             capped: Apply the soft-cap, where there is one.
         """

@@ -45,7 +45,6 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
         q: Query positions, (Q, 1).
         k: Key positions, (1, K).
         heads: Numbers of the heads wanted, (H,).
-        n_heads: Heads in the layer.
 
     Returns:
         (H, Q, K), float32.
@@ -61,12 +60,6 @@ def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:
     """Compute the angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
-
-    Args:
-        rope: The rotary parameters.
-        width: Rotated dimensions of a head.
-        n: Tokens of the text, on which LongRoPE depends.
-        device: Where the result goes.
 
     Returns:
         (width / 2,) float32, and the attention factor of YaRN and LongRoPE (1.0 elsewhere).
@@ -125,14 +118,6 @@ def rotary_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position and rotated dimension, for all texts or, where they differ, for each.
 
-    Args:
-        rope: The rotary parameters.
-        width: Rotated dimensions of a head.
-        lengths: Tokens of every text.
-        n: Positions.
-        device: Where the tables go.
-        dtype: Their type.
-
     Returns:
         (n, width) or (B, 1, n, width) each.
     """
@@ -179,7 +164,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Args:
         x: (B, H, T, E).
         cos: (T or more, R) with R ≤ E, or (B, 1, T or more, R).
-        sin: Sines, in the same form.
     """
     width, half = cos.shape[-1], cos.shape[-1] // 2
     cos, sin = cos[..., : x.shape[2], :], sin[..., : x.shape[2], :]

@@ -21,12 +21,7 @@ ProgressCallback = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """About what one layer takes, in multiplications.
-
-    Attributes:
-        linear: Projections and MLP.
-        head: Attention of one head.
-    """
+    """About what one layer takes, in multiplications."""
 
     linear: float
     head: float
@@ -36,11 +31,7 @@ class ForwardProgress:
     """Tells how far a forward pass is.
 
     Args:
-        what: Name of the step.
         on_progress: Told `what · layer 2 of 4 · tile 7`, how many thousandths of the work are done, and a thousand.
-        loads: Cost of each layer, from the first.
-        n_heads: Heads in a layer.
-        recorders: Recorders of each layer.
 
     Attributes:
         recorders: The same, with one more in every recorded layer that counts its tiles.
@@ -92,8 +83,6 @@ class _TileCounter:
     """A recorder of no head and no row, which counts the cells of a layer's tiles.
 
     Args:
-        progress: Told after every tile.
-        heads: Heads that tiles are made of.
         rows: Rows that tiles are made of, where they are not all.
     """
 

@@ -40,10 +40,6 @@ def find_summarizer(
     Args:
         n_strongest: Number of largest weights per row that recorders ask for.
         mask: The layer's mask; a sliding window uses operators.
-        cells: Cells of the layer's recorded heads.
-        n_queries: Queries of a text.
-        n_keys: Keys of a text.
-        device: Device of the layer.
     """
     if not n_strongest or mask.key_range(n_queries - 1, n_queries, n_keys)[0] > 0:
         return None
@@ -110,8 +106,6 @@ class RowSummary:
         Args:
             weights: k is at least 1.
             kinds: Keys of each kind, (B, n_kinds, k), bool.
-            reaches: Distances.
-            query: Place of the first row among the keys.
 
         Returns:
             (1 + n_reaches + n_kinds, B, h, r): Σ w · |query − key|; weights on keys at most so far away; those on keys
@@ -125,8 +119,6 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     """Write the softmax of masked scores (B, h, q, k) into `weights`; return what that showed of every row.
 
     Args:
-        loops: The compiled loops.
-        count: How many of the largest weights are looked for.
         masked: −inf where a key is not allowed, otherwise finite; k is at least 1.
         weights: Receives the softmax; 0 in a row without an allowed key. It may be `masked` itself.
     """

@@ -57,9 +57,6 @@ class Stack(nn.Module):
 
     Made under `torch.device("meta")` it takes no memory. `randomize.randomize` fills it; a stack of
     `checkpoint.load_stack` is filled piece by piece while it runs.
-
-    Attributes:
-        weights: Where its parameters come from.
     """
 
     def __init__(self, config: ModelConfig, n_layers: int | None = None) -> None:
@@ -86,12 +83,6 @@ class Stack(nn.Module):
         """Run the blocks, and pass the attention of every recorded layer to its recorders.
 
         Args:
-            tokens: The texts.
-            masks: The mask of every layer.
-            padding: Mask that hides padded keys.
-            hooks: Recorders of each layer.
-            context: The texts of the keys and values in cross-attention.
-            progress: Called with layers done and layers to do.
             final: Run all blocks, also those above the last recorded layer; the hooks then compute all outputs.
             observe: Called after each block, whose output is computed then, while its weights are in memory.
 
@@ -120,7 +111,6 @@ class Stack(nn.Module):
 
         Args:
             tokens: The whole text, (1, T) each.
-            masks: The mask of every layer.
             cache: Keys and values of its first tokens.
 
         Returns:
@@ -176,9 +166,7 @@ class Stack(nn.Module):
 
         Args:
             inputs: Input of each block without cuts, (1, T, D).
-            masks: The mask of every layer.
             hooks: Has the variants, sorted by the first layer in which they have a cut.
-            context: The text of the keys and values in cross-attention.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
             rows: Positions whose final states are wanted, ascending; None for all.
             positions: Position ids of the text, (1, T); None for those that are counted.

@@ -34,7 +34,6 @@ def read_tensors(
     memory map would end the process (SIGBUS) if a file shrinks while it is read.
 
     Args:
-        folder: The opened folder.
         names: Names among `folder.tensors`.
         dtype: The type that they are given on their way; None for what they are stored as, float32 of blocks.
         transposed: Names of those whose matrices are transposed on their way.

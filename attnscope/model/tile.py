@@ -31,24 +31,19 @@ class Tile:
     """A block of queries of some heads against a range of keys, with every stage.
 
     Attributes:
-        inputs: The layer that it belongs to.
         heads: Query heads in the tile, (h,), int64.
         index: The same, as an index of a tensor of all heads.
-        q0: First query.
         q1: End of the queries, exclusive.
-        k0: First key.
         k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
         all_visible_range: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or
             none is known.
         scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
-        scaled: See scores.
         masked: −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them.
         weights: 0 in a fully masked row.
         values: (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads.
         checks: Refuses an output that is not finite.
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
             something.
-        workspace: Memory for recorders' own work.
         sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
         scored: `masked` holds scores; False if weights were given, and it only orders the keys as they do.
         summary: What compiled loops found out about the rows of masked and weights; None where operators made these.

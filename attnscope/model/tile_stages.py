@@ -27,11 +27,8 @@ class TileInputs:
         heads: Query heads, (h,), int64.
         index: The same, as an index of a tensor of all heads.
         k: (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads.
-        v: The same of values.
-        block: Range of queries and of keys.
         all_visible_range: The keys, from and to, that every query of the block may see.
         bounded: No score of the layer can overflow.
-        changes_scores: See Mask.changes_scores.
     """
 
     inputs: AttentionInputs
@@ -58,12 +55,7 @@ def compute_tile(
     """Compute the stages, each of which overwrites the one before if no recorder reads that.
 
     Args:
-        part: The queries and keys.
-        workspace: Buffers of the stages.
-        cuts: See `attend`.
         summarize: Compiled softmax; None for torch's.
-        checks: Receives scores and outputs.
-        in_place: Weights overwrite masked scores, too.
     """
     heads, block = part.heads, part.block
     scores, scaled = _scores(part, workspace, checks)

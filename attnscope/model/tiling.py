@@ -24,7 +24,6 @@ class TileShape:
     Attributes:
         rows: Queries of a tile, at most.
         elements: Scores of a tile, at most, unless it is a single head's.
-        n_heads: Heads that are wanted.
     """
 
     rows: int
@@ -36,9 +35,6 @@ class TileShape:
         """Return what suits the layer and the device.
 
         Args:
-            inputs: The layer.
-            n_heads: Heads that are wanted.
-            mask: Which keys a query may see.
             limit: Scores in a tile, at most (at least one row); None for what suits the device.
         """
         batch, _, n_queries, _ = inputs.q.shape
@@ -71,11 +67,7 @@ class TileBlock:
     """Queries, and the keys that their tiles hold.
 
     Attributes:
-        q0: First query.
         q1: End of the queries.
-        k0: First key.
-        k1: End of the keys.
-        needs_scores: Someone reads raw scores of these queries.
     """
 
     q0: int
@@ -103,11 +95,7 @@ def tile_blocks(
     than a tile may be for the sake of a few rows, these become blocks of their own.
 
     Args:
-        mask: Which keys a query may see.
-        shape: How the layer is cut.
-        size: Queries and keys in all.
         needed_rows: Rows that anyone looks at, sorted; None for all.
-        recorders: Recorders of the layer.
     """
     n_queries, n_keys = size
     readers = [recorder for recorder in recorders if recorder.needs_scores]

@@ -24,8 +24,6 @@ class HeadSelection:
     """One thing that is shown: a layer and head, or a mean over several.
 
     Attributes:
-        mean_layer: The layers are averaged.
-        mean_head: The heads are averaged.
         chosen: How it came to be shown, where the user did not name it.
     """
 
@@ -46,7 +44,6 @@ class UnitRecorders:
     """The recorders of one unit; `rows` has one recorder a layer.
 
     Attributes:
-        matrices: Stage matrices of the selected rows and columns.
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None where nothing is averaged.
         sums: What is summed over rows, by the part that it is.
@@ -68,9 +65,7 @@ class Trace:
     """Every unit with what was kept of it, and the recorders by layer that fill it.
 
     Attributes:
-        record_spec: What is recorded of every unit.
         record_tokens: Which tokens take part.
-        recorded: Every unit with its recorders.
         packed: Matrices text by text; None where they are in the recorders.
         hidden: The final hidden states, (B, T, D); None where nothing is predicted from them.
     """

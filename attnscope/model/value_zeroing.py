@@ -37,11 +37,8 @@ def output_changes(
     """Return 1 − cos(y_i, y_i without the value of j) of a layer's output, (T, T) in float64, 0 where i cannot see j.
 
     Args:
-        run_block: Runs the layer on other inputs.
         x: The layer's input, (1, T, D).
         y: Output of the layer, (1, T, D).
-        mask: Which keys a query may see in the layer.
-        copies: How many copies of the text run together.
         advance: Called with the number of tokens that were done.
     """
     n = x.shape[1]

@@ -65,8 +65,6 @@ class WeightStore:
         """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
         Args:
-            count: How many blocks.
-            first: The block to begin with.
             meanwhile: Work that can be done while the embedding is read, if it has to be; None for nothing.
 
         Raises:

@@ -14,11 +14,7 @@ _RECORDED, _RANKED = 24, 24
 
 
 def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
-    """Refuse what direct logit attribution is not defined for, or would not fit.
-
-    Raises:
-        UsageError: It is not; says why.
-    """
+    """Refuse what direct logit attribution is not defined for, or would not fit."""
     config = source.config
     source.require_model("direct logit attribution")
     if source.predicts is None:
@@ -61,11 +57,7 @@ def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
 
 
 def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int | None, int | None]:
-    """Return the ids of the target and of the token whose logit is subtracted; None where none was named.
-
-    Raises:
-        UsageError: A target is not one token of the vocabulary, or one that the model has no logit for.
-    """
+    """Return the ids of the target and of the token whose logit is subtracted; None where none was named."""
     ids = [_token_id(target, source) for target in targets or ()]
     rows = source.config.vocab_size
     for target, number in zip(targets or (), ids, strict=True):

@@ -14,11 +14,7 @@ from attnscope.run.spelling_ids import spell_ids
 
 
 def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
-    """Return a run whose messages, or token ids, have become texts; messages are divided into turns by default.
-
-    Raises:
-        AttnscopeError: The model has no chat template, or it fails on the messages.
-    """
+    """Return a run whose messages, or token ids, have become texts; messages are divided into turns by default."""
     if any(text.given is not None for text in run.texts):
         return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
     if all(text.chat is None for text in run.texts):
@@ -29,12 +25,7 @@ def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
 
 
 def render_text(text: TextInput, source: ModelSource) -> TextInput:
-    """Return a text whose messages have been rendered; any other text as it is.
-
-    Raises:
-        AttnscopeError: See render_chats.
-        UsageError: It has a pair or a context.
-    """
+    """Return a text whose messages have been rendered; any other text as it is."""
     if text.chat is None or text.rendered is not None:
         return text
     for name in ("pair", "context"):

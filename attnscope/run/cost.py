@@ -43,9 +43,7 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
     layers.
 
     Args:
-        terms: The mask of every layer.
         windows: N of each additional window; None for none.
-        tokens: Length of the text, which has no padding.
     """
     reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
     pairs, queries = np.zeros(len(windows), dtype=np.int64), np.arange(tokens)

@@ -43,11 +43,7 @@ class Cut:
 
 
 def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """Resolve cut expressions to layers, heads and positions of the model and the text.
-
-    Raises:
-        UsageError: A layer, head or token is not there.
-    """
+    """Resolve cut expressions to layers, heads and positions of the model and the text."""
     c, resolved = source.config, list[Cut]()
     for expression in cuts:
         where = arg("cut", expression.written)
@@ -100,7 +96,6 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replac
     """Return what several cuts together do to each layer.
 
     Args:
-        cuts: The cuts.
         renormalised: How edges are cut; see EdgeCut.
         replacement: What takes the place of heads and edges; None for 0.
     """
@@ -152,10 +147,6 @@ def cut_variants(plan: RunPlan) -> "list[Variant]":
     """Return what `RunConfig.cuts` take out of each text; nothing where there are none.
 
     The score of a cut edge becomes −inf, and the output of a cut head 0.
-
-    Raises:
-        UsageError: Given queries and keys have no layers that a cut would change, something else was asked for that
-            does not run with cuts, or a layer, head or token is not there.
     """
     run = plan.run
     if not run.cuts:

@@ -29,14 +29,7 @@ def summary_trace(plan: RunPlan, batch: "Batch", engine: "Engine") -> "Trace":
 
 
 def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") -> "TextReport":
-    """Return the summary of a text: its listed rows, and every head.
-
-    Args:
-        plan: What the run computes.
-        index: Number of the text in the batch.
-        trace: What was recorded of every head.
-        text: The report of the text.
-    """
+    """Return the summary of a text: its listed rows, and every head."""
     import msgspec
     import torch
 

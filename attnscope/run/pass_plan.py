@@ -23,7 +23,6 @@ def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[li
     """Group sequences of similar length for one pass each.
 
     Args:
-        lengths: Tokens of every sequence.
         padded: Sequences of different lengths may share a pass.
 
     Returns:
@@ -45,12 +44,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
 
     Args:
         run: What the user asked; its layers, heads, rows and columns are not looked at.
-        source: The model.
-        groups: The texts of each pass.
         kept: Bytes of the recorders and of their results.
-
-    Raises:
-        AttnscopeError: It does not fit into memory.
     """
     c = source.config
     every = [text for group in groups for text in group]

@@ -55,13 +55,6 @@ class RunPlan:
 
     Attributes:
         run: What the user asked; its texts are those of `text_plans`, except in a batch.
-        source: The model.
-        layers: Picked layers.
-        heads: Picked heads.
-        terms: The mask.
-        stages: Stages in their order.
-        text_plans: The texts.
-        n_layers_run: How many layers have to run.
         matrices: The matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
         stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
@@ -112,15 +105,9 @@ def make_plan(
     """Plan what the user asked, checked against the model and the texts.
 
     Args:
-        run: What the user asked.
-        source: The model.
         continued: By a text's number, its tokens with those that the model continued it by.
         sides: Runs like this one whose findings are kept at the same time, to be compared.
         every_head: Every head is recorded in summary, too; see run.every_head.
-
-    Raises:
-        UsageError: A layer, head, position or word is not there.
-        AttnscopeError: A text does not fit the model, or what was asked for does not fit into memory.
     """
     if run.words and "weights" not in run.stages:
         raise UsageError("needs weights", where=arg("words"), hint=f"add weights to {arg('stages')}")
@@ -194,16 +181,7 @@ def plan_texts(
 
 
 def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
-    """Decide whether weights are kept, or read again in every pass because they do not fit in memory.
-
-    Args:
-        plan: What the run computes.
-        more: Bytes by purpose that come on top.
-        hint: Advice on how to make it fit.
-
-    Raises:
-        AttnscopeError: The run does not fit into memory either way.
-    """
+    """Decide whether weights are kept, or read again in every pass because they do not fit in memory."""
     _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint, plan.multiplications)
     return replace(plan, stream_reason=streamed, memory=memory)
 
@@ -221,15 +199,8 @@ def spare_memory(
     On a GPU, its memory decides, and `--max-memory` limits that; what is left over is the least of GPU and host.
 
     Args:
-        run: What the user asked.
-        source: The model.
-        demand: What the run asks for.
         more: Bytes by purpose that come on top.
-        hint: Advice on how to make it fit.
         multiplications: How much there is to compute; None if that follows from `demand`.
-
-    Raises:
-        AttnscopeError: The run does not fit into memory either way.
     """
     kept, streamed = (
         _bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
@@ -286,12 +257,7 @@ def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, mor
 
 
 def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPlan]) -> RunPlan:
-    """Plan what the user asked, of texts that are tokens already; `run.texts` is not looked at.
-
-    Raises:
-        UsageError: A layer or head is not there.
-        AttnscopeError: A mask's file does not fit the texts.
-    """
+    """Plan what the user asked, of texts that are tokens already; `run.texts` is not looked at."""
     layers, heads = present_layers(run.layer, source), run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
@@ -323,11 +289,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
 
 
 def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
-    """Return the stages that are kept, in their order; by default, those that there are.
-
-    Raises:
-        UsageError: One was named that is not there.
-    """
+    """Return the stages that are kept, in their order; by default, those that there are."""
     known = source.stages or STAGES
     missing = [stage for stage in run.stages if stage not in known]
     if missing and run.stages not in (DEFAULT_STAGES, WALKED):  # which no user typed
@@ -337,11 +299,7 @@ def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
 
 
 def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelection:
-    """Return a selection of layers that are there: if some are missing, `all` means the others.
-
-    Raises:
-        UsageError: A layer is missing, or a mean is over one that is.
-    """
+    """Return a selection of layers that are there: if some are missing, `all` means the others."""
     if source.layers is None or layers.word == "auto":
         return layers
     if layers.word == "all":

@@ -23,7 +23,6 @@ class PredictedPlaces:
     """Places of one text where a model predicts tokens.
 
     Attributes:
-        kind: See report.Prediction.
         positions: Positions of the tokens whose final states the head reads.
     """
 
@@ -39,18 +38,7 @@ def plan_predictions(
     *,
     is_whole_run: bool,
 ) -> list[PredictedPlaces]:
-    """Return the places of every text where the model predicts; empty where it does not.
-
-    Args:
-        run: What the user asked.
-        source: The model.
-        terms: The mask.
-        texts: Tokens of every text.
-        is_whole_run: All layers run anyway.
-
-    Raises:
-        UsageError: Predictions were asked for, and the model has no head, or the text no mask token.
-    """
+    """Return the places of every text where the model predicts; empty where it does not."""
     if run.target is not None:
         check_attribution(run, source, texts)
     elif run.predict is False:
@@ -84,11 +72,7 @@ def _no_head(source: ModelSource, where: str) -> UsageError:
 
 
 def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
-    """Return how many of its tokens a text is continued after: those that its tokenizer closes it with are left out.
-
-    Raises:
-        UsageError: The model does not predict the next token under this mask, or takes no text that long.
-    """
+    """Return how many of its tokens a text is continued after: those that its tokenizer closes it with are left out."""
     where = arg("generate")
     if any(text.given is not None for text in run.texts):
         hint = f"remove one of them, or pass {arg('text')}"

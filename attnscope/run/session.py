@@ -116,11 +116,7 @@ class Session:
         return self.sources[key]
 
     def open(self, run: RunConfig) -> tuple[ModelSource, RunConfig]:
-        """Open the model that a run names, and render the chats among its texts with its template.
-
-        Raises:
-            AttnscopeError: The model cannot be read, or messages cannot be rendered.
-        """
+        """Open the model that a run names, and render the chats among its texts with its template."""
         source = self.source(run)
         return source, render_chats(run, source)
 
@@ -128,11 +124,7 @@ class Session:
         """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
 
         Args:
-            plan: What the run computes.
             times: How often the model will do about as much, which decides whether a GPU is worth it.
-
-        Raises:
-            AttnscopeError: They cannot be loaded, or the device does not exist.
         """
         import_torch(freeze=self.own_process)  # everything that can be refused without it has been
         import torch
@@ -169,15 +161,9 @@ def inspect(
     """Do what `attnscope run` does, without printing.
 
     Args:
-        run: What the user asked.
         progress: Function that receives the current step, how much of it is done, and its total.
-        session: Models that are open already.
         sides: Reports that are kept at the same time; see make_plan.
         beside: Makes more recorders that see the pass over all layers; None for none.
-
-    Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it.
-        UsageError: A selection does not fit the model or the text.
     """
     return _inspect(run, progress, session, sides, summary=False, beside=beside)[0]
 
@@ -190,19 +176,7 @@ def inspect_every_head(
     sides: int = 1,
     beside: "MakeRecorders | None" = None,
 ) -> tuple[Report, Report]:
-    """Return what `inspect` does, and every head of the model in summary, of the same pass; see run.every_head.
-
-    Args:
-        run: What the user asked.
-        progress: See inspect.
-        session: See inspect.
-        sides: See inspect.
-        beside: See inspect.
-
-    Raises:
-        AttnscopeError: See inspect.
-        UsageError: See inspect.
-    """
+    """Return what `inspect` does, and every head of the model in summary, of the same pass; see run.every_head."""
     report, summary = _inspect(run, progress, session, sides, summary=True, beside=beside)
     assert summary is not None
     return report, summary
@@ -359,11 +333,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
 
 
 def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanRecorders | None":
-    """Return recorders of the weights between spans of every text; None if texts are not divided.
-
-    Raises:
-        UsageError: Only some of the texts are divided.
-    """
+    """Return recorders of the weights between spans of every text; None if texts are not divided."""
     spans = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
     if not spans:
         return None
@@ -385,7 +355,6 @@ def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
     """Return the number of the span whose reading is shown: that of the rows named, or the last of the text.
 
     Args:
-        spans: The spans.
         queries: Rows; where they are of several spans, as where all are shown, none is named.
     """
     named = {spans.of_token[query] for query in queries if query < len(spans.of_token)}
@@ -408,10 +377,6 @@ def select_heads(
     returned for them; None without such a pass.
 
     Args:
-        plan: What the run computes.
-        batch: The texts side by side.
-        engine: The model under its mask.
-        on_progress: See `inspect`.
         beside: Recorders by layer that see that pass, too; None for none.
     """
     from attnscope.run.analysis import RankingRecorders, choose_heads
@@ -460,16 +425,9 @@ def attend(
     """Choose the heads, where that is left to us, and record what was asked for of them.
 
     Args:
-        plan: What the run computes.
-        batch: The texts side by side.
-        engine: The model under its mask.
-        on_progress: See `inspect`.
         record_spec: What to record; None for the content of a Report.
         beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
         every_head: Recorders of every head, which see that pass, too; None for none.
-
-    Raises:
-        AttnscopeError: A score is not finite.
     """
     from attnscope.model.recorders import RecordedTokens
     from attnscope.model.trace import make_trace
@@ -517,12 +475,7 @@ def forward(
     """Run the model with recorders and report progress.
 
     Args:
-        plan: The plan of the run.
-        batch: The texts side by side.
-        engine: The model under its mask.
-        recorders: Layer to its recorders.
         step: Name of this step and its progress callback; None for no progress.
-        final: See Engine.forward.
 
     Returns:
         The final hidden states, (B, T, D), if `final`; else None.
@@ -649,8 +602,6 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     A mask that the model was trained under is not a what-if, unless it masks the scores of another one (`same-scores`).
 
     Args:
-        source: The model.
-        run: What the user asked.
         seen: The model's own mask as observed, if the config does not determine it; otherwise None.
     """
     own = source.config.describe_mask() if seen is None else seen

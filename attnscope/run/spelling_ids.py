@@ -11,28 +11,14 @@ from attnscope.request.run_config import TextInput
 
 
 def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
-    """Return a text with what its ids spell; any other text as it is.
-
-    Raises:
-        AttnscopeError: The model takes none of these ids.
-    """
+    """Return a text with what its ids spell; any other text as it is."""
     if text.given is None or text.text:
         return text
     return replace(text, text=join_tokens(_tokens(text.given, source))[0])
 
 
 def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None, list[str]]:
-    """Return the tokens of given ids, the position of each if it is not its place, and notes.
-
-    Args:
-        given: The ids.
-        source: The model.
-        where: Their origin, for errors.
-
-    Raises:
-        AttnscopeError: An id, a segment or a position is beyond the model's tables, or there are too many tokens.
-        UsageError: The model counts positions in a way that cannot be given.
-    """
+    """Return the tokens of given ids, the position of each if it is not its place, and notes."""
     c = source.config
     tokens = join_tokens(_tokens(given, source))[1]
     check_tokens(source, tokens, where)

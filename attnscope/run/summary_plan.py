@@ -22,9 +22,7 @@ class SummaryPlan:
     """What is recorded of every head.
 
     Attributes:
-        record_spec: What is recorded.
         exact: The stages are among it, so that nothing is left out.
-        stride: Every how many rows one is listed.
     """
 
     record_spec: RecordSpec

@@ -30,7 +30,6 @@ class TextPlan:
     """One text with what is shown of it.
 
     Attributes:
-        tokens: Tokens of the text.
         context: Tokens of the text that keys and values come from; None where they come from the text itself.
         encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
             elsewhere.
@@ -66,11 +65,7 @@ class TextPlan:
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
-    """Add the padding of each text to its rows and columns, where all of them are shown.
-
-    Raises:
-        UsageError: Keys come from a second text.
-    """
+    """Add the padding of each text to its rows and columns, where all of them are shown."""
     if any(text.context is not None for text in texts):
         hint = "remove it, or use a model without cross-attention"
         raise UsageError("applies only to self-attention", where=arg("show_padding"), hint=hint)
@@ -99,15 +94,8 @@ def plan_text(
     """Return one text as tokens, with the rows and columns that are shown of it.
 
     Args:
-        run: What the user asked.
-        source: The model.
-        text: The text.
         several: It is one of several texts, so that errors say which.
         continued: Tokens of the text and of its continuation by the model; None without one.
-
-    Raises:
-        UsageError: A position or word is not there, or a context is missing or too many.
-        AttnscopeError: The text does not fit the model.
     """
     _check_context(text, source)
     positions = None
@@ -166,11 +154,7 @@ def plan_text(
 
 
 def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> TextSpans | None:
-    """Divide a text into spans; None where neither the run nor the text names any.
-
-    Raises:
-        UsageError: It cannot be divided so.
-    """
+    """Divide a text into spans; None where neither the run nor the text names any."""
     turns = SpanRequest("turns") if text.turns else None
     request = SpanRequest("ranges") if text.spans else run.spans or turns
     return None if request is None else divide(text, tokens, request, truncated=run.truncate)
@@ -179,11 +163,7 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
 def _documents(
     run: RunConfig, source: ModelSource, tokens: Sequence[Token], where: str, crossing: bool
 ) -> dict[MaskTerm, tuple[int, ...]]:
-    """Return the lengths of a text's documents, for every term of the mask that names documents.
-
-    Raises:
-        UsageError: The lengths are not those of the text, or no token is known to end a document.
-    """
+    """Return the lengths of a text's documents, for every term of the mask that names documents."""
     lengths: dict[MaskTerm, tuple[int, ...]] = {}
     for term in leaves(run.mask):
         if isinstance(term, Documents | DocumentEnds) and crossing:
@@ -214,12 +194,7 @@ def _hidden(
     *,
     several: bool,
 ) -> tuple[int, ...]:
-    """Return the keys of a text that no query sees.
-
-    Raises:
-        UsageError: One is not there. Unlike a row that a text lacks, this would leave a text under another mask than
-            the rest, so that no text is passed over.
-    """
+    """Return the keys of a text that no query sees."""
     try:
         return tuple(_parse_named(arg("hide"), run.hide, sources, texts, spans) or ())
     except NotInText as e:
@@ -258,19 +233,12 @@ def _choose_cells(
     """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
 
     Args:
-        run: What the user asked.
-        text: The text.
-        tokens: Tokens of the text.
         context: Tokens of the key side in cross-attention; None in self-attention.
         spans: Spans of the text, whose names may be rows and columns; None for none.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
-        first: First position whose query is known.
 
     Returns:
         Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
-
-    Raises:
-        UsageError: A position or word is not in the text.
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
@@ -309,11 +277,7 @@ def _choose_cells(
 def _known_queries(
     queries: list[int] | None, first: int, count: int, window: int | None, notes: list[str]
 ) -> list[int]:
-    """Return the rows that were asked for and whose queries are known; if none were, the last of those.
-
-    Raises:
-        UsageError: None of them is known.
-    """
+    """Return the rows that were asked for and whose queries are known; if none were, the last of those."""
     if queries is None:
         start = first if window is None else max(first, count - window)
         if start > first:

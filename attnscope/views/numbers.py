@@ -21,7 +21,6 @@ class Digits:
     """How the numbers of one matrix are written.
 
     Attributes:
-        decimals: Digits after the point.
         scientific: As `1.5e+07`, where no number of decimals would do.
         percent: Numbers are written as percentages, without the sign.
     """
@@ -113,10 +112,7 @@ def column_texts(values: Sequence[float | None], precision: int, *, zero: str = 
     """Format the cells of one column with the same number of digits.
 
     Args:
-        values: The numbers.
-        precision: Digits after the point of ordinary ones.
         zero: Text for exactly 0; empty for the number itself.
-        none: Text for a missing number.
     """
     known = np.array([value for value in values if value is not None], dtype=np.float64)
     return written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]

@@ -21,8 +21,6 @@ class Text(msgspec.Struct, frozen=True):
 
     Attributes:
         items: The items; none for an empty line.
-        between: What separates two items.
-        indent: Distance from the left edge, in steps.
         remark: Whether it is about the findings, and no part of them: `--quiet` leaves it out.
         cut: If not None, only the items that fit on one line are shown, then this, with the number of the others in
             place of `{}`.
@@ -47,8 +45,6 @@ class OneLine(msgspec.Struct, frozen=True):
     """Text that is shortened if the line is too short for it, and what follows it in any case.
 
     Attributes:
-        text: The text.
-        after: What follows it.
         end: Its end says more than its start, as of a path.
         lead: What stands in front of the text, and says less: it is shortened first, at its start.
     """
@@ -65,8 +61,6 @@ class Facts(msgspec.Struct, frozen=True):
     Attributes:
         lines: Each name with its value; a value without a name is below the one before.
         remark: See Text. Lines that warn are shown all the same.
-        indent: See Text.
-        look: How names look.
     """
 
     lines: Sequence[tuple[str, Spans | Text | OneLine]]
@@ -93,8 +87,6 @@ class Column(msgspec.Struct, frozen=True):
     """One column of a table.
 
     Attributes:
-        heading: Its heading.
-        cells: One for every row.
         look: How cells without a look of their own look.
         left: It holds words, not numbers: cells begin below each other, and wrap.
     """
@@ -109,14 +101,9 @@ class Table(msgspec.Struct, frozen=True):
     """Rows of cells.
 
     Attributes:
-        heading: Heading above the labels.
-        columns: The columns.
         keys: Labels of the first rows, if they are tokens.
-        labels: Labels of the rows after them.
         bars: A share of a full bar for each row, below 0 to the left; None for no bar; if there are bars.
-        further: Columns of which as many are shown as fit.
         further_name: What `further` columns are, with what shows all of them; empty if only data are shown.
-        indent: See Text.
         spelled: Whole names follow for `keys` that had to be shortened.
     """
 
@@ -142,11 +129,6 @@ class Panel(msgspec.Struct, frozen=True):
         title: Title if several matrices are shown: the stage, or the side of a comparison.
         matrix: The numbers; NaN if there is none.
         texts: Every cell as text; none for thumbnails.
-        rows: The queries, or layers.
-        columns: The keys, the dimensions of the value, or heads.
-        scale: Values of its colours.
-        digits: How its numbers are written.
-        masked_rows: Which rows may attend to nothing.
         arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
         arithmetic_of_picture: The same for cells that are drawn as colours.
         colours: Of roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
@@ -182,7 +164,6 @@ class HeatGrid(msgspec.Struct, frozen=True):
     """Matrices as cells of colour.
 
     Attributes:
-        panels: The matrices.
         places: Layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side.
     """
 
@@ -195,11 +176,8 @@ class WeightMap(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: What the keys are: `key` or `context`.
-        queries: Where runs of queries start, and the end.
-        keys: Where runs of keys start, and the end.
         weights: (runs of queries, runs of keys).
         first_queries: The first token of each run of queries, as the axis of the rows.
-        first_keys: The same of the keys.
     """
 
     kind: str
@@ -214,9 +192,7 @@ class Bar(msgspec.Struct, frozen=True):
     """One source, as a bar with numbers.
 
     Attributes:
-        index: Position among the sources.
         length: As a share of a full bar, 0 to 1.
-        numbers: Its measures as text.
         remark: A mark and what it says, if weight and content disagree.
         before: The tokens before it in its text, the nearest first.
         after: The tokens after it.
@@ -234,15 +210,11 @@ class Bars(msgspec.Struct, frozen=True):
     """The strongest sources of every shown query, or of a whole text.
 
     Attributes:
-        sources: Every token that can be a source.
         measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None if it may attend to nothing.
         queries: The queries; None for the one row of a whole text.
-        title: Name of the measure that ranks.
-        meaning: Definition of the measures other than the weight.
         rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None if
             all are listed.
-        by: Which of the measures ranks them.
         compact: A paragraph per query is enough.
         brief: So are the weight and the measure that ranks.
     """
@@ -271,9 +243,7 @@ class FirstFitting(msgspec.Struct, frozen=True):
     """The same findings in several forms: the first that fits a screen is shown, or else the last.
 
     Attributes:
-        forms: The parts of each form, the most detailed first.
         picture: What replaces the last of them if that takes several screens; None for nothing.
-        lines: How many lines are several screens.
     """
 
     forms: Sequence[Sequence["ViewPart"]]

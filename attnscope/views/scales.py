@@ -15,8 +15,6 @@ class Scale:
     """The range that a ramp is stretched over.
 
     Attributes:
-        low: The value of the ramp's first colour.
-        high: The value of its last.
         signed: Centred at 0.
     """
 

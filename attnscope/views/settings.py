@@ -20,14 +20,10 @@ class DisplaySettings:
     """What a caller chooses.
 
     Attributes:
-        precision: Digits after the point in matrices.
         options: Whether it is for the command line, so that hints name its options.
-        data_only: Whether remarks are left out.
-        verbose: Say everything about the model, and show every contributor.
         brief: The stages were not chosen by a user: what would fill more than a screen may be left out, with the option
             that shows it.
         ids: List the tokens with their ids.
-        percent: Write weights as percentages.
         least: Number of least attended tokens that are listed.
         streamed: Generated tokens were printed while they were generated.
     """

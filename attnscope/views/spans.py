@@ -18,7 +18,6 @@ class Span:
     """Some text that looks the same.
 
     Attributes:
-        text: The text as it was found: nothing is escaped.
         look: What it is, for a view to choose how that looks.
         origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
             untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one

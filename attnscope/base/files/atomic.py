@@ -24,14 +24,6 @@ def check_target(path: Path, *, force: bool) -> None:
 
     A symbolic link is refused even with `force`: replacing it would leave the file it points to as it was, and writing
     through it would put the temporary file, and the rename, in a folder that the user did not name.
-
-    Args:
-        path: Where to write the file.
-        force: An existing regular file may be replaced.
-
-    Raises:
-        AttnscopeError: The folder is missing, or the target is a folder, a symbolic link, a device, read-only, or
-            exists and `force` is off.
     """
     check_name(path)
     try:
@@ -48,12 +40,8 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
     """Refuse a target that the same command reads, whatever `--force` says.
 
     Args:
-        path: Where to write the file.
         given: What the user named as input: files, folders of checkpoints, masks, texts; lists of these; None for
             nothing.
-
-    Raises:
-        AttnscopeError: The target is one of the files, a file of a mask expression, or belongs to a checkpoint.
     """
     for name in {part for text in _texts(given) for part in (text, *map(str.strip, text.split("+")))}:
         with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
@@ -72,11 +60,7 @@ def _texts(given: Iterable[object]) -> Iterator[str]:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that no file can have, before checking whether it exists.
-
-    Raises:
-        AttnscopeError: The name is too long, or contains NUL or half of a surrogate pair.
-    """
+    """Refuse a name that no file can have, before checking whether it exists."""
     try:
         path.lstat()
     except ValueError as e:  # NUL, or what the file system's encoding cannot spell
@@ -90,15 +74,10 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
     """Put a whole file in place: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     Args:
-        path: Where to write the file.
-        parts: All of its content, piece by piece.
         force: An existing regular file may be replaced; it keeps its permissions.
 
     Returns:
         Its size.
-
-    Raises:
-        AttnscopeError: As `check_target`, or the disk is full or fails. The old file is then still there, whole.
     """
     check_target(path, force=force)
     temporary = path.parent / f".attnscope-{secrets.token_hex(6)}.tmp"

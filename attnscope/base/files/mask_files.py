@@ -25,9 +25,6 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
 
     Returns:
         (queries, keys) or (heads, queries, keys), bool.
-
-    Raises:
-        AttnscopeError: The file cannot be read, is not a matrix, or is not boolean.
     """
     import numpy as np
 

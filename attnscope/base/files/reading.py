@@ -43,11 +43,7 @@ _MAGIC = (
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
-    """Open a regular file for reading, unbuffered, without ever blocking; symbolic links are followed.
-
-    Raises:
-        AttnscopeError: The file is missing, not regular, not readable, or reading fails later.
-    """
+    """Open a regular file for reading, unbuffered, without ever blocking; symbolic links are followed."""
     try:
         with _open(path) as file:
             status = os.fstat(file.fileno())
@@ -69,11 +65,7 @@ def read_file(path: Path, *, cap: int) -> bytes:
     """Read a whole regular file.
 
     Args:
-        path: The file.
         cap: Most bytes that it may have.
-
-    Raises:
-        AttnscopeError: As `open_regular`; also where the file is larger.
     """
     with open_regular(path) as (file, status):
         data = b"" if status.st_size > cap else read_at_most(file, cap + 1)
@@ -97,21 +89,13 @@ def read_json(path: Path, *, cap: int) -> Any:
     """Read a JSON file strictly: see `parse_json`.
 
     Args:
-        path: The file.
         cap: Most bytes that it may have.
-
-    Raises:
-        AttnscopeError: As `read_file` and `parse_json`.
     """
     return parse_json(read_file(path, cap=cap), str(path))
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-    """Return the value, where it is a JSON object.
-
-    Raises:
-        AttnscopeError: It is something else.
-    """
+    """Return the value, where it is a JSON object."""
     if not isinstance(value, dict):
         raise AttnscopeError(f"is {format_value(value)}, not a JSON object", where=where, hint="expected { … }")
     return value
@@ -122,10 +106,6 @@ def parse_json(data: bytes, where: str) -> Any:
 
     Args:
         data: The bytes.
-        where: Their place, for errors.
-
-    Raises:
-        AttnscopeError: They are not that; says where and what was found.
     """
     refuse_non_json(data, where)
     if (plain := _parse_verbatim(data)) is not None:
@@ -164,10 +144,6 @@ def refuse_non_json(data: bytes, where: str) -> None:
 
     Args:
         data: The bytes.
-        where: Their place, for errors.
-
-    Raises:
-        AttnscopeError: It is empty, a pickle, a page, …, or as large as that.
     """
     if wrong := identify_bytes(data):
         raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])

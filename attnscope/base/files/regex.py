@@ -28,7 +28,6 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
 
     Args:
         expression: The expression, which is not trusted.
-        texts: The texts.
         before: A trusted expression of what may stand before the other.
 
     Raises:

@@ -12,9 +12,6 @@ def escape_control(text: str) -> str:
     The mapping is injective: two different texts never look the same. Escaped are the Unicode categories
     Cc, Cf, Cs, Co, Cn, Zl and Zp (control, format, surrogate, private, unassigned, line and paragraph separators).
 
-    Args:
-        text: Any text, lone surrogates included.
-
     Returns:
         The text with `\\n`, `\\x1b`, `\\u202e` … in place of those characters.
     """

@@ -17,7 +17,6 @@ class GpuMemory:
 
     Attributes:
         free: Not taken by anyone, or only kept by torch for its next tensors.
-        total: All of them.
     """
 
     free: int

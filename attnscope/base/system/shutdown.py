@@ -62,11 +62,7 @@ def finish(seconds: float) -> None:
 
 
 def clean_up(patience: float) -> None:
-    """Run what is registered, the latest first, and keep `defer_signals` from beginning anything else.
-
-    Args:
-        patience: Seconds to wait for unfinished steps.
-    """
+    """Run what is registered, the latest first, and keep `defer_signals` from beginning anything else."""
     until = time.monotonic() + patience
     finish(_FINISHING * patience)
     _LOCK.acquire(timeout=max(0.0, until - time.monotonic()))

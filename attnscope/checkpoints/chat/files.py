@@ -23,11 +23,7 @@ _CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".ji
 
 
 def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
-    """Return the chat templates of a checkpoint; those beside a tokenizer that the user named come first.
-
-    Raises:
-        AttnscopeError: A file cannot be read, or a template is not a text.
-    """
+    """Return the chat templates of a checkpoint; those beside a tokenizer that the user named come first."""
     if tokenizer.name is not None:
         path = tokenizer.tokenizer.path
         beside = read_templates(path if path.is_dir() else path.parent)
@@ -37,11 +33,7 @@ def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
 
 
 def read_templates(path: Path) -> ChatTemplates:
-    """Read the chat templates of a folder; files of their own come before tokenizer_config.json, as in transformers.
-
-    Raises:
-        AttnscopeError: A file cannot be read, or a template is not a text.
-    """
+    """Read the chat templates of a folder; files of their own come before tokenizer_config.json, as in transformers."""
     present = set(os.listdir(path))
     options = read_options(path, present)
     templates, where = listed_templates(options.get("chat_template"), path / _CONFIG), path / _CONFIG

@@ -49,17 +49,7 @@ class _UserText:
 
 
 def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:
-    """Render messages.
-
-    Args:
-        chat: The messages.
-        templates: The checkpoint's templates.
-        where: Origin of the messages, for errors.
-
-    Raises:
-        AttnscopeError: The template refuses the messages, fails, or takes too much time or memory.
-        UsageError: There is no such template, or it has no place for what was given.
-    """
+    """Render messages."""
     name, template = templates.choose(chat.chat_template, tools=chat.tools is not None)
     origin = f"{name} ({templates.where})" if templates.where and name in templates.templates else name
     variables = {**templates.special_tokens, **chat.chat_template_kwargs, **_messages(chat, joined=False)}
@@ -93,7 +83,6 @@ def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
     """Return what users wrote as variables of a template.
 
     Args:
-        chat: The messages.
         joined: The template takes no lists of parts, only texts.
     """
     messages = deepcopy(chat.messages)
@@ -218,9 +207,7 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
     """Find every piece in a text.
 
     Args:
-        text: The text.
         marked: The same with marks around every piece; None if the template failed on these.
-        texts: What users wrote.
 
     Returns:
         None if the text without marks is another one.
@@ -284,11 +271,7 @@ def _locate_each(
 
 
 def _continued(text: str, template: str, variables: Mapping[str, Any], where: str) -> str:
-    """Return a text up to the end of its last message, as transformers finds it: by a mark behind the message.
-
-    Raises:
-        AttnscopeError: The template does not write the message as it is.
-    """
+    """Return a text up to the end of its last message, as transformers finds it: by a mark behind the message."""
     messages = deepcopy(variables["messages"])
     content, mark = messages[-1].get("content"), f"{_OPEN}{_END} "
     holder, key = (content[-1], "text") if isinstance(content, list) and content else (messages[-1], "content")
@@ -331,11 +314,7 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
 def _ask(
     template: str, variables: Mapping[str, Any], variants: Sequence[Mapping[str, Any]], where: str, *, must: bool = True
 ) -> Any:
-    """Render a template; see sandbox.
-
-    Raises:
-        AttnscopeError: It fails, unless it need not render (`must`): then the answer is None.
-    """
+    """Render a template; see sandbox."""
     try:
         answer = PROCESS.ask({"template": template, "variables": variables, "variants": variants})
     except TookTooLong:
@@ -349,11 +328,7 @@ def _ask(
 
 
 def _check_used(chat: Chat, names: Sequence[str]) -> None:
-    """Refuse what the template has no place for.
-
-    Raises:
-        UsageError: It has none.
-    """
+    """Refuse what the template has no place for."""
     for name, given in (("documents", chat.documents), ("tools", chat.tools)):
         if given and name not in names:
             hint = f"put {'them' if name == 'documents' else 'what they do'} into the content of a message"

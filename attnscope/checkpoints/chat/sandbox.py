@@ -45,12 +45,7 @@ class _TooLong(Exception):
 
 
 class GenerationBlocks(ext.Extension):
-    """`{% generation %} … {% endgeneration %}`, around what an assistant wrote.
-
-    Attributes:
-        used: The template has such a block.
-        marking: The output of blocks is marked.
-    """
+    """`{% generation %} … {% endgeneration %}`, around what an assistant wrote."""
 
     tags = {"generation"}  # noqa: RUF012 — declared so by jinja2
     used = marking = False

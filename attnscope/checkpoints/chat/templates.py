@@ -22,7 +22,6 @@ class ChatTemplates:
     Attributes:
         templates: Text of each template, by name; a single one is called `default`.
         special_tokens: Special tokens that templates write, such as `bos_token`.
-        where: The file that has them.
     """
 
     templates: Mapping[str, str] = field(default_factory=dict)
@@ -35,9 +34,6 @@ class ChatTemplates:
         Args:
             name: Name of a template, or a template itself; None for the default.
             tools: Tools are given, so that a template for them comes first.
-
-        Raises:
-            UsageError: There is no such template, or no template.
         """
         if name is not None and ("{{" in name or "{%" in name):
             return "the chat's own", name
@@ -57,11 +53,7 @@ class ChatTemplates:
 
 
 def gguf_templates(metadata: Mapping[str, Any], path: Path) -> ChatTemplates:
-    """Return the chat templates in the metadata of a GGUF file.
-
-    Raises:
-        AttnscopeError: A template is not a text.
-    """
+    """Return the chat templates in the metadata of a GGUF file."""
     first = "tokenizer.chat_template"
     named = {DEFAULT: metadata[first]} if first in metadata else {}
     named |= {key.removeprefix(f"{first}."): value for key, value in metadata.items() if key.startswith(f"{first}.")}
@@ -78,7 +70,6 @@ def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -
     Args:
         given: Its `chat_template`: a text, texts by name, or None.
         special_tokens: Its special tokens, by name.
-        where: Its name, for errors.
     """
     listed = [{"name": n, "template": t} for n, t in given.items()] if isinstance(given, Mapping) else given
     special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}
@@ -86,11 +77,7 @@ def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -
 
 
 def listed_templates(given: Any, where: Path | str) -> dict[str, str]:
-    """Return templates by name: a text is the default; a list has an object with name and template for each.
-
-    Raises:
-        AttnscopeError: It is neither.
-    """
+    """Return templates by name: a text is the default; a list has an object with name and template for each."""
     if given is None:
         return {}
     if isinstance(given, str):

@@ -38,13 +38,7 @@ _BYTES_A_SECOND = 10 * MB  # … and an additional second for this many bytes
 
 @dataclass(frozen=True)
 class Imported:
-    """What was written.
-
-    Attributes:
-        tensors: Number of tensors.
-        size: Bytes of all of them.
-        copied: Names of the files that were copied.
-    """
+    """What was written."""
 
     tensors: int
     size: int
@@ -58,10 +52,6 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
         source: The folder; nothing in it is changed.
         target: A folder that is not there yet.
         max_memory: Bytes that reading one file may take; None for half of what is free.
-
-    Raises:
-        AttnscopeError: There is nothing to convert, a file holds something else than tensors, is damaged or too large,
-            or the target is there already.
     """
     files = _plan(source)
     _check_target(target)
@@ -187,12 +177,7 @@ def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
 
 
 def _files_beside(source: Path) -> list[Path]:
-    """Return config, tokenizer and licence, which are copied; never code or other pickles.
-
-    Raises:
-        AttnscopeError: One is a link to a file elsewhere, which may be private; links of a snapshot in the Hugging Face
-            cache to its repository's blobs are followed.
-    """
+    """Return config, tokenizer and licence, which are copied; never code or other pickles."""
     folder = source.resolve()
     inside = next((parent for parent in folder.parents if is_cache_entry(parent)), folder)
     files = []

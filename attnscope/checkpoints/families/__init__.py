@@ -62,8 +62,6 @@ class DescribedModel:
     """A model that a config.json describes.
 
     Attributes:
-        family: Its family.
-        config: Its sizes and switches.
         raw: The file, with its `model_type` and without keys that the user wanted ignored.
         notes: Remarks for the user: keys that were ignored or missing, code that was not run.
         ignored_keys: Keys that were ignored, because no code reads them or the user wanted it.
@@ -87,15 +85,7 @@ def open_config(
     """Find out which model a config.json describes.
 
     Args:
-        raw: The parsed file.
-        where: The file, for errors.
         shapes: Shape of every tensor of the checkpoint by name; None where there are no weights.
-        ignore: Keys that the user wants ignored.
-        trusted: The user wants it read, whatever code it names.
-
-    Raises:
-        AttnscopeError: No family serves it, it names model code of its own, or it says what its family does not
-            support.
     """
     family = family_for(raw, where, shapes)
     notes = []
@@ -114,11 +104,7 @@ def open_config(
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
-    """Return the family of a config.json, by its `model_type`; where there is none, the only one that fits.
-
-    Raises:
-        AttnscopeError: None of the families serves the `model_type`; or there is none, and none or several fit.
-    """
+    """Return the family of a config.json, by its `model_type`; where there is none, the only one that fits."""
     model_type = raw.get("model_type")
     if model_type is None:
         fitting = fitting_families(ALL, raw, where, shapes)
@@ -135,9 +121,5 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
 
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Turn a config.json of a known family into a ModelConfig; see `config_reader.read_config`.
-
-    Raises:
-        AttnscopeError: A key is missing, unknown, of the wrong type, or holds a value that the family does not support.
-    """
+    """Turn a config.json of a known family into a ModelConfig; see `config_reader.read_config`."""
     return config_reader.read_config(family, raw, where, families=ALL).config

@@ -56,9 +56,6 @@ class ConfigReading:
     """What a config.json means.
 
     Attributes:
-        config: The model.
-        ignored: Keys that no code of transformers reads.
-        dropped: Keys that the user had ignored.
         filled: Keys that the file leaves out, with the values that the reference takes.
     """
 
@@ -102,14 +99,7 @@ def read_config(
 
     Args:
         family: The family of its `model_type`.
-        raw: The parsed file.
-        where: The file, for errors.
         families: All families: a key that one of them reads is not ignored.
-        ignore: Keys that the user wants ignored.
-
-    Raises:
-        AttnscopeError: A key is missing, unknown and not known to be inert, of the wrong type, or holds a value that
-            the family does not support.
     """
     dropped = tuple(name for name in raw if name in ignore)
     reader = ConfigReader(drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults)
@@ -129,11 +119,7 @@ def read_config(
 
 
 def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> dict[str, Any]:
-    """Return a config.json without the keys that the user wants ignored.
-
-    Raises:
-        AttnscopeError: One of them says which model it is, or how its weights are stored.
-    """
+    """Return a config.json without the keys that the user wants ignored."""
     for name in (*_NEEDED, _QUANTIZED, _MLX):
         if name in ignore and name in raw:
             raise AttnscopeError(f"'{name}' cannot be ignored", where=where, hint=f"remove it from {arg('ignore_key')}")

@@ -16,17 +16,7 @@ NOT_ONE_MODEL = "config.json and weights do not match"
 
 
 def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Check a config's layers, heads, experts, vocabulary and width against the shapes of a checkpoint.
-
-    Args:
-        family: The family.
-        config: What the config says.
-        shapes: Shape of every tensor by name.
-        where: The config, for errors.
-
-    Raises:
-        AttnscopeError: The weights hold other numbers of them, or no token embedding, or no router.
-    """
+    """Check a config's layers, heads, experts, vocabulary and width against the shapes of a checkpoint."""
     names = Names(family, find_prefix(family, shapes, where), shapes, where)
     before = names.any_block().partition("{l}")[0]
     layer = re.compile(re.escape(names.prefix + before) + r"(\d{1,9})\.")

@@ -25,9 +25,6 @@ def fitting_families(
     default for a missing key and without a key to ignore, and if its names account for all tensors.
 
     Args:
-        families: All of them.
-        raw: The file.
-        where: Its name.
         shapes: Shape of every tensor by name; None where there are no weights.
     """
     families = tuple(families)

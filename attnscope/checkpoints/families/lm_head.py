@@ -24,16 +24,6 @@ def find_head(
 
     A separate output matrix is used if there is one. Otherwise it is the token embedding, if config.json ties them and
     names no class for another task.
-
-    Args:
-        family: The family.
-        config: The rest of the model.
-        raw: The config.json.
-        where: Its name, for errors.
-        names: The names of the tensors.
-
-    Raises:
-        AttnscopeError: config.json holds a value that the head cannot have.
     """
     if family.head is None:
         return None
@@ -56,13 +46,6 @@ def separate_head(
     family: Family, config: ModelConfig, names: Container[str], replaced: Container[str], where: str
 ) -> tuple[ModelConfig, dict[str, str]]:
     """Separate a tied output matrix from the embedding if an adapter replaces that: peft's copy is not tied.
-
-    Args:
-        family: The family.
-        config: The model.
-        names: The names of the tensors.
-        replaced: Names of those that the adapter replaces.
-        where: The config.json's name, for errors.
 
     Returns:
         The model, and the name of its output matrix with that of the tensor of the base which it is; empty if it has

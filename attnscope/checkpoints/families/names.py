@@ -20,11 +20,7 @@ def their_name(entry: str | Chunk | Stacked | Outside) -> str:
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:
-    """Find the prefix of this checkpoint's tensor names.
-
-    Raises:
-        AttnscopeError: The token embedding is not there under any prefix.
-    """
+    """Find the prefix of this checkpoint's tensor names."""
     name = f"{family.modules['embed.tokens']}.weight"
     for prefix in family.prefixes:
         if prefix + name in names:
@@ -57,8 +53,6 @@ class TensorLocation:
     """Location of one of our parameters.
 
     Attributes:
-        tensor: Name of their tensor.
-        entry: What the family says of our module.
         expert: Number of the expert; None outside of experts.
     """
 
@@ -69,14 +63,7 @@ class TensorLocation:
 
 @dataclass(frozen=True)
 class Names:
-    """Their names for our parameters, in one checkpoint.
-
-    Attributes:
-        family: The family.
-        prefix: Prefix of the names in this checkpoint.
-        tensors: The names that are there.
-        where: The checkpoint, for errors.
-    """
+    """Their names for our parameters, in one checkpoint."""
 
     family: Family
     prefix: str
@@ -84,11 +71,7 @@ class Names:
     where: str
 
     def find(self, parameter: str) -> TensorLocation:
-        """Return the tensor that holds one of our parameters, under whichever of its names is there.
-
-        Raises:
-            AttnscopeError: None of them is.
-        """
+        """Return the tensor that holds one of our parameters, under whichever of its names is there."""
         for place in self._places(parameter):
             if place.tensor in self.tensors:
                 return place

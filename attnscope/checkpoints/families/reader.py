@@ -12,25 +12,14 @@ _SMALLEST, _LARGEST = 1e-30, 1e30  # a bound for float32 numbers whose products 
 
 
 class ConfigReader:
-    """A config.json with its place, for errors.
-
-    Attributes:
-        raw: The file.
-        where: Name of the file, for errors.
-        defaults: The reference's defaults for missing keys.
-        filled: Those defaults that were needed.
-    """
+    """A config.json with its place, for errors."""
 
     def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.raw, self.where, self.defaults = raw, where, defaults or {}
         self.filled: dict[str, Any] = {}
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
-        """Return the value under whichever of these names is there and not null.
-
-        Raises:
-            AttnscopeError: None is there, and neither we nor the reference have a default; or two are, and they differ.
-        """
+        """Return the value under whichever of these names is there and not null."""
         given = [name for name in names if self.raw.get(name) is not None]
         if not given:
             if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
@@ -50,11 +39,7 @@ class ConfigReader:
         return value if value is default else positive_number(self, self.given(names) or names[0], value)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a yes or no.
-
-        Raises:
-            AttnscopeError: It is something else.
-        """
+        """Return a yes or no."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
             raise self.wrong(name, value, "true or false")
@@ -70,11 +55,7 @@ class ConfigReader:
 
 
 def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
-    """Return the value, where it is a number above 0.
-
-    Raises:
-        AttnscopeError: It is something else.
-    """
+    """Return the value, where it is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise reader.wrong(name, value, "a number above 0")
     if not _SMALLEST <= value <= _LARGEST:
@@ -83,11 +64,7 @@ def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
 
 
 def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) -> int:
-    """Return the value, where it is a whole number of at least this, and no more than torch can count to.
-
-    Raises:
-        AttnscopeError: It is something else.
-    """
+    """Return the value, where it is a whole number of at least this, and no more than torch can count to."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise reader.wrong(name, value, f"a whole number of at least {least}")
     if value > _MOST:

@@ -36,7 +36,6 @@ def rope(
     """Read `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
     Args:
-        theta: Name of the base in the older dialect.
         fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: Share of each head that is rotated, if config.json does not state it.
         base: Base of the frequencies, if config.json does not state it.

@@ -63,12 +63,7 @@ class CopyOf:
 
 @dataclass(frozen=True)
 class Computed:
-    """A value that takes a function, of the reader and the fields read before.
-
-    Attributes:
-        rule: The function.
-        names: Keys that it reads.
-    """
+    """A value that takes a function, of the reader and the fields read before."""
 
     rule: Callable[[ConfigReader, Mapping[str, Any]], Any]
     names: tuple[str, ...] = ()
@@ -107,7 +102,6 @@ class Chunk:
     """One part of a module that holds several of ours, stacked along its output rows.
 
     Attributes:
-        module: Their module.
         part: Which of `parts` this is.
         parts: Names of our sibling modules in the order in which they are stacked.
         per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
@@ -124,9 +118,7 @@ class Stacked:
     """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`.
 
     Attributes:
-        tensor: Their tensor of weights.
         part: Which of `parts` this is; empty where it is the only one.
-        parts: Names of our sibling modules that share the tensor.
         transposed: Each expert's weight is stored as (in, out).
         alternating: Output rows of the parts take turns, not one part whole after the other.
     """
@@ -167,7 +159,6 @@ class Family:
     """How checkpoints of one architecture are read.
 
     Attributes:
-        name: The file's name in this folder.
         model_types: Values of config.json's `model_type` that it serves.
         config: Our field to a constant, a Key or a Computed, in reading order.
         modules: Our module to theirs, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. Where

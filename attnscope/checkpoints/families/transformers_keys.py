@@ -19,10 +19,8 @@ class ReferenceKeys:
 
     Attributes:
         names: Names that its own files or shared ones hold or look up: a key of another name is read by none of them.
-        classes: Classes of its models, in any release.
         elsewhere: Fields of the configs of all models that are no native family.
         defaults: Values of keys that a file leaves out, where all supported releases agree.
-        releases: The releases that were read, oldest first.
     """
 
     names: frozenset[str]

@@ -25,14 +25,9 @@ def check_trust(
     """Return notes on the code that a config names and that is not run.
 
     Args:
-        raw: The config.json.
-        where: The file, for errors.
         classes: Names of the reference's own classes for this `model_type`.
         upstreamed: The reference has taken over code that such folders bring along, under the same names.
         trusted: The user wants the config read, whatever code it names.
-
-    Raises:
-        AttnscopeError: It names code for a model that is not the reference's, and is not trusted.
     """
     notes = list[str]()
     if raw.get("auto_map"):

@@ -39,13 +39,8 @@ def check_unknown(
     """Return the keys of a config that are ignored because no code reads them.
 
     Args:
-        family: The family.
-        reader: Its config.json.
         known: Keys that are read, required or known to be inert.
         families: All native families: what one of them reads is never ignored.
-
-    Raises:
-        AttnscopeError: A key may change attention.
     """
     known, families = frozenset(known), tuple(families)
     unknown = [name for name in reader.raw if name not in known]

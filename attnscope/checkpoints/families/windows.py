@@ -37,7 +37,6 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
 
     Args:
         slides: Whether a layer has a window, where there is no `layer_types`.
-        names: Keys that it reads.
         switch: A key without which, or with false under which, no layer has a window.
     """
 

@@ -47,33 +47,19 @@ _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": Tr
 
 @dataclass(frozen=True)
 class Sources:
-    """The files that a tokenizer is made of.
-
-    Attributes:
-        folder: Where they are.
-        data: Bytes of every file by name.
-        options: Content of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
-    """
+    """The files that a tokenizer is made of."""
 
     folder: Path
     data: Mapping[str, bytes]
     options: Mapping[str, Any]
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return an option that is true or false.
-
-        Raises:
-            AttnscopeError: It is something else.
-        """
+        """Return an option that is true or false."""
         value = self.optional_flag(name)
         return default if value is None else value
 
     def optional_flag(self, name: str) -> bool | None:
-        """Return an option that is true, false, or left out.
-
-        Raises:
-            AttnscopeError: It is something else.
-        """
+        """Return an option that is true, false, or left out."""
         value = self.options.get(name)
         if not isinstance(value, bool | None):
             hint = "expected true or false"
@@ -81,11 +67,7 @@ class Sources:
         return value
 
     def refuse_options(self) -> None:
-        """Refuse what would change tokens in a way that is not done here.
-
-        Raises:
-            AttnscopeError: There is such an option.
-        """
+        """Refuse what would change tokens in a way that is not done here."""
         for name, harmless in _REFUSED.items():
             if self.options.get(name, harmless[0]) not in harmless:
                 message = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
@@ -102,10 +84,6 @@ class Sources:
         Args:
             named: Special tokens of the class by their role, such as `unk_token`.
             vocab: Ids of the vocabulary; tokens that it lacks follow after its last one, as in transformers.
-            file: The file that the vocabulary comes from, for errors.
-
-        Raises:
-            AttnscopeError: A token is neither text nor a description of one.
         """
         roles, tokens = dict(named), dict[str, dict[str, Any]]()
         for number, given in sorted(self._decoder().items()):
@@ -158,9 +136,6 @@ class SpecialTokens:
 
     Attributes:
         roles: Special tokens by their role, such as `unk_token`.
-        tokens: All by their text, as a tokenizer.json has them.
-        known: Those that the files themselves give an id.
-        path: The file of the vocabulary, for errors.
     """
 
     roles: dict[str, str]
@@ -174,11 +149,7 @@ class SpecialTokens:
         return sorted(self.tokens.values(), key=lambda token: token["id"])
 
     def required(self, role: str) -> str:
-        """Return the token of a role that no text can do without.
-
-        Raises:
-            AttnscopeError: The vocabulary does not have it.
-        """
+        """Return the token of a role that no text can do without."""
         content = self.roles.get(role)
         if content not in self.known:
             message = f"has no token '{content or role}', which every text needs"
@@ -187,13 +158,7 @@ class SpecialTokens:
         return str(content)
 
     def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
-        """Return a template of the tokens before and after each text; None where there are none.
-
-        Args:
-            opens: Tokens before the first text.
-            closes: Tokens after each text.
-            second: Tokens before the second text of a pair.
-        """
+        """Return a template of the tokens before and after each text; None where there are none."""
         if not (opens or closes):
             return None
         single = [*_parts(opens, 0), _text("A", 0), *_parts(closes, 0)]
@@ -218,7 +183,6 @@ class Built:
     """A tokenizer that was made.
 
     Attributes:
-        content: Content of the tokenizer.json.
         note: Decisions made while building it; empty if there were none.
         pieces: What splits a text between special tokens in place of the tokenizer.json's model.
         spaced: Which texts between special tokens a space is put before: `always` or `first`.
@@ -481,8 +445,6 @@ class Kind:
 
     Attributes:
         name: Name of the class in transformers, without `Fast`.
-        build: Makes it.
-        files: Files that it is built from.
         families: The `model_type` of models that it belongs to.
     """
 
@@ -514,11 +476,7 @@ KINDS = (
 
 
 def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
-    """Build a tokenizer; its notes say that it was built, its warnings what was decided on the way.
-
-    Raises:
-        AttnscopeError: A file is damaged, or asks for something that no tokenizer.json can say.
-    """
+    """Build a tokenizer; its notes say that it was built, its warnings what was decided on the way."""
     sources.refuse_options()
     built = kind.build(sources)
     path = sources.folder / kind.files[0]

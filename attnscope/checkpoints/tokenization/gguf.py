@@ -40,12 +40,7 @@ def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -
     """Return the tokenizer.json, and what a reader should know of it.
 
     Args:
-        metadata: The file's metadata.
         architecture: Its `general.architecture`: nothing else says how sentencepiece treats spaces.
-        path: The file, for errors.
-
-    Raises:
-        AttnscopeError: The metadata holds no tokenizer, or one of a kind that is not supported.
     """
     vocabulary = _TokenizerMetadata(metadata, path)
     kind, notes = vocabulary.get("model", str), list[str]()
@@ -116,7 +111,6 @@ class _TokenizerMetadata:
         """Return the parts of a tokenizer.json that all kinds share.
 
         Args:
-            model: Its model.
             add_start: Texts begin with the start token where the file doesn't say.
             spelled: The tokens as the vocabulary spells them.
         """

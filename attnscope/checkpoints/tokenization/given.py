@@ -20,7 +20,6 @@ class GivenTokens:
         name: `given`.
         vocab_size: One more than the largest id.
         n_merges: 0.
-        notes: Empty.
     """
 
     name = "given"
@@ -34,11 +33,7 @@ class GivenTokens:
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
     ) -> list[Token]:
-        """Return the tokens of a text by its origin.
-
-        Raises:
-            AttnscopeError: The arrays have no such text.
-        """
+        """Return the tokens of a text by its origin."""
         if where not in self._texts:
             hint = "leave the text out: its tokens come with the arrays"
             raise AttnscopeError("is not a text of the given arrays", where=where, hint=hint)
@@ -70,11 +65,7 @@ def make_texts(
         values: Strings, ids, or objects with the fields of a Token: one for every row, or a list of them for every
             text; None for positions alone.
         ranges: First row of every text in the arrays, and the row after its last.
-        where: What names the values, for errors.
         written: The texts, which spans in the tokens refer to; None if the tokens are to be joined.
-
-    Raises:
-        AttnscopeError: They are not that, or are too few or too many.
     """
     counts = [end - start for start, end in ranges]
     if values is None:

@@ -17,23 +17,14 @@ _FACTORS = {"NFKC": 18, "NFKD": 18, "Precompiled": 18, "NFC": 3, "NFD": 4, "Lowe
 
 
 class NormalizerGrowth:
-    """How much longer a normalizer makes a text.
-
-    Args:
-        normalizer: What a tokenizer.json holds under this name.
-        path: The file, for errors.
-    """
+    """How much longer a normalizer makes a text."""
 
     def __init__(self, normalizer: Any, path: Path) -> None:
         self._steps, self._path = _steps(normalizer), path
         self._factor = prod(map(_factor, self._steps))
 
     def check(self, text: str) -> None:
-        """Refuse a text that would become too long.
-
-        Raises:
-            AttnscopeError: It does in one of the steps, all of which are tried, as few texts reach the longest form.
-        """
+        """Refuse a text that would become too long."""
         if len(text) * self._factor <= _LARGEST:
             return
         from tokenizers.normalizers import Sequence

@@ -35,17 +35,11 @@ class Encoded(NamedTuple):
 class FileTokenizer:
     """A tokenizer.json; truncation, padding and BPE dropout that are stored in it are switched off and noted.
 
-    Args:
-        path: The file.
-        data: Bytes of the file.
-
     Attributes:
-        path: The file.
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
         n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: kept by the library beyond words.
         notes: Remarks on what was switched off, and how it was built.
-        warnings: Decisions made while building it.
         unknown_id: The id for unknown words; None if there is none.
     """
 
@@ -270,9 +264,5 @@ def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
 
 
 def load_tokenizer(path: Path) -> FileTokenizer:
-    """Read a tokenizer.json.
-
-    Raises:
-        AttnscopeError: The file is missing, or the `tokenizers` library rejects it.
-    """
+    """Read a tokenizer.json."""
     return FileTokenizer(path, read_file(path, cap=MAX_TOKENIZER))

@@ -50,7 +50,6 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
     """Return what a piece spells that ends or starts within a character, with bytes such as `<F0 9F>`.
 
     Args:
-        piece: The tokenizer's spelling.
         byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` is a byte.
 
     Returns:

@@ -18,12 +18,7 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
     """Call into `tokenizers`.
 
     Args:
-        call: Function to call.
-        path: The tokenizer's file, for errors.
         doing: Problem to report if the call fails.
-
-    Raises:
-        AttnscopeError: The library raised or panicked; no backtrace reaches stderr.
     """
     try:
         with _silenced_stderr():

@@ -53,18 +53,11 @@ class PieceModel:
     """A model of SentencePiece.
 
     Args:
-        data: Bytes of the file.
-        path: The file, for errors.
         prefix: Whether a space is put before a text; None if the model decides.
         own_ids: Ids of special tokens before all pieces, whose ids are then one higher (fairseq); None for the model's.
 
     Attributes:
-        path: The file.
-        vocab: Ids of all pieces.
         control: Pieces that no text spells, such as `<s>`.
-
-    Raises:
-        AttnscopeError: The file is no such model, or the library is missing.
     """
 
     def __init__(self, data: bytes, path: Path, prefix: bool | None, own_ids: Mapping[str, int] | None = None) -> None:
@@ -100,7 +93,6 @@ class PieceModel:
         """Split a text; a piece that is a part of a character covers all of it, an added space covers nothing.
 
         Args:
-            text: The text.
             prefix: Whether a space is put before the text, if the model does so at all.
         """
         model = self._spaced if prefix else self._plain
@@ -118,7 +110,6 @@ class SentencePieceTokenizer(FileTokenizer):
 
     Args:
         data: A tokenizer.json that makes one token of everything between two special tokens.
-        pieces: What splits these.
         spaced: Which of them a space is put before: `always`, or only the `first` of a text.
         change: What is done to a text before it is split; None for nothing.
     """

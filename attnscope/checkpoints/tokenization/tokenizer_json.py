@@ -34,10 +34,7 @@ class TokenizerJson:
 
     Attributes:
         content: Its values; null for a vocabulary and merges that stay text.
-        text: The whole.
-        notes: Remarks for the user on what was switched off.
         unparsed: Entries of a vocabulary that stays text, if it is an object: duplicate words count twice.
-        merges: Merges of a BPE.
     """
 
     content: dict[str, Any]
@@ -48,15 +45,7 @@ class TokenizerJson:
 
 
 def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
-    """Parse a tokenizer.json, with vocabulary and merges left as text.
-
-    Args:
-        data: Bytes of the file.
-        path: The file, for errors.
-
-    Raises:
-        AttnscopeError: The file is not JSON, or cannot be written again.
-    """
+    """Parse a tokenizer.json, with vocabulary and merges left as text."""
     bulk = _large_values(data, str(path))
     content = _parse_without(bulk, data, str(path))
     if content is None:

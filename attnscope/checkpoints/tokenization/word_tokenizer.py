@@ -18,8 +18,6 @@ class Tokenizer(Protocol):
 
     Attributes:
         name: Name in `info`.
-        vocab_size: Number of ids that it knows.
-        notes: Remarks for the user on what was changed.
     """
 
     name: str
@@ -32,22 +30,12 @@ class Tokenizer(Protocol):
         """Return the tokens of a text, or of a text and its pair.
 
         Args:
-            text: The text.
-            pair: The second text of a pair.
-            where: Where it came from, for errors.
             special: Add the special tokens that a text begins or ends with.
-
-        Raises:
-            AttnscopeError: The text is empty, blank, too long, no valid Unicode, or gives no token at all.
         """
 
 
 def check_text(text: str, where: str) -> None:
-    """Refuse a text before anything expensive or fragile sees it.
-
-    Raises:
-        AttnscopeError: The text is empty, blank, too long, or contains half of a surrogate pair.
-    """
+    """Refuse a text before anything expensive or fragile sees it."""
     if not text.strip():
         raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
     if len(text) > MAX_TEXT:
@@ -67,9 +55,7 @@ class WordTokenizer:
     Attributes:
         name: `words`.
         words: The vocabulary, in the order of the ids.
-        vocab_size: Number of different words.
         n_merges: 0.
-        notes: Empty.
     """
 
     name = "words"
@@ -135,7 +121,6 @@ class MissingTokenizer:
         name: `none`.
         vocab_size: 0.
         n_merges: 0.
-        notes: Why the tokenizer cannot be used.
     """
 
     name = "none"
@@ -180,7 +165,6 @@ def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[l
     """Return ids and type ids of several texts, padded on the right to one length.
 
     Args:
-        texts: Tokens of each text.
         pad_id: The id that fills up; no query may attend to it, so any valid id does.
 
     Returns:

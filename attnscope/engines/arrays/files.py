@@ -36,11 +36,7 @@ class StoredArray:
     """An array in a file, of which only the header was read.
 
     Attributes:
-        name: Its name.
-        shape: Lengths of its axes.
         dtype: Name of its type; `bfloat16` is read as uint16.
-        nbytes: Bytes of its numbers.
-        place: Where the file has it.
     """
 
     name: str
@@ -55,9 +51,6 @@ class ArrayFile:
     """A file of arrays.
 
     Attributes:
-        path: The file.
-        layers: Layer to its arrays by name.
-        shared: Arrays of no layer by name.
         values: Setting to its value, for all layers or, in a dict, by layer.
         digest: SHA-256 over its header and samples of its data.
     """
@@ -69,20 +62,12 @@ class ArrayFile:
     digest: bytes = b""
 
     def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
-        """Read the numbers of an array.
-
-        Raises:
-            AttnscopeError: The file has changed, or is damaged.
-        """
+        """Read the numbers of an array."""
         return _read(self.path, array)
 
 
 def open_file(path: Path) -> ArrayFile:
-    """Read what a file says of its arrays, and the settings in it.
-
-    Raises:
-        AttnscopeError: It is no such file, is damaged, or holds something unknown.
-    """
+    """Read what a file says of its arrays, and the settings in it."""
     if path.suffix.lower() not in ENDINGS:
         message = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
         raise AttnscopeError(message, where=path, hint=f"use {' or '.join(ENDINGS)}")

@@ -16,7 +16,6 @@ class GivenSizes:
     """Sizes of every layer.
 
     Attributes:
-        heads: Query heads.
         kv_heads: Key/value heads; each serves heads / kv_heads query heads.
         width: Width of a query and a key; 0 if weights are given.
         value_width: Width of a value; 0 if there are no values.
@@ -33,24 +32,17 @@ class GivenArrays:
     """Queries, keys and values of some layers, or their weights.
 
     Attributes:
-        name: What they are called: a path, or a word.
-        sizes: Sizes of every layer.
-        settings: Layer to how its scores become weights.
         axes: Order of the axes of the arrays that `read` returns.
         ranges: First row of every text in keys and values, where texts are one after the other, and the row after its
             last.
         query_ranges: The same of queries, which may be those of a text's last tokens alone.
         texts: Every text with its tokens.
         read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
-        layer_bytes: Bytes of the largest layer.
         mask: Mask expression that all layers share; windows are settings.
         matrices: What the expression names: boolean matrices, (queries, keys) or (heads, queries, keys), or a
             `mask_mod` of FlexAttention.
         dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
-        fingerprint: See findings.run.Provenance.
-        weights: The weights themselves are given.
         outputs: The output of attention is given, too, as `output`.
-        notes: Remarks on how the numbers are read.
     """
 
     name: str
@@ -114,11 +106,7 @@ class GivenArrays:
         )
 
     def only(self, number: int) -> "GivenArrays":
-        """Return one of the texts.
-
-        Raises:
-            UsageError: There is no such text.
-        """
+        """Return one of the texts."""
         if not 0 <= number < len(self.texts):
             raise UsageError(f"there is no text {number}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
         name = self.name if len(self.texts) == 1 else self.origin(number)

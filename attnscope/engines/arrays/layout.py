@@ -23,11 +23,7 @@ _EXAMPLES = "heads,tokens,width (htd), tokens,heads,width (thd) or batch,heads,t
 
 
 def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
-    """Read the order of axes: words joined by commas or blanks, or a letter for each; None if none is given.
-
-    Raises:
-        AttnscopeError: An axis is unknown, twice there, or missing.
-    """
+    """Read the order of axes: words joined by commas or blanks, or a letter for each; None if none is given."""
     if layout is None:
         return None
     words = layout if not isinstance(layout, str) else layout.replace(",", " ").split()
@@ -46,8 +42,6 @@ class PackedShape:
 
     Attributes:
         rows: Tokens of all texts, padding included.
-        heads: Heads.
-        width: Width of a head.
         texts: Texts that the array has an axis for; None without such an axis.
     """
 
@@ -58,11 +52,7 @@ class PackedShape:
 
 
 def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> PackedShape:
-    """Return what the lengths of axes mean.
-
-    Raises:
-        AttnscopeError: The array has another number of axes, or one of length 0.
-    """
+    """Return what the lengths of axes mean."""
     if len(shape) != len(axes):
         hint = f"name the order of its axes: layout {_EXAMPLES}"
         message = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
@@ -87,17 +77,9 @@ def query_ranges(
     """Return the first query of every text, and the row after its last; queries are those of a text's last tokens.
 
     Args:
-        shape: Shape of the queries.
-        keys: Shape of the keys.
-        ranges: Rows of every text in the keys.
         cu_seqlens: First query of every text, and the number of queries; None if a text has as many as keys, or if
             there is one text, or an axis for texts.
-        axes: The layout.
-        where: Where the queries are from, for errors.
         packed: Texts are one after the other, without an axis for them.
-
-    Raises:
-        AttnscopeError: A text has more queries than keys, or these do not cover the rows.
     """
     if cu_seqlens is not None:
         query_rows = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")
@@ -130,15 +112,8 @@ def text_ranges(
     """Return the first row of every text, and the row after its last.
 
     Args:
-        shape: Shape of the keys.
         cu_seqlens: First row of every text, and the number of rows; None if there is one text, or an axis for texts.
         lengths: Tokens of every text, if texts are padded to one length; None without padding.
-        axes: The layout.
-        where: Where the array is from, for errors.
-        option: Name of `cu_seqlens`, for errors.
-
-    Raises:
-        AttnscopeError: These do not cover the rows in order.
     """
     if cu_seqlens is None:
         longest = shape.rows // (shape.texts or 1)

@@ -22,11 +22,7 @@ _SAMPLES = 1 << 16  # numbers of an array that a fingerprint takes
 
 
 def from_file(path: Path) -> GivenArrays:
-    """Open a file of queries, keys and values, or of weights; their numbers are read when they are needed.
-
-    Raises:
-        AttnscopeError: The file is damaged, holds something unknown, or contradicts itself.
-    """
+    """Open a file of queries, keys and values, or of weights; their numbers are read when they are needed."""
     file = open_file(path)
     layers, read, shapes, dtypes = _of_file(file)
     try:
@@ -96,10 +92,6 @@ def from_arrays(
             axis for layers, a list of arrays, or a dict by layer.
         values: Settings, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
         layers: Numbers of the layers; None to count from 0.
-        name: What they are called.
-
-    Raises:
-        AttnscopeError: They are no such arrays, or contradict each other.
     """
     from attnscope.engines.arrays.tensors import as_tensor
 
@@ -190,13 +182,7 @@ def _assemble(
     """Check that arrays and settings go together.
 
     Args:
-        name: What they are called.
-        layers: Numbers of the layers, ascending.
-        read: Reads the arrays of a layer.
         shapes: Shapes by name, such as `layer.3.q`; axes of layers are gone.
-        dtypes: Names of the arrays' types.
-        values: See `from_arrays`.
-        digest: Of the arrays.
     """
     weights = next(iter(shapes)).endswith("weights")
     axes = parse_layout(values.get("layout"), "layout")
@@ -290,11 +276,7 @@ def _refuse_types(dtypes: set[str], where: str) -> None:
 
 
 def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
-    """Return the sizes that all layers have.
-
-    Raises:
-        AttnscopeError: Layers, or queries, keys and values, do not go together.
-    """
+    """Return the sizes that all layers have."""
     first = {place.rpartition(".")[2]: shape for place, shape in reversed(list(packed.items()))}
     for place, shape in packed.items():
         model = first[place.rpartition(".")[2]]

@@ -38,12 +38,7 @@ class ArraysInMemory:
 
 
 def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
-    """Return given arrays as a source of runs.
-
-    Raises:
-        UsageError: The run names what only a model has.
-        AttnscopeError: They do not fit into memory.
-    """
+    """Return given arrays as a source of runs."""
     _refuse_model_options(given, run)
     need = {"arrays": 2 * given.layer_bytes}  # as they are read, and as they are laid out
     require_memory(need, *memory_limit(run.max_memory))

@@ -35,10 +35,6 @@ class _Layer:
 def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     """Compare the given outputs of every text in a batch with the computed ones.
 
-    Args:
-        engine: The arrays, which have outputs.
-        batch: The texts.
-
     Returns:
         What differs, for every text.
     """

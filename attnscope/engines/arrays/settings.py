@@ -22,7 +22,6 @@ class GivenRope:
     """A rotation that queries and keys are still to get.
 
     Attributes:
-        rope: The rotary parameters.
         interleaved: Pairs are neighbours (GPT-J, GGML), not half a width apart.
     """
 
@@ -58,11 +57,6 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
 
     Args:
         values: Setting to its value for all layers, or a list with one for each, or a dict by layer.
-        layers: Numbers of the layers.
-        heads: Query heads of a layer.
-
-    Raises:
-        AttnscopeError: A value is not one that the setting takes.
     """
     by_name = {name: _by_layer(name, values.get(name), layers, heads) for name in NAMES}
     return {layer: LayerSettings(**{name: by_name[name][layer] for name in NAMES}) for layer in layers}
@@ -72,9 +66,6 @@ def split_windows(masks: Mapping[int, str], where: str, *, always: bool = False)
     """Return the mask that all layers share, and the window of each.
 
     Without `always`, a mask that all layers have stays as it is.
-
-    Raises:
-        AttnscopeError: The masks of layers differ by more than a window.
     """
     shared: dict[str, None] = {}
     windows: dict[int, int | None] = {}
@@ -173,11 +164,7 @@ def _rope(value: Any) -> GivenRope:
 
 
 def require_expression(mask: str, where: str) -> str:
-    """Return a mask expression in its usual spelling.
-
-    Raises:
-        AttnscopeError: It is none, or refers to a model's own mask.
-    """
+    """Return a mask expression in its usual spelling."""
     try:
         terms = parse_mask(mask, where)
     except UsageError as e:

@@ -18,14 +18,10 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
 
     Args:
         array: A tensor, an array of NumPy, or anything with DLPack or `__array__` (JAX, MLX, CuPy); nested lists.
-        where: What it is, for errors.
         dtype: `bfloat16` for numbers that NumPy holds as uint16.
 
     Returns:
         A tensor of float32, bfloat16 or float16; float64 becomes float32.
-
-    Raises:
-        AttnscopeError: It is no array of real numbers.
     """
     tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
     if dtype == "bfloat16" and tensor.dtype == torch.uint16:
@@ -65,11 +61,7 @@ def _from_library(array: Any, where: str) -> Tensor:
 
 
 def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
-    """Return (rows, heads, width) of the texts one after the other; a view where the axes allow it.
-
-    Raises:
-        AttnscopeError: There is another number of axes, or a number is not finite.
-    """
+    """Return (rows, heads, width) of the texts one after the other; a view where the axes allow it."""
     ordered = tensor.permute([axes.index(axis) for axis in _PACKED if axis in axes])
     if "texts" in axes:
         ordered = ordered.flatten(0, 1)
@@ -88,7 +80,6 @@ def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], lengths: Sequence[int
         packed: (rows, heads, width).
         ranges: First row of every text, and the row after its last.
         lengths: Tokens of every text; where a text has fewer rows, these are its last tokens.
-        device: Where the result goes.
     """
     if len(ranges) == 1 and ranges[0][1] - ranges[0][0] == lengths[0]:
         ((start, end),) = ranges

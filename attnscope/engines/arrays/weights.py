@@ -23,12 +23,6 @@ def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengt
 
     Args:
         inputs: Has the weights, (B, H, Q, K), in place of queries.
-        recorders: Recorders of the layer.
-        lengths: Tokens of every text.
-        where: What the weights are, for errors.
-
-    Raises:
-        AttnscopeError: They are no weights.
     """
     weights = inputs.q.float()
     _check(weights, lengths, where)

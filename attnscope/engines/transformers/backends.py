@@ -29,16 +29,10 @@ class BackendCall:
 
     Attributes:
         part: `encoder`, `decoder` or `cross` of a model with two halves; else empty.
-        layer: Number of the layer within its part.
-        module: The module that called it.
-        function: The implementation.
         q: (B, H, Q, E).
         k: (B, G, K, E).
         v: (B, G, K, Ev).
-        mask: The mask as the implementation takes it.
-        named: Its other arguments.
         output: What it returned, (B, Q, H, Ev).
-        weights: What it returned as weights.
     """
 
     part: str
@@ -67,7 +61,6 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
     """Call a function after every call of the attention interface that a model makes in this thread.
 
     Args:
-        model: The model.
         on_call: Sees each call; what it returns replaces the output.
     """
     import transformers
@@ -114,11 +107,7 @@ def backend_of(model: Any) -> str | None:
 
 @contextmanager
 def using_backend(model: Any, name: str) -> Iterator[None]:
-    """Let a model use another implementation; afterwards it has its own.
-
-    Raises:
-        AttnscopeError: The model or this machine cannot use it.
-    """
+    """Let a model use another implementation; afterwards it has its own."""
     before = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
     try:
         if name != backend_of(model):
@@ -225,11 +214,7 @@ def separates_packs(model: Any) -> bool:
 
 
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:
-    """Load a checkpoint with transformers, with its head if it predicts tokens, as `from_pretrained` would.
-
-    Raises:
-        AttnscopeError: transformers is not installed, does not know the model, or the folder lacks weights.
-    """
+    """Load a checkpoint with transformers, with its head if it predicts tokens, as `from_pretrained` would."""
     loaded = load_model(folder, dtype)
     model = loaded.predicting or loaded.model
     with quiet():

@@ -26,7 +26,6 @@ def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Mod
     """Return the modules that are layers: of those in a list, the largest that hold one module of attention each.
 
     Args:
-        model: The model.
         attention: The modules of attention that tokens of one part go through, without repetition.
     """
     holding = {id(module) for module in attention}
@@ -48,14 +47,8 @@ class BlockRerunner:
     """What listens to the layers of a model while it runs one text, and hands each to an observer.
 
     Args:
-        model: The model.
         attend: Computes one call of attention for its hooks; gives the output, and the mask of a layer of the part that
             is looked at, None for another part.
-        last: The last layer that runs.
-        observe: See Engine.run_blocks.
-
-    Attributes:
-        handed: Layers that the observer got.
     """
 
     def __init__(self, model: nn.Module, attend: Attend, last: int, observe: BlockObserver) -> None:

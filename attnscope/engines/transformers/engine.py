@@ -72,11 +72,7 @@ class TransformersEngine:
     """A model of transformers under a mask; see protocol.Engine.
 
     Attributes:
-        loaded: The model.
-        settings: How it runs.
         own: In words, the masks that the model itself was seen to use on its longest text, by layer.
-        projections: The output projections that were found, by layer.
-        modules: The modules of attention that were seen, by layer.
     """
 
     loaded: TransformersModel
@@ -98,14 +94,7 @@ class TransformersEngine:
         """Pass the attention of every recorded layer over a batch to its recorders.
 
         Args:
-            batch: See Engine.forward.
-            recorders: Recorders of each layer.
-            progress: Called after each layer.
-            final: Whether final states are returned.
             variants: What is cut for each place of the batch; empty where nothing is.
-
-        Raises:
-            AttnscopeError: A recorded layer has no observable attention, or the model fails on the text.
         """
         seen: set[int] = set()
         keys = batch.context or batch.tokens
@@ -218,11 +207,7 @@ class TransformersEngine:
         return TransformersContinuation(self.loaded)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Hand each layer up to the last to a function, with its input and output, while the model runs.
-
-        Raises:
-            AttnscopeError: A layer is no module that takes and gives hidden states.
-        """
+        """Hand each layer up to the last to a function, with its input and output, while the model runs."""
         self.forward(batch, {layer: () for layer in range(self.sizes[0])})  # which shows the modules
         n = batch.tokens.real.shape[1]
         pad = padding_mask(batch.tokens.lengths, n, batch.tokens.real.device)

@@ -37,7 +37,6 @@ class ProvidedMask(Mask):
     """A mask that `transformers` made: (B or 1, H or 1, Q, K), True where allowed, or added to the scores.
 
     Attributes:
-        tensor: The mask.
         floor: Where it is added: values at or below this mask a key.
     """
 
@@ -72,7 +71,6 @@ class AttentionCapture:
     """One run of a model: which module is which layer, and who gets its calls.
 
     Args:
-        model: The model.
         on_attention: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the
             call; gives the output, (B, H, Q, Ev).
 
@@ -101,12 +99,7 @@ class AttentionCapture:
         return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight))
 
     def _locate(self, module: nn.Module) -> tuple[str, int]:
-        """Find part and layer: the module's own number; where it has none, or another one has it, the order of calls.
-
-        Raises:
-            AttnscopeError: A module that knows its layer is called a second time: what it makes of several attentions
-                (DiffLlama: the difference of two) is not the softmax-weighted sum that attnscope shows.
-        """
+        """Find part and layer: the module's own number; where it has none, or another one has it, the order of calls."""
         name = self._names.get(id(module), "")
         part = part_of(name) if self._model.config.is_encoder_decoder else ""
         number = getattr(module, "layer_idx", None)

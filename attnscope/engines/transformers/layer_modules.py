@@ -15,15 +15,7 @@ from attnscope.model.stack import Stack
 
 
 def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
-    """Return the modules that make a layer's queries and keys, with their parameters as those of our stack.
-
-    Args:
-        loaded: The model.
-        layer: Number of the layer.
-
-    Raises:
-        AttnscopeError: No family describes the model, or a module is not what its family has there.
-    """
+    """Return the modules that make a layer's queries and keys, with their parameters as those of our stack."""
     model = loaded.model
     names = names_of(model)
     config = open_config(json.loads(model.config.to_json_string()), "model.config").config

@@ -18,11 +18,7 @@ IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation
 
 
 def check_live(model: Any) -> tuple[str, str]:
-    """Return the type that a model of transformers runs in and its device, as a RunConfig has them.
-
-    Raises:
-        UsageError: attnscope cannot run it.
-    """
+    """Return the type that a model of transformers runs in and its device, as a RunConfig has them."""
     if getattr(model, "is_quantized", False) or any(map(_is_quantised, model.modules())):
         raise UsageError("the model is quantised", where="model", hint="use one with floating-point weights")
     devices = {parameter.device for parameter in model.parameters()}
@@ -47,9 +43,6 @@ def borrowed(model: Any) -> Iterator[None]:
     """Run a model's attention through attnscope meanwhile, without dropout; afterwards the model is as it was.
 
     In other threads the model computes its own attention meanwhile, also without dropout.
-
-    Args:
-        model: A model of transformers.
     """
     register()
     modes = [(module, module.training) for module in model.modules()]
@@ -107,11 +100,7 @@ def fingerprint_live(model: Any, tokenizer: bytes) -> str:
 
 
 def tokenizer_json_of(tokenizer: Any) -> bytes:
-    """Return what a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json.
-
-    Raises:
-        UsageError: It is neither, or has no such file.
-    """
+    """Return what a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     written = backend.to_str() if hasattr(backend, "to_str") else None
     if not isinstance(written, str):

@@ -35,10 +35,7 @@ class TransformersModel:
     """A loaded model.
 
     Attributes:
-        model: The model of transformers, without heads for tasks.
         parts: The attention of each part; a model with one part has an empty name.
-        vocab_size: Rows of the token embedding.
-        d_model: Width of the token embedding.
         max_positions: Longest text; None where nothing limits it.
         n_segments: Rows of the segment embedding; 0 where there is none.
         decoder_start: The id that a decoder starts with; None where there is none.
@@ -64,11 +61,7 @@ class TransformersModel:
         return None if self.predicting is None else head_kind(self.predicting)
 
     def resolve_part(self, name: str | None) -> str:
-        """Return the part that the user means.
-
-        Raises:
-            UsageError: The model has none of this name, or several and none was named.
-        """
+        """Return the part that the user means."""
         known = [part for part in self.parts if part]
         if name is None and not known:
             return ""
@@ -86,12 +79,7 @@ class TransformersModel:
 
 
 def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
-    """Load a checkpoint with transformers, and find out what its attention looks like.
-
-    Raises:
-        AttnscopeError: transformers is not installed, does not know the model, does not show its attention, or the
-            folder lacks weights.
-    """
+    """Load a checkpoint with transformers, and find out what its attention looks like."""
     kind = find_model_class(folder)
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
@@ -108,16 +96,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
-    """Find out what the attention of a model looks like, which runs through attnscope already.
-
-    Args:
-        model: A model of transformers.
-        where: Where it comes from, for errors.
-        notes: What was left out of it.
-
-    Raises:
-        AttnscopeError: It does not show its attention, or embeds something else than tokens.
-    """
+    """Find out what the attention of a model looks like, which runs through attnscope already."""
     vocab_size, d_model = _table(model, where)
     return TransformersModel(
         model=model,
@@ -132,11 +111,7 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
 
 
 def _table(model: Any, where: str | Path) -> tuple[int, int]:
-    """Return rows and width of the token embedding.
-
-    Raises:
-        AttnscopeError: The model embeds something else than tokens.
-    """
+    """Return rows and width of the token embedding."""
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
     except NotImplementedError:  # a class of transformers with several embeddings, or none, raises this

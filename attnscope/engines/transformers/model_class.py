@@ -20,23 +20,14 @@ _MOST = 10_000
 
 @dataclass(frozen=True)
 class ModelClass:
-    """What a config means.
-
-    Attributes:
-        model: The class of the model, without heads for tasks.
-        config: The config, as its own class.
-    """
+    """What a config means."""
 
     model: Any
     config: Any
 
 
 def find_model_class(folder: Folder) -> ModelClass:
-    """Return the class of transformers that a folder's config means; its code, if it names any, is not looked at.
-
-    Raises:
-        AttnscopeError: transformers is missing or does not have the model, it takes no text, or it is quantised.
-    """
+    """Return the class of transformers that a folder's config means; its code, if it names any, is not looked at."""
     where = folder.config_path
     _check_counts(folder.config, str(where))
     hf = _transformers()
@@ -58,11 +49,7 @@ def find_model_class(folder: Folder) -> ModelClass:
 
 
 def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:
-    """Return notes on code that the config names and that is not run; see `families.trust.check_trust`.
-
-    Raises:
-        AttnscopeError: It is code for the model itself, and not trusted.
-    """
+    """Return notes on code that the config names and that is not run; see `families.trust.check_trust`."""
     native = FAMILIES.get(str(folder.config["model_type"]))
     upstreamed = native is None or native.upstreamed
     module = vars(sys.modules[kind.model.__module__])

@@ -36,16 +36,7 @@ if TYPE_CHECKING:
 
 
 def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
-    """Open and load the checkpoint that a run names, for `--engine transformers`.
-
-    Args:
-        run: What the user asked.
-        texts: Not needed here.
-
-    Raises:
-        AttnscopeError: It cannot be read or loaded, transformers is not there, or does not show its attention.
-        UsageError: The run names a TOML stack, or a part that the model does not have.
-    """
+    """Open and load the checkpoint that a run names, for `--engine transformers`."""
     if run.config is not None:
         raise UsageError(
             "a TOML stack is not a transformers model", where=arg("engine"), hint=f"remove {arg('engine')}"
@@ -92,7 +83,6 @@ class LiveModel:
     Attributes:
         model: The model of transformers, while it is borrowed (see live.borrowed).
         tokenizer: Its tokenizer, or what `--tokenizer` takes; None for the one beside the model's checkpoint.
-        name: Name of the model in reports.
     """
 
     model: Any
@@ -123,12 +113,7 @@ def pretrained_inside(wrapper: Any) -> str | None:
 
 
 def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
-    """Open a model that is in memory.
-
-    Raises:
-        AttnscopeError: It does not show its attention, or has no tokenizer.
-        UsageError: It is no model of transformers that attnscope can run, or lacks the part that the run names.
-    """
+    """Open a model that is in memory."""
     from attnscope.engines.transformers.live import fingerprint_live
     from attnscope.engines.transformers.loading import inspect_model
     from attnscope.engines.transformers.output_head import base_of, is_predicting

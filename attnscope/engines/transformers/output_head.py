@@ -98,7 +98,6 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
 
     Args:
         model: A model of transformers that `is_predicting`.
-        hidden: What its base model gives.
     """
     with ExitStack() as stack:
         for part in _bases(model):

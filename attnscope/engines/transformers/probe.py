@@ -20,13 +20,6 @@ class ModelPart:
     """The attention of one part of a model: one stack of layers.
 
     Attributes:
-        n_layers: Layers.
-        n_heads: Query heads in a layer.
-        n_kv_heads: Key/value heads.
-        d_head: Width of a query.
-        d_value: Width of a value.
-        scale: Factor on q·k in the first layer.
-        has_projection: The output projection of every layer was found.
         position_bias: A layer adds a bias for every pair of positions (T5).
     """
 
@@ -48,16 +41,7 @@ def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
 
 
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
-    """Run two tokens, and see which parts, layers and heads there are.
-
-    Args:
-        model: A model of transformers.
-        vocab_size: Rows of its token embedding.
-        where: Where it comes from, for errors.
-
-    Raises:
-        AttnscopeError: None are seen, or the model takes no two tokens.
-    """
+    """Run two tokens, and see which parts, layers and heads there are."""
     seen: dict[str, dict[int, tuple[AttentionInputs, bool]]] = {}
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:

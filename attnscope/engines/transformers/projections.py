@@ -19,14 +19,7 @@ _PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an ad
 
 @dataclass(frozen=True)
 class FoundParameter:
-    """One of our parameters in a model of transformers.
-
-    Attributes:
-        name: The model's name for its parameter.
-        tensor: That parameter.
-        module: The module that has it.
-        piece: Where in it ours is.
-    """
+    """One of our parameters in a model of transformers."""
 
     name: str
     tensor: Tensor
@@ -39,11 +32,7 @@ class FoundParameter:
 
 
 def names_of(model: Any) -> Names:
-    """Return the names that a model has for our parameters.
-
-    Raises:
-        AttnscopeError: No family serves its `model_type`, or its token embedding is not there.
-    """
+    """Return the names that a model has for our parameters."""
     family = FAMILIES.get(model.config.model_type)
     if family is None:
         message = f"which weights compute attention in '{model.config.model_type}' is not known"
@@ -58,14 +47,7 @@ def find_parameter(
     """Find one of our parameters.
 
     Args:
-        model: The model.
-        names: See `names_of`.
         shapes: Shape of every parameter outside of blocks, and of block 0, that may share its tensor.
-        name: The parameter.
-        n_heads: Query heads.
-
-    Raises:
-        AttnscopeError: It is not there, or not what the family has there.
     """
     place, first = names.find(name), re.sub(r"^blocks\.\d+\.", "blocks.0.", name)
     path, _, kind = place.tensor.rpartition(".")
@@ -80,11 +62,7 @@ def find_parameter(
 def find_projection(
     model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], name: str, n_heads: int
 ) -> FoundParameter:
-    """Find the weight of a projection that only multiplies by it; see `find_parameter`.
-
-    Raises:
-        AttnscopeError: It is not there, or not what the family has there.
-    """
+    """Find the weight of a projection that only multiplies by it; see `find_parameter`."""
     parameter = find_parameter(model, names, shapes, name, n_heads)
     if type(parameter.module) not in _PLAIN:
         raise _unexpected(parameter, names)
@@ -102,10 +80,6 @@ def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
 
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:
     """Return weights of the value projection, (G·Ev, D), and of the output projection, (D, H·Ev), of a layer.
-
-    Args:
-        loaded: The model, with its chosen part.
-        layer: Number of the layer.
 
     Returns:
         The weights, laid (out, in); where they are not known, why.

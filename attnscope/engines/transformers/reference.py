@@ -23,8 +23,6 @@ class ReferenceInputs:
     """What a reference is computed of.
 
     Attributes:
-        loaded: The model.
-        batch: One text.
         encoder_texts: What an encoder reads where the decoder's own attention is looked at.
     """
 
@@ -39,13 +37,7 @@ def load_reference(
     """Return a model of transformers: a checkpoint, or the model that is in memory.
 
     Args:
-        model: The checkpoint, or the model.
-        dtype: Type that it runs in.
-        device: Where.
         part: Which part's attention; None where there is only one.
-
-    Raises:
-        AttnscopeError: transformers is not installed, or does not know the model.
     """
     if isinstance(model, Folder):
         loaded = load_model(model, dtype)
@@ -57,11 +49,7 @@ def load_reference(
 
 
 def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
-    """Return every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers.
-
-    Raises:
-        AttnscopeError: transformers gives no weights for the model.
-    """
+    """Return every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers."""
     loaded = work.loaded
     engine = TransformersEngine(loaded, EngineSettings((), encoder_texts=work.encoder_texts))
     layers: list[dict[str, Tensor]] = []

@@ -26,7 +26,6 @@ def rotated_by_length(model: Any, lengths: Sequence[int]) -> Iterator[None]:
     """Let the rotary modules of a model see each text's length, if a batch has texts on both sides of a limit.
 
     Args:
-        model: A model of transformers.
         lengths: Tokens of each text of the batch that runs inside.
     """
     limits = rotation_limits(model.config)

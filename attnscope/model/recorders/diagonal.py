@@ -13,8 +13,6 @@ def diagonal_band(
     Args:
         values: (B, h, r, k).
         box: The rows and keys of these values: first row, end of the rows, first key, end of the keys.
-        before: Offsets before the query that are wanted.
-        ahead: Offsets after it.
         workspace: Memory that the band lies in, until the next one is made.
 
     Returns:

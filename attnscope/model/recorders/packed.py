@@ -24,7 +24,6 @@ class PackedMatrices:
     """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
 
     Args:
-        units: Layers and heads.
         sizes: Rows and columns of every text; it has the first so many of those that recorders look at.
     """
 
@@ -40,10 +39,7 @@ class PackedMatrices:
         """Copy some rows of a text's matrices.
 
         Args:
-            stage: Name of the stage.
             part: (B, units, rows, columns), padding included.
-            units: Which units these are.
-            first: Place of the first of these rows among all.
         """
         with self._making:
             if stage not in self._kept:

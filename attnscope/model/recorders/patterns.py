@@ -23,7 +23,6 @@ class TargetRecorder(BaseRecorder):
     """The weight of rows on keys that are named row by row, summed over rows.
 
     Args:
-        heads: Query heads.
         rows: Query positions, sorted.
         targets: Key positions for every row, (B, rows, N), int64; −1 where a row has none.
         strongest: Count the rows whose largest weight is on the target, and on no other key, instead of summing
@@ -64,7 +63,6 @@ class WordRecorder(BaseRecorder):
     other pairs of a row that counts and a word, and one pair of weight 0; a token and itself are no pair of the key.
 
     Args:
-        heads: Query heads.
         counted: Rows that count, (B, Q), bool.
         words: Keys that count, (B, K), bool.
         reach: Offsets that are kept apart, at most so far each way; None where keys are another text than queries, so
@@ -210,7 +208,6 @@ class UniformRecorder(BaseRecorder):
     """How much of each row's weight lies where attention to all visible keys alike would put it, summed over rows.
 
     Args:
-        heads: Query heads.
         counted: Rows that count, (B, Q), bool.
 
     Attributes:

@@ -27,7 +27,6 @@ class RowRecorder(BaseRecorder):
         recorded: Statistic to (B, heads, rows).
         sink: What each row gives to the head's sink, in the same form; None where the layer has none.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
-        specs: How scores became weights, by layer.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class RowRecorder(BaseRecorder):
             rows: Computes them, (B, H, Q) each; NaN in fully masked rows.
             sink: What each row gives to the sink, (B, H, Q); None if there is none.
             fully_masked: Rows that see nothing, (B, Q).
-            inputs: The layer.
         """
         self.specs[inputs.layer] = inputs.spec
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
@@ -116,12 +114,10 @@ class _Kinds:
     """Which keys of a batch are content, and of which other kinds.
 
     Args:
-        sources: The key side.
         names: Kinds among `KEY_TOKENS`.
 
     Attributes:
         names: Kinds in the order of `members`, content first.
-        members: See KeyTokens.members.
         aligned: Queries and keys are the same tokens.
     """
 
@@ -141,12 +137,8 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        masked: Masked scores, in the same form.
         sink: What the rows give to a sink, (B, h, r); None where there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
-        kinds: The kinds of keys.
-        tile: The tile.
-        overlap: Which of its heads and rows they are.
     """
 
     def __init__(
@@ -285,7 +277,6 @@ class _DiagonalBand:
     Args:
         weights: (B, h, r, k).
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
-        workspace: Memory to work in.
     """
 
     def __init__(self, weights: Tensor, box: tuple[int, int, int, int], workspace: Workspace) -> None:

@@ -16,7 +16,6 @@ class AlignmentRecorder(BaseRecorder):
     """Weights of the rows of a segment on the keys of another one.
 
     Args:
-        heads: Query heads.
         rows: Rows of the segment that reads, (B, Q), bool.
         keys: Keys of the segment that is read, (B, K), bool.
 

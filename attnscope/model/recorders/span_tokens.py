@@ -18,7 +18,6 @@ class SpanTokens:
 
     Attributes:
         of_token: Number of each token's span, (B, T), int64; −1 for padding.
-        count: Number of spans of the text that has most.
     """
 
     of_token: Tensor
@@ -51,8 +50,6 @@ class SpanTokens:
 
         Args:
             weights: Weights on the keys from k0 on, (B, …, k).
-            k0: First key.
-            exact: Type of the sums.
 
         Returns:
             (B, …, S).

@@ -17,8 +17,6 @@ class TokenReading:
     """What the tokens of one span of each text read, summed over the heads of all layers that share it.
 
     Args:
-        spans: The spans.
-        queries: Number of that span in every text.
         rows: Rows of every text whose own shares are kept, sorted.
 
     Attributes:
@@ -45,9 +43,7 @@ class TokenReading:
 
         Args:
             weights: (B, h, r, k).
-            rows: Its rows, neighbours.
             live: Heads in which each of them is not fully masked, (B, r).
-            k0: First key.
         """
         at = as_slice(rows)
         if not self._host[:, at].any():
@@ -80,8 +76,6 @@ class SpanRecorder(BaseRecorder):
     A fully masked row has no weights, so it is left out of averages.
 
     Args:
-        heads: Query heads.
-        spans: The spans.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
         reading: What also adds up the weights of some rows; None for nothing.
     """

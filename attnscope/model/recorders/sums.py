@@ -21,10 +21,8 @@ class ColumnRecorder(BaseRecorder):
     """The weight that every source gets, summed over queries: the mass of a column.
 
     Args:
-        heads: Query heads.
         rows: Query positions that any text shows, sorted.
         shown: Those that each text shows, (B, Q), bool.
-        sources: The key side.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
         by: `weight`, or a contribution: `value` or `projected`.
     """
@@ -66,10 +64,8 @@ class ReceivedRecorder(BaseRecorder):
     """What every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
 
     Args:
-        heads: Query heads.
         rows: Query positions that any text shows, sorted.
         shown: Those that each text shows, (B, Q), bool.
-        sources: The key side.
         mean: Over heads (and over every layer that it is shown) together instead of each apart.
     """
 
@@ -112,10 +108,8 @@ class PooledRecorder(BaseRecorder):
     than `size` has a run for every token.
 
     Args:
-        heads: Query heads.
         size: Runs, at most.
         shown: Queries of each text that count, (B, Q), bool.
-        sources: The key side.
         real: Queries that are not padding, (B, Q), bool; None where these are the tokens of the key side.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
     """
@@ -190,8 +184,6 @@ class MeanOutputRecorder(BaseRecorder):
     """The output of heads, averaged over the queries of all texts.
 
     Args:
-        heads: Query heads.
-        width: Width of a value.
         real: Queries that are not padding, (B, Q), bool.
     """
 

@@ -24,7 +24,6 @@ class TopRecorder(BaseRecorder):
     Args:
         count: Sources a row.
         by: `weight`, `value` or `projected`.
-        heads: Query heads.
         rows: Query positions, sorted.
         eligible: Keys that take part, (B, K), bool.
         names: Measures that are kept; None for weight and value, and projected where that ranks.
@@ -128,7 +127,6 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
 
     Args:
         measure: (…, size), without NaN.
-        count: How many are wanted of each row.
         first: Place of the largest entry, the first of equals, (…), where it is known.
 
     Returns:

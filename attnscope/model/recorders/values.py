@@ -13,7 +13,6 @@ class ValueRecorder(BaseRecorder):
     """The values of heads, for every key of the first text.
 
     Args:
-        heads: Query heads.
         rows: Any row: a recorder sees the tiles of its rows.
     """
 

@@ -22,7 +22,6 @@ def attribution(
     """Return what every part adds to a logit.
 
     Args:
-        parts: The parts.
         position: Position of the token whose final state gives the logit.
         targets: Id of the target, and of the token whose logit is subtracted.
         logit: An id to what the output head gives for it, before a soft-cap.

@@ -35,13 +35,8 @@ class RankingRecorders:
     """The recorders that `auto` needs: of the weight on the keys that were named, or of what depends on content.
 
     Args:
-        batch: The texts side by side.
         queries: Rows of every text that were named; None where none were.
         keys: Keys of every text that were named; None where none were.
-        sizes: Layers that run, and heads in each.
-
-    Attributes:
-        recorders: Layer to its recorders.
     """
 
     def __init__(
@@ -105,13 +100,6 @@ def choose_heads(
 
     Args:
         ranking: Values that rank heads; needed if a selection is `auto`.
-        layers: The user's selection of layers.
-        heads: The user's selection of heads.
-        n_layers: Layers in the model.
-        n_heads: Query heads in a layer.
-
-    Raises:
-        UsageError: A number is out of range.
     """
     all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head", by_layer=True))
     if layers.word == "mean":

@@ -16,12 +16,7 @@ from attnscope.run.analysis.predictions import Spell, most_probable
 
 @dataclass(frozen=True)
 class Continued:
-    """A text with the tokens that a model continued it by.
-
-    Attributes:
-        tokens: All of them.
-        generated: See report.TextReport.
-    """
+    """A text with the tokens that a model continued it by."""
 
     tokens: list[Token]
     generated: list[Prediction] = field(default_factory=list)
@@ -40,15 +35,9 @@ def continue_text(
 
     Args:
         logits: The model: a text that starts as the one before to the logits, (V,), of what follows.
-        tokens: The text.
         count: New tokens, at most.
-        rules: What changes the logits, and where the text ends.
         spelling: Function that turns an id into a piece and a token.
-        device: Where the model runs.
         on_token: Called with the prediction of every new token at once.
-
-    Raises:
-        AttnscopeError: The rules leave no token.
     """
     spell, make = spelling
     text = Continued(list(tokens))
@@ -72,9 +61,7 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
 
     Args:
         logits: Those of the next token, (V,).
-        ids: The text so far.
         prompt: How many of its tokens were not generated.
-        rules: What to apply.
     """
     vocabulary = len(logits)
     if rules.repetition_penalty != 1:

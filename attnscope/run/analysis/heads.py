@@ -22,9 +22,6 @@ class TextSlice:
     """Which text of a batch, and what of it is shown.
 
     Attributes:
-        text: Index of the text in the batch.
-        queries: Rows.
-        keys: Columns.
         extent: Positions of the whole text, for its map and averages; None without them.
         n_sources: Tokens that its keys come from; for what they receive.
     """
@@ -42,14 +39,8 @@ def head_report(
     """Return one unit's findings about one text.
 
     Args:
-        unit: The layer and head, or the mean, to report.
-        recorded: The unit's recorders, filled.
         trace: What was recorded, and of which tokens.
-        place: Which text, and what of it.
         left_out: Names of the tokens that are excluded from the ranking.
-
-    Raises:
-        UsageError: A mean over layers that scale their scores differently.
     """
     text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec
     rows, counted = _index_of(queries, record_spec.rows), _index_of(queries, record_spec.counted)

@@ -21,7 +21,6 @@ class TextExtent:
 
     Attributes:
         n_queries: Its tokens.
-        n_keys: Tokens that its keys come from.
         counted: Queries that averages count, (Q,), bool.
     """
 
@@ -35,8 +34,6 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
 
     Args:
         recorded: Recorders of one unit, `pooled` among them.
-        text: Number of the text in the batch.
-        extent: The text.
     """
     pooled = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
     queries, keys = _starts(extent.n_queries, pooled.shape[0]), _starts(extent.n_keys, pooled.shape[1])

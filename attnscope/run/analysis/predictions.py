@@ -20,7 +20,6 @@ def predict(
     Args:
         logits: The output head: final hidden states, (N, D), to logits, (N, V).
         hidden: The text's final hidden states, (T, D).
-        places: Which of them.
         spell: An id to its piece, and to what it spells.
     """
     predictions: list[Prediction] = []

@@ -15,14 +15,8 @@ class SpanRecorders:
     """A recorder for every layer, with all of its heads.
 
     Args:
-        batch: The texts side by side.
-        spans: The spans of every text.
         queries: Number of the span of each text whose tokens are also kept one by one.
-        sizes: Layers and heads of the model.
         predicting: Rows of every text from which the model generated its tokens; empty for none.
-
-    Attributes:
-        recorders: Layer to its recorder.
     """
 
     def __init__(
@@ -45,12 +39,7 @@ class SpanRecorders:
         }
 
     def report(self, text: int, division: str) -> SpanReport:
-        """Return what was recorded of a text.
-
-        Args:
-            text: Number of the text in the batch.
-            division: How it was divided.
-        """
+        """Return what was recorded of a text."""
         spans, query = self._spans[text], self._queries[text]
         count, n = len(spans.names), len(spans.of_token)
         weights = torch.stack([recorder.compute()[text, :, :count, :count].cpu() for recorder in self._of_layers])
@@ -77,12 +66,7 @@ class SpanRecorders:
 
 
 def span_tokens(batch: Batch, spans: Sequence[TextSpans]) -> SpanTokens:
-    """Return the spans of the tokens of a batch.
-
-    Args:
-        batch: The texts side by side.
-        spans: The spans of every text.
-    """
+    """Return the spans of the tokens of a batch."""
     real = batch.tokens.real
     longest = real.shape[1]
     padded = [[*text.of_token, *[-1] * (longest - len(text.of_token))] for text in spans]

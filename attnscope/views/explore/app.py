@@ -95,9 +95,6 @@ class ExploreApp(App[int], inherit_bindings=False):
     """A walk in a terminal.
 
     Args:
-        source: Where scenes and heads come from.
-        actions: The table of keys.
-        begin: Where to begin.
         colours: How many colours to use; None for as many as the terminal has.
     """
 

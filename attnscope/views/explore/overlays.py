@@ -25,12 +25,7 @@ _BOX = """
 
 
 class Overlay(ModalScreen[None], inherit_bindings=False):
-    """Text over the panels that a key closes, unless it scrolls.
-
-    Args:
-        heading: Its title.
-        text: The text.
-    """
+    """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
     CSS = _BOX.format("Overlay")
@@ -67,12 +62,7 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
 
 
 class Help(Overlay):
-    """All keys.
-
-    Args:
-        actions: The table of keys.
-        ink: What the terminal can show.
-    """
+    """All keys."""
 
     def __init__(self, actions: tuple[KeyAction, ...], ink: Ink) -> None:
         wide = max(len(spell_keys(action)) for action in actions)
@@ -85,12 +75,7 @@ class Help(Overlay):
 
 
 class Reader(Overlay):
-    """A long text.
-
-    Args:
-        heading: Its title.
-        text: The text.
-    """
+    """A long text."""
 
     def __init__(self, heading: str, text: str) -> None:
         super().__init__(heading, Text(text.rstrip("\n")))

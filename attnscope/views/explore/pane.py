@@ -16,8 +16,6 @@ class Pane(Widget, inherit_bindings=False):
     """Lines of text.
 
     Args:
-        name: Its name, which is also its id.
-        draw: Returns the lines for a width and height.
         clicked: Called with the name, column and line of a click.
         scrolled: Called with the name and the direction of the wheel.
     """

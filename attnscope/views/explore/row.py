@@ -42,8 +42,6 @@ class SourceLine:
 
     Attributes:
         key: Index of the key; None if it is no column.
-        label: Its position and name.
-        weight: Its weight.
         value: α·‖v‖; None if it is not known.
     """
 

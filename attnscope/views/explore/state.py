@@ -25,13 +25,9 @@ class WalkState:
     """A walk as a screen shows it.
 
     Attributes:
-        source: Where scenes and heads come from.
-        ink: What the terminal can show.
         place: Where one is; its key is resolved.
-        begin: Where to begin.
         status: What is being computed, with its share; empty if nothing is.
         error: What went wrong last; empty if nothing did.
-        arrived: How often something that was computed has arrived.
     """
 
     source: Source
@@ -307,11 +303,7 @@ def _same_positions(scene: Scene, other: Scene) -> bool:
 
 
 def _numbered(numbers: Sequence[Number], wanted: str | None, what: str) -> int | None:
-    """Return the index of a layer or head.
-
-    Raises:
-        UsageError: It is not there.
-    """
+    """Return the index of a layer or head."""
     if wanted is None:
         return None
     known = [str(number) for number in numbers]
@@ -323,11 +315,7 @@ def _numbered(numbers: Sequence[Number], wanted: str | None, what: str) -> int |
 
 
 def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
-    """Return the index of a position or token of an axis; of a word or span, by any of its tokens.
-
-    Raises:
-        UsageError: It is not there.
-    """
+    """Return the index of a position or token of an axis; of a word or span, by any of its tokens."""
     if wanted is None:
         return None
     name = "query" if axis.kind == "query" else "key"

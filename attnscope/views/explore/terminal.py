@@ -33,18 +33,12 @@ def walk(
     """Walk until the user leaves.
 
     Args:
-        source: Where scenes and heads come from.
-        actions: The table of keys.
-        begin: Where to begin.
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
 
     Returns:
         The exit code, and the command that shows the same place (empty if there is none).
-
-    Raises:
-        AttnscopeError: The first scene cannot be computed.
     """
     os.environ.setdefault("TEXTUAL_FPS", "240")  # at the usual 60, a key may wait 16 ms for its screen
     from attnscope.views.explore.app import ExploreApp

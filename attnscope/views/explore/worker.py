@@ -15,8 +15,6 @@ class Job:
 
     Attributes:
         kind: Of several jobs of a kind, only the last is wanted.
-        run: Computes it, in the thread.
-        done: Takes the result, in the thread of the screen.
         key: What it computes: a job with the key of the one that runs does not replace it.
     """
 
@@ -30,7 +28,6 @@ class Worker:
     """Runs jobs in a thread.
 
     Args:
-        deliver: Calls a function in the thread of the screen.
         report: Takes, there, what is being done (empty for nothing), and an error.
 
     Attributes:

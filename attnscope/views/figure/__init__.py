@@ -72,12 +72,7 @@ def _font(canvas: Canvas) -> str:
 
 
 def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
-    """Draw parts as a PNG.
-
-    Raises:
-        AttnscopeError: The library that renders it is not installed, the system has no font, or the picture is too
-            large.
-    """
+    """Draw parts as a PNG."""
     FIGURES.require(".png")
     from resvg_py import svg_to_bytes
 
@@ -93,11 +88,7 @@ def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
 
 
 def as_pdf(parts: Iterable[parts.ViewPart]) -> bytes:
-    """Draw parts as a PDF of one page, as large as they are; text stays text.
-
-    Raises:
-        AttnscopeError: The library that writes it is not installed.
-    """
+    """Draw parts as a PDF of one page, as large as they are; text stays text."""
     PDF.require(".pdf")
     import typst
 

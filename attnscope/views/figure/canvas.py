@@ -81,12 +81,7 @@ class _Line(NamedTuple):
 
 @dataclass
 class Canvas:
-    """A page.
-
-    Attributes:
-        y: Where the next part begins.
-        right: How far to the right something has been drawn.
-    """
+    """A page."""
 
     y: float = MARGIN
     right: float = _NARROWEST
@@ -111,9 +106,6 @@ class Canvas:
 
         Args:
             x: Its left edge, or where `anchor` says.
-            y: Its base line.
-            spans: The text.
-            size: Of its letters.
             anchor: `middle` or `end` for what is at `x`.
             turned: It reads upwards, from there.
             colour: Of its letters, unless a span has its own.
@@ -162,8 +154,6 @@ class Canvas:
         Args:
             rows: The cells, all rows of one length.
             right: Which columns end below each other; the others begin so.
-            x: Left edge.
-            size: Of the letters.
             last: What ends every row, and the column where it begins: the following ones are empty, so that it takes no
                 column of its own, far from what it belongs to.
 
@@ -229,11 +219,7 @@ class Canvas:
         )
 
     def svg(self, font: str = "") -> str:
-        """Return the page as SVG.
-
-        Args:
-            font: Family that is preferred to the standard ones.
-        """
+        """Return the page as SVG."""
         fonts = f"'{font}', {_FONTS}" if font else _FONTS
         width, height = _exact(self.right + MARGIN), _exact(self.y + MARGIN)
         ramps = "".join(

@@ -15,14 +15,7 @@ _BOLDER = 1.1  # width of bold letters
 
 @dataclass(frozen=True)
 class LabelledGrid:
-    """Where heads are drawn whose tokens are named.
-
-    Attributes:
-        spots: Row and column of each panel.
-        left: Where the matrices of the first column begin.
-        cell: Size of a cell.
-        step: Distance between the matrices of a row.
-    """
+    """Where heads are drawn whose tokens are named."""
 
     spots: Sequence[tuple[int, int]]
     left: float

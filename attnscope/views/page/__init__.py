@@ -26,8 +26,6 @@ def as_html(parts: Iterable[Any], title: str, command: str = "") -> Iterator[byt
     """Yield a page, piece by piece.
 
     Args:
-        parts: What it shows.
-        title: Its title.
         command: Command that shows the same in a terminal; empty if there is none.
     """
     container = Container()

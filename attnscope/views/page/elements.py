@@ -17,9 +17,6 @@ def element(tag: str, *children: Element, look: str = "", **properties: Any) -> 
     """Return an element.
 
     Args:
-        tag: Its name.
-        *children: What is in it.
-        look: Its classes.
         **properties: Its attributes; `_` in a name stands for `-`. Those that are None are left out.
     """
     named = {name.replace("_", "-"): value for name, value in properties.items() if value is not None}

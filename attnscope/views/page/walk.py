@@ -78,11 +78,7 @@ Node = dict[str, Any]
 
 @dataclass(frozen=True)
 class Walk:
-    """Findings to walk through: a part that only a page draws.
-
-    Attributes:
-        source: Scenes and heads.
-    """
+    """Findings to walk through: a part that only a page draws."""
 
     source: Source
 

@@ -24,8 +24,6 @@ class Picture:
     """A map as it is drawn.
 
     Attributes:
-        queries: Where runs of queries start, and the end.
-        keys: Where runs of keys start, and the end.
         cell: Characters of a run of keys: 2 if it fits.
         lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
             wide.

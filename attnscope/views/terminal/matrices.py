@@ -59,7 +59,6 @@ class Neighbour:
     """One matrix beside others.
 
     Attributes:
-        layout: How it is laid out, in one block.
         labelled: Its rows are labelled; otherwise the labels of the panel before it are.
         other_columns: Its columns are not those of the panel before it, and its title says which they are.
         widened: Cells that are added, so that its title is one line.

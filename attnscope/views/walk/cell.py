@@ -21,7 +21,6 @@ class CellNumbers:
     Attributes:
         stages: Number of every stage that is known; −inf in `masked` stands for not allowed.
         allowed: Whether the query may attend to the key; None if that is not known.
-        masked_row: The query may attend to nothing.
         log_sum: Logarithm of the sum that the softmax divides by; None if it is not known.
         value: α·‖v‖; None unless the key is among the strongest sources.
         projected: α·‖v W‖, in the same way.
@@ -201,10 +200,7 @@ def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str
     """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`.
 
     Args:
-        scene: The scene.
-        spot: The place.
         stage: The stage that is shown; named if it is not among those that `run` shows by itself.
-        cuts: What is cut.
     """
     layer, head = scene.layers[spot.layer], scene.heads[spot.head]
     words = [scene.command, *(f"--cut {shlex.quote(cut)}" for cut in cuts), scene.unit_options]
@@ -215,13 +211,7 @@ def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str
 
 
 def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> str | None:
-    """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head.
-
-    Args:
-        here: The scene of the place.
-        there: The scene of the pinned place.
-        spots: The place, and the pinned one.
-    """
+    """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head."""
     spot, pin = spots
     heads = [(scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))]
     base = [_without(scene.command, scene.mask_options) for scene in (there, here)]

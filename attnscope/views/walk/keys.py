@@ -16,12 +16,8 @@ class KeyAction:
     """An action that a key calls.
 
     Attributes:
-        name: Name in a file of keys.
         keys: Keys that call it, as textual and browsers name them: a character, or `left`, `enter`, `ctrl+p`.
-        help: What it does.
-        group: Heading in the help.
         brief: Its word in the footer; empty if it is not there.
-        page: The page has it, too.
     """
 
     name: str
@@ -133,15 +129,7 @@ def groups(actions: tuple[KeyAction, ...] = ACTIONS) -> Iterator[tuple[str, list
 
 
 def rebound(changes: Mapping[str, tuple[str, ...]], where: str = "") -> tuple[KeyAction, ...]:
-    """Return the table with other keys for some actions; a key that is taken leaves the action that had it.
-
-    Args:
-        changes: Name of an action to its keys.
-        where: Origin of the changes, for errors.
-
-    Raises:
-        AttnscopeError: There is no such action, or two actions of the changes have one key.
-    """
+    """Return the table with other keys for some actions; a key that is taken leaves the action that had it."""
     taken: dict[str, str] = {}
     for name, keys in changes.items():
         if name not in NAMES:
@@ -160,11 +148,7 @@ def rebound(changes: Mapping[str, tuple[str, ...]], where: str = "") -> tuple[Ke
 
 
 def read_keys(path: Path) -> tuple[KeyAction, ...]:
-    """Read a TOML file of keys: a name of an action and its key, or keys, such as `next_head = ["]", "ctrl+n"]`.
-
-    Raises:
-        AttnscopeError: It cannot be read, or names no action.
-    """
+    """Read a TOML file of keys: a name of an action and its key, or keys, such as `next_head = ["]", "ctrl+n"]`."""
     try:
         table = tomllib.loads(read_file(path, cap=_CAP).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

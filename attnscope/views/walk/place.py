@@ -61,13 +61,6 @@ class Bounds:
     """How far a walk goes; follows from a scene.
 
     Attributes:
-        texts: Number of texts.
-        masks: Number of masks, or sides.
-        layers: Number of layers.
-        heads: Number of heads.
-        queries: Number of rows.
-        keys: Number of columns.
-        stages: Stages that can be shown.
         zooms: Positions in a cell of the matrix, from 1 up.
         displays: What the panel of heads can show: `thumbnails`, `roles`, or the name of a number.
         dims: Number of columns of the stage `output`.
@@ -93,18 +86,10 @@ class Place:
 
     Attributes:
         spot: The cell under the cursor; its key is None for the strongest source of the row.
-        stage: The stage of the matrix.
-        panel: The panel that keys move in.
-        zoom: Positions in a cell of the matrix.
         digits: The matrix is shown as numbers, not as colours.
-        display: What the panel of heads shows.
         pinned: What the matrix is compared with; None for nothing.
-        pinned_cuts: What was cut when it was pinned.
         cuts: What is cut, as `--cut` takes it.
         unit: What positions are: `tokens`, `words` or `spans`.
-        history: Where one was before, the latest last.
-        needle: What was searched for last.
-        predictions: The predictions are shown.
     """
 
     spot: Spot = Spot()

@@ -64,12 +64,9 @@ class Forecast:
     """A prediction.
 
     Attributes:
-        title: What is predicted, and where.
         tokens: The most probable tokens.
-        probabilities: Theirs.
         logits: Theirs; empty if they are not known.
         before: Probabilities without the cuts; None where nothing is cut.
-        note: How much the cuts change, and the like.
     """
 
     title: Spans
@@ -86,7 +83,6 @@ class HeadNumber:
 
     Attributes:
         name: Its name, such as `entropy`.
-        meaning: Definition and unit.
         values: (layers, heads); NaN where it is not known.
     """
 
@@ -100,13 +96,9 @@ class HeadRoles:
     """What every head does.
 
     Attributes:
-        names: Name of every role.
-        letters: Its letter.
         colours: Its colour at full strength, as `#rrggbb`.
-        meanings: Its definition.
         main: Index of every head's main role, (layers, heads); −1 for none.
         strength: Value of the main role, (layers, heads).
-        measured: On what they were measured.
     """
 
     names: Sequence[str]
@@ -124,7 +116,6 @@ class WalkMap:
 
     Attributes:
         queries: Index of the first query of every run, then the number of queries.
-        keys: The same of the keys.
         weights: Average weight of the run's queries on the run's keys together.
     """
 
@@ -138,7 +129,6 @@ class RankedSources:
     """The strongest sources of every query, strongest first.
 
     Attributes:
-        by: The measure that ranks them.
         places: Index on the axis of sources, (queries, ranks); −1 for none.
         measures: Name to numbers, (queries, ranks): `weight`, `value`, `projected`.
         left_out: What does not take part, such as `special tokens`.
@@ -163,7 +153,6 @@ class WalkHead:
         stages: Exact matrices by stage, (queries from `start` on, keys); −inf in `masked` stands for not allowed.
             `output` is (queries, width of a value).
         start: Index of the query whose row is the first in `stages`.
-        masked_rows: Indices of queries that may attend to nothing.
         sources: Strongest sources; None if they are not known.
         rows: Statistics of every query's whole row, by name; `sink` is its weight on the head's sink.
         map: The map of a long text; None for none.
@@ -216,31 +205,17 @@ class Scene:
     """What is the same for all heads of one variant.
 
     Attributes:
-        model: Name of the model.
         facts: Lines on what produced the numbers: a name, and what it says.
-        notes: Remarks for the reader.
-        layers: Numbers of the layers.
-        heads: Numbers of the heads.
         queries: The rows: tokens, words or spans.
-        keys: The columns.
         sources: Every position that can be a source; `keys` may be some of them.
-        passages: The text, piece by piece.
-        stages: The stages that can be shown.
         aligned: Queries and keys are positions of the same text.
-        predictions: What the model predicts.
-        numbers: Numbers of every head.
         roles: Roles of every head; None if they are not known.
         command: Command and text that show the same, without layer, head and row, such as
             `attnscope run "The bank" --model bert`.
-        mask: The mask that the numbers were computed under.
         rounded: Decimal places that saved numbers were rounded to; None for exact ones.
-        first: Indices of the layer and head to begin with.
-        random: The weights are random.
         width: Dimensions of a value; 0 if outputs are not known.
         units: What positions can be.
-        unit: What they are here.
         members: Positions of the tokens of every query, and of every key, if these are words or spans.
-        mask_options: Options that name the mask in a command.
         unit_options: Options that name words, or how a text is divided into spans.
     """
 
@@ -346,7 +321,6 @@ class Source(Protocol):
         """Compute a scene and some rows of a head; takes long, and is called in a thread, as are those below.
 
         Raises:
-            AttnscopeError: It cannot be computed.
             WalkCancelled: `progress` raised it.
         """
 
@@ -370,13 +344,7 @@ class Source(Protocol):
 
 
 def pick_text(texts: Sequence[str], needle: str, start: int) -> int | None:
-    """Return the text with a number, counted from 1, or the next one after `start` that has some words; None for none.
-
-    Args:
-        texts: The texts.
-        needle: The number, or the words in any case.
-        start: The text that is looked at.
-    """
+    """Return the text with a number, counted from 1, or the next one after `start` that has some words; None for none."""
     if needle.isdigit() and 0 < int(needle) <= len(texts):
         return int(needle) - 1
     words = needle.casefold()

@@ -30,8 +30,6 @@ def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple
     """Return how many positions a cell may have: 1, and powers of two up to what shows all on a small screen.
 
     Args:
-        n_queries: Number of rows.
-        n_keys: Number of columns.
         smallest_map: Positions in a run of the map, if that is all that shows cells of several positions.
     """
     most, levels, size = max(n_queries, n_keys), [1], 2 if smallest_map is None else smallest_map
@@ -45,12 +43,8 @@ def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, co
     """Return some cells of a stage.
 
     Args:
-        scene: The scene.
-        head: One of its heads.
-        drawn: The stage, and how many columns it has.
         rows: Rows of cells; row i has the queries from i·zoom on.
         columns: Columns of cells, in the same way.
-        zoom: Positions in a cell, each way.
     """
     stage, n_keys = drawn
     n_queries = len(scene.queries.positions)
