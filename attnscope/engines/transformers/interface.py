@@ -99,7 +99,7 @@ class AttentionCapture:
         return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight))
 
     def _locate(self, module: nn.Module) -> tuple[str, int]:
-        """Find part and layer: the module's own number; where it has none, or another one has it, the order of calls."""
+        """Find part and layer: the module's own number, or the order of calls if that is missing or taken."""
         name = self._names.get(id(module), "")
         part = part_of(name) if self._model.config.is_encoder_decoder else ""
         number = getattr(module, "layer_idx", None)
