@@ -344,7 +344,7 @@ class Source(Protocol):
 
 
 def pick_text(texts: Sequence[str], needle: str, start: int) -> int | None:
-    """Return the text of a number, counted from 1, or the next one after `start` that has the words; None if none has."""
+    """Return the text of a number, counted from 1, or the next after `start` that has the words; None if none has."""
     if needle.isdigit() and 0 < int(needle) <= len(texts):
         return int(needle) - 1
     words = needle.casefold()
