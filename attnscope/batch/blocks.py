@@ -40,7 +40,7 @@ def cost(item: Item) -> int:
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
-    """Return bounds that cut an input into blocks about as long as a window; a limit, which may grow, changes nothing."""
+    """Return bounds with blocks about as long as a window; they do not depend on a limit, which may grow."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
     most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * _FEWEST_TOKENS, share))
     return structs.replace(bounds, block_characters=most, block_texts=TEXTS_OF_A_BLOCK)

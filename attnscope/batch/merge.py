@@ -41,7 +41,7 @@ class _Shard(msgspec.Struct, frozen=True):
 
 
 class _Target:
-    """The lines of the new dump, written past the system's cache: that would copy each byte and wait for the disk, too."""
+    """Writer of the new dump's lines past the page cache, which would copy each byte and wait for the disk, too."""
 
     def __init__(self, path: Path, memory: ChunkMemory) -> None:
         self._packing, self._memory, self._crc = packing_of(path), memory, 0

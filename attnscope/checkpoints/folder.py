@@ -125,7 +125,7 @@ def open_weights(path: Path) -> Folder:
 
 
 def hash_weights(folder: Folder) -> str:
-    """Return the SHA-256 (hex) of all files with tensors, in the order of their names; of one, what `sha256sum` says."""
+    """Return the SHA-256 (hex) of all files with tensors, in name order; for a single file, that of `sha256sum`."""
     digest = hashlib.sha256()
     for path in sorted(folder.stamps):
         with open_regular(path) as (file, status):

@@ -69,7 +69,7 @@ def limit_process(memory: int, seconds: int) -> None:
 
 
 def map_memory(size: int) -> mmap.mmap:
-    """Map fresh memory, page-aligned, in huge pages where the system has them: it hands out and clears others by 4 KiB."""
+    """Map fresh, page-aligned memory, in huge pages if possible: others are handed out and cleared by 4 KiB."""
     pages = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
