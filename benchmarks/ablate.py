@@ -21,7 +21,7 @@ from measure import Table, choices, machine, seconds, take_turns
 
 from attnscope.engines.protocol import Engine
 from attnscope.findings.ablation import EffectSurvey
-from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.heads import HeadRoles
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.cuts import HeadCut, LayerCut, Variant
@@ -65,7 +65,7 @@ class Model:
         assert hidden is not None
         return self.engine.logits(hidden[0, -1:])
 
-    def induction(self) -> HeadSurvey:
+    def induction(self) -> HeadRoles:
         """The induction value of every head."""
         return survey_heads(RunConfig((), self.run.model), SurveyOptions(("induction",)), session=self.session)
 

@@ -27,7 +27,7 @@ from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
 from attnscope.checkpoints.source import tokenize
-from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.heads import HeadRoles
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.session import Session
 from attnscope.studies.heads.probes import draw_probes, special_frame
@@ -44,7 +44,7 @@ class Ours:
         self.run = RunConfig(tuple(map(TextInput, texts)), str(folder))
         self.session = Session(self.run.texts)
 
-    def survey(self) -> HeadSurvey:
+    def survey(self) -> HeadRoles:
         """Every role of every head."""
         return survey_heads(self.run, SurveyOptions(draws=DRAWS), session=self.session)
 
@@ -60,7 +60,7 @@ class Ours:
         return Sequences([[token.id for token in text] for text in texts], *kinds.values())
 
 
-def check(survey: HeadSurvey, expected: dict[str, np.ndarray]) -> None:
+def check(survey: HeadRoles, expected: dict[str, np.ndarray]) -> None:
     """Refuse other numbers."""
     values = {role.name: role.values for role in survey.roles}
     for name, theirs in expected.items():

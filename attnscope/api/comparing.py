@@ -145,7 +145,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
         reports: What `inspect` gave, or paths of saved ones.
         options: What to compare of them.
     """
-    from attnscope.studies.compare.runs import Wanted, read_report
+    from attnscope.studies.compare.runs import ReportSelection, read_report
     from attnscope.studies.compare.runs import compare_reports as compare
 
     for name in options:
@@ -163,7 +163,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
             raise UsageError(f"a {type(report).__name__} is not a report", hint="pass only reports, or only texts")
-    return CompareResult(compare(sides, Wanted(**run_values(options)), _verdict(options)))
+    return CompareResult(compare(sides, ReportSelection(**run_values(options)), _verdict(options)))
 
 
 def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:

@@ -11,7 +11,7 @@ from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
+from attnscope.findings.heads import HeadRoles, HeadScores, Probes
 from attnscope.findings.needle import NeedleSurvey
 from attnscope.request.arguments import measure as read_measure
 from attnscope.request.arguments import roles
@@ -55,7 +55,7 @@ def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]
     return found
 
 
-class SurveyResult(Result[HeadSurvey]):
+class SurveyResult(Result[HeadRoles]):
     """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
 
     @property
@@ -111,7 +111,7 @@ class SurveyResult(Result[HeadSurvey]):
         return _table(self.data)
 
 
-class MeasuredResult(Result[MeasuredHeads]):
+class MeasuredResult(Result[HeadScores]):
     """The result of `heads` with `measure` or `key`: one number for every head."""
 
     @property
@@ -215,7 +215,7 @@ class HeadChangesResult(Result[HeadComparison]):
         return _table(self.data)
 
 
-def _table(data: HeadSurvey | MeasuredHeads | HeadComparison) -> "pd.DataFrame":
+def _table(data: HeadRoles | HeadScores | HeadComparison) -> "pd.DataFrame":
     from attnscope.findings.head_tables import columns
 
     return import_pandas().DataFrame(columns(data))

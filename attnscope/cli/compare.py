@@ -80,7 +80,7 @@ def _tolerance(given: Given) -> "Tolerance | None":
 def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
-    from attnscope.studies.compare.runs import Wanted, compare_files
+    from attnscope.studies.compare.runs import ReportSelection, compare_files
 
     for option in COMPARE:
         if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
@@ -97,7 +97,7 @@ def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | Non
         values["layer"], values["head"] = join_label(values.get("layer", ALL), values.get("head", ALL))
     if values.get("stages") == ():
         values["stages"] = ("weights",)
-    return compare_files([Path(path) for path in several["text"]], Wanted(**values), tolerance)
+    return compare_files([Path(path) for path in several["text"]], ReportSelection(**values), tolerance)
 
 
 def _compare_runs(

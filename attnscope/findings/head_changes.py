@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Matrix, along
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.heads import HeadRoles, HeadScores
 
 CHANGES_SCHEMA = "attnscope.compared-heads/1"
 
@@ -20,8 +20,8 @@ class HeadSide(msgspec.Struct, frozen=True):
     """
 
     label: str
-    roles: HeadSurvey | None = None
-    measured: MeasuredHeads | None = None
+    roles: HeadRoles | None = None
+    measured: HeadScores | None = None
 
 
 class HeadDifference(msgspec.Struct, frozen=True):

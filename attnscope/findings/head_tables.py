@@ -10,10 +10,10 @@ from attnscope.base.errors import PARQUET
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.findings.ablation import EffectSurvey
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.heads import HeadRoles, HeadScores
 from attnscope.findings.needle import NeedleSurvey
 
-Tabled = HeadSurvey | MeasuredHeads | HeadComparison | EffectSurvey | NeedleSurvey
+Tabled = HeadRoles | HeadScores | HeadComparison | EffectSurvey | NeedleSurvey
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
@@ -32,10 +32,10 @@ def columns(found: Tabled) -> dict[str, Column]:
         cells = {"weight": found.weight, "all_heads": found.all_heads, "log_probability": found.log_probability}
         places: dict[str, Column] = {"length": lengths.ravel(), "depth": depths.ravel()}
         return places | {name: values.ravel() for name, values in cells.items()}
-    values = found.values if isinstance(found, MeasuredHeads) else found.roles[0].values
+    values = found.values if isinstance(found, HeadScores) else found.roles[0].values
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
-    if isinstance(found, MeasuredHeads):
+    if isinstance(found, HeadScores):
         table |= {found.measure: found.values.ravel()}
         if found.contrast is None:
             return table

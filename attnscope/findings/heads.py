@@ -69,7 +69,7 @@ class RoleValues(msgspec.Struct, frozen=True):
     errors: Annotated[Matrix, along("layer", "head")]
 
 
-class HeadSurvey(msgspec.Struct, frozen=True):
+class HeadRoles(msgspec.Struct, frozen=True):
     """The roles of every head of a model.
 
     Attributes:
@@ -123,7 +123,7 @@ class KeyContrast(msgspec.Struct, frozen=True):
     against: Annotated[Matrix, along("layer", "head")]
 
 
-class MeasuredHeads(msgspec.Struct, frozen=True):
+class HeadScores(msgspec.Struct, frozen=True):
     """One number for every head, averaged over the rows of the texts.
 
     Attributes:

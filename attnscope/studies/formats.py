@@ -103,9 +103,9 @@ def export(
     Raises:
         UsageError: The extension is unknown, or its format cannot hold these findings or this look.
     """
-    found = format_for(path, kind_of(findings))
+    file_format = format_for(path, kind_of(findings))
     check_look(path, look)
-    return found.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head, detail))
+    return file_format.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head, detail))
 
 
 def check_look(path: Path, look: Look) -> None:
@@ -128,11 +128,11 @@ def format_for(path: Path, kind: FindingsKind) -> FileFormat:
     for form in FILE_FORMATS:
         if form.ending == path.suffix.lower():
             if form.ending not in kind.formats:
-                found = f"what {kind.typed or kind.name} finds cannot be written as {form.ending}"
-                raise UsageError(found, where=path, hint=hint)
+                message = f"what {kind.typed or kind.name} finds cannot be written as {form.ending}"
+                raise UsageError(message, where=path, hint=hint)
             return form
-    found = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
-    raise UsageError(found, where=path, hint=hint)
+    message = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
+    raise UsageError(message, where=path, hint=hint)
 
 
 def _json(findings: Any, _drawing: Drawing) -> Iterator[bytes]:

@@ -12,8 +12,8 @@ def title_of(findings: Any) -> str:
     """Return the title of a page with these findings."""
     text = _text(findings)
     if text is None:
-        made = getattr(findings, "provenance", None)
-        text = "" if made is None else made.model.rsplit("/", 1)[-1]
+        provenance = getattr(findings, "provenance", None)
+        text = "" if provenance is None else provenance.model.rsplit("/", 1)[-1]
     text = " ".join(text.split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST].rsplit(" ", 1)[0] + "…"

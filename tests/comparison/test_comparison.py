@@ -21,7 +21,7 @@ from attnscope.studies.compare import alignment
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.maps import pooled_change
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed
-from attnscope.studies.compare.runs import Wanted, compare_files, compare_runs
+from attnscope.studies.compare.runs import ReportSelection, compare_files, compare_runs
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
 from attnscope.views.terminal.recorded import as_text
@@ -450,7 +450,9 @@ def test_texts_that_shall_differ_are_judged_where_they_are_the_same():
 
 def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
     whole = compare_files(saved).changes[0].heads
-    wanted = Wanted(**parsed(dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output"))))
+    wanted = ReportSelection(
+        **parsed(dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output")))
+    )
     found = compare_files(saved, wanted)
     assert [(h.first, h.second) for h in found.changes[0].heads] == [("L1H1", "L1H1"), ("L1H3", "L1H3")]
     for head, known in zip(found.changes[0].heads, (whole[5], whole[7]), strict=True):
@@ -463,10 +465,10 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
         assert head.entered == [known.entered[0], known.entered[2]]
         assert [cell.stage for cell in head.worst] == ["masked", "output"]
     assert found.sides[0].report.texts[0].queries == [0, 2]
-    assert failure(compare_files(saved, Wanted(**parsed(dict(query="0"))), Tolerance(1e-9))) is None, (
+    assert failure(compare_files(saved, ReportSelection(**parsed(dict(query="0"))), Tolerance(1e-9))) is None, (
         "row 2 differs, row 0 does not"
     )
-    assert failure(compare_files(saved, Wanted(**parsed(dict(stages=("scores",)))), Tolerance(1e-9))) is None
+    assert failure(compare_files(saved, ReportSelection(**parsed(dict(stages=("scores",)))), Tolerance(1e-9))) is None
 
 
 @pytest.mark.parametrize(
@@ -484,7 +486,7 @@ def test_what_is_wanted_and_not_saved_is_refused(tmp_path, wanted, said):
     options = {"layer": "1", "query": "2:5", "key": "2,4", "stages": ("masked", "weights")}
     path = kept(tmp_path, "a.json", **options)
     with pytest.raises(UsageError, match=said):
-        compare_files([path, path], Wanted(**parsed(wanted)))
+        compare_files([path, path], ReportSelection(**parsed(wanted)))
 
 
 def test_contributors_of_other_numbers_and_rankings(tmp_path):
@@ -526,9 +528,9 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
     heads = [head for head in whole.texts[0].heads if (head.layer, head.head) in {(0, 0), (1, 1)}]
     path = tmp_path / "some.json"
     path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
-    assert len(compare_files([path, path], Wanted(**parsed(dict(layer="1", head="1")))).changes[0].heads) == 1
+    assert len(compare_files([path, path], ReportSelection(**parsed(dict(layer="1", head="1")))).changes[0].heads) == 1
     with pytest.raises(UsageError, match=r"some\.json' has no such layer and head"):
-        compare_files([path, path], Wanted(**parsed(dict(layer="0", head="1"))))
+        compare_files([path, path], ReportSelection(**parsed(dict(layer="0", head="1"))))
 
 
 @pytest.mark.parametrize("lacking", ["pooled", "columns"])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS, main_roles
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads, MeasuredText, Probes, RoleValues
+from attnscope.findings.heads import HeadRoles, HeadScores, MeasuredText, Probes, RoleValues
 from attnscope.findings.run import MaskUse, Provenance
 from tests.helpers.sample_reports import tokens
 
@@ -33,7 +33,7 @@ def survey(layers=3, heads=4, roles=None, **facts):
     main = [[None if n < 0 else HEAD_ROLES[n].name for n in row] for row in main_roles(values).tolist()]
     probes = Probes(0, 8, 50, 10, ["[CLS]"], ["[SEP]"], 8, 557, True, **{"tripled": 16, **facts})
     mask = MaskUse("bidirectional", "bidirectional")
-    return HeadSurvey(made(layers, heads), mask, probes, found, main, ["a note"])
+    return HeadRoles(made(layers, heads), mask, probes, found, main, ["a note"])
 
 
 def measured(layers=3, heads=4, signed=False):
@@ -42,6 +42,4 @@ def measured(layers=3, heads=4, signed=False):
     spelled = tokens(["[CLS]", "the", "bank", "\x1b[31m", "[SEP]"], special=(0, 4))
     text = MeasuredText("the bank", spelled, [2], [1, 3])
     mask = MaskUse("bidirectional", "causal", "stack")
-    return MeasuredHeads(
-        made(layers, heads), mask, "weight", "Weight α that the rows give to the keys.", values, [text]
-    )
+    return HeadScores(made(layers, heads), mask, "weight", "Weight α that the rows give to the keys.", values, [text])

@@ -21,7 +21,7 @@ from attnscope.findings.compare import Comparison
 from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.heads import HeadRoles, HeadScores
 from attnscope.findings.needle import NeedleSurvey
 from attnscope.findings.run import Report
 
@@ -33,8 +33,8 @@ KINDS = {
     "check": CheckReport,
     "doctor": DoctorReport,
     "explain": Explanation,
-    "heads": HeadSurvey,
-    "measured-heads": MeasuredHeads,
+    "heads": HeadRoles,
+    "measured-heads": HeadScores,
     "compared-heads": HeadComparison,
     "needle": NeedleSurvey,
     "ablation": Ablation,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError
 from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
-from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.heads import HeadRoles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
 from attnscope.studies.heads.screen import Listing
@@ -109,7 +109,7 @@ def test_json_reads_back():
     from attnscope.findings.codec import from_json, to_json
 
     made = survey(missing=("copying",))
-    read = from_json(to_json(made), HeadSurvey)
+    read = from_json(to_json(made), HeadRoles)
     assert read.main == made.main
     assert json.loads(to_json(made))["main"] == made.main  # names, as in a .csv
     for ours, theirs in zip(made.roles, read.roles, strict=True):

@@ -9,26 +9,26 @@ from attnscope.findings.check import Check, Differences
 from attnscope.model.precision import to_float64
 
 
-def largest_difference(ours: Tensor, theirs: Tensor, *, absolute: bool = False) -> Tensor:
+def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = False) -> Tensor:
     """Return the largest difference of every head, (H,), of tensors (B, H, …).
 
     Weights are between 0 and 1 and are compared as they are. Scores and outputs have no such bound: their difference is
     divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
     the difference is infinite.
     """
-    ours, theirs = to_float64(ours), to_float64(theirs)
-    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    finite = ours.isfinite() & theirs.isfinite()
-    gap = (ours - theirs).abs().masked_fill(~finite, torch.inf).masked_fill(same, 0.0)
+    computed, reference = to_float64(computed), to_float64(reference)
+    equal = (computed == reference) | (computed.isnan() & reference.isnan())
+    finite = computed.isfinite() & reference.isfinite()
+    gap = (computed - reference).abs().masked_fill(~finite, torch.inf).masked_fill(equal, 0.0)
     size = 1.0
     if not absolute and finite.any():
-        size = max(1.0, float(theirs[finite].abs().max()))
+        size = max(1.0, float(reference[finite].abs().max()))
     return gap.transpose(0, 1).flatten(1).amax(1) / size  # (H,)
 
 
 def make_check(
     name: str,
-    found: Sequence[Tensor],
+    deviations: Sequence[Tensor],
     limits: float | Sequence[float],
     note: str | None = None,
     layers: int | None = None,
@@ -37,16 +37,16 @@ def make_check(
 
     Args:
         name: The check's name.
-        found: Deviations of every head, (H,): one tensor a layer, or more, one pass over the layers after the other.
+        deviations: Deviations of every head, (H,): one tensor a layer; several passes follow each other.
         limits: What they may be: one number for all, or one for each tensor.
         note: Further information.
         layers: Layers in a pass; None where each layer has one tensor.
     """
-    each = [limits] * len(found) if isinstance(limits, float) else limits
-    worst = [float(one.max()) for one in found]
-    at = max(range(len(worst)), key=lambda i: worst[i] / max(each[i], 1e-300))
-    value, limit = worst[at], each[at]
-    where = f"L{at % (layers or len(found))}H{int(found[at].argmax())}" if value > 0 else None
+    limit_of = [limits] * len(deviations) if isinstance(limits, float) else limits
+    worst = [float(deviation.max()) for deviation in deviations]
+    at = max(range(len(worst)), key=lambda i: worst[i] / max(limit_of[i], 1e-300))
+    value, limit = worst[at], limit_of[at]
+    where = f"L{at % (layers or len(deviations))}H{int(deviations[at].argmax())}" if value > 0 else None
     measured = value if value < float("inf") else None
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
 
@@ -56,10 +56,14 @@ def skipped_check(name: str, why: str) -> Check:
     return Check(name, "skipped", note=why)
 
 
-def differences(reference: str, stage: str, found: Sequence[Tensor], limits: float | Sequence[float]) -> Differences:
+def differences(
+    reference: str, stage: str, deviations: Sequence[Tensor], limits: float | Sequence[float]
+) -> Differences:
     """Return what `make_check` judges, by layer and head."""
-    by_head = [[float(x) if x < float("inf") else None for x in one] for one in found]
-    return Differences(reference, stage, [limits] * len(found) if isinstance(limits, float) else [*limits], by_head)
+    by_head = [[float(x) if x < float("inf") else None for x in deviation] for deviation in deviations]
+    return Differences(
+        reference, stage, [limits] * len(deviations) if isinstance(limits, float) else [*limits], by_head
+    )
 
 
 def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
@@ -69,8 +73,8 @@ def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
         texts: The checks of each text.
     """
     by_name: dict[str, list[Check]] = {}
-    for one in (check for checks in texts for check in checks):
-        by_name.setdefault(one.name, []).append(one)
+    for check in (check for checks in texts for check in checks):
+        by_name.setdefault(check.name, []).append(check)
     return [max(checks, key=_nearness) for checks in by_name.values()]
 
 
@@ -90,16 +94,16 @@ def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Difference
         texts: The differences of each text.
     """
     by_stage: dict[tuple[str, str], list[Differences]] = {}
-    for one in (gaps for text in texts for gaps in text):
-        by_stage.setdefault((one.reference, one.stage), []).append(one)
-    found = []
-    for (reference, stage), each in by_stage.items():
+    for difference in (gaps for text in texts for gaps in text):
+        by_stage.setdefault((difference.reference, difference.stage), []).append(difference)
+    worst = []
+    for (reference, stage), text_differences in by_stage.items():
         layers = [
             max(
-                ((one.limits[layer], one.by_head[layer]) for one in each),
+                ((difference.limits[layer], difference.by_head[layer]) for difference in text_differences),
                 key=lambda pair: max(float("inf") if x is None else x / max(pair[0], 1e-300) for x in pair[1]),
             )
-            for layer in range(len(each[0].limits))
+            for layer in range(len(text_differences[0].limits))
         ]
-        found.append(Differences(reference, stage, [limit for limit, _ in layers], [gaps for _, gaps in layers]))
-    return found
+        worst.append(Differences(reference, stage, [limit for limit, _ in layers], [gaps for _, gaps in layers]))
+    return worst

@@ -138,9 +138,11 @@ def record_stages(
         StageRecorder(*sizes, include_masked=include_masked, projects=beside is not None)
         for _ in range(model_shape.n_layers)
     ]
-    others = {} if beside is None else beside(batch)
-    engine.forward(batch, {layer: [one, *others.get(layer, ())] for layer, one in enumerate(recorders)})
-    layers = [one.seen for one in recorders if one.seen is not None]
+    other_recorders = {} if beside is None else beside(batch)
+    engine.forward(
+        batch, {layer: [recorder, *other_recorders.get(layer, ())] for layer, recorder in enumerate(recorders)}
+    )
+    layers = [recorder.seen for recorder in recorders if recorder.seen is not None]
     return layers if has_float64(model_shape.device) else [_on_cpu(layer) for layer in layers]
 
 

@@ -9,46 +9,46 @@ from attnscope.studies.check.measures import largest_difference
 from attnscope.studies.check.observe import LayerStages
 
 
-def sdpa_difference(one: LayerStages) -> Tensor:
+def sdpa_difference(layer: LayerStages) -> Tensor:
     """Return how far a layer's output is from torch's `scaled_dot_product_attention` in float32, (H,).
 
     The kernel has no soft-caps. A sink is an additional key, whose score is the sink's logit and whose value is 0.
     """
-    spec, groups = one.inputs.spec, one.inputs.q.shape[1] // one.inputs.k.shape[1]
-    q = one.inputs.q.float()
-    k, v = (x.float().repeat_interleave(groups, dim=1) for x in (one.inputs.k, one.inputs.v))
-    scores = one.stages["scores"]
+    spec, groups = layer.inputs.spec, layer.inputs.q.shape[1] // layer.inputs.k.shape[1]
+    q = layer.inputs.q.float()
+    k, v = (x.float().repeat_interleave(groups, dim=1) for x in (layer.inputs.k, layer.inputs.v))
+    scores = layer.stages["scores"]
     added = torch.zeros_like(scores)
     if spec.bias is not None:
         q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]
         k_at = torch.arange(scores.shape[3], device=scores.device)[None]
         added = added + spec.bias(q_at, k_at, torch.arange(scores.shape[1], device=scores.device))
-    added = added.masked_fill(~allowed_keys(one), -torch.inf)
+    added = added.masked_fill(~allowed_keys(layer), -torch.inf)
     if spec.sinks is not None:
         added = torch.cat((added, spec.sinks.float()[None, :, None, None].expand(*added.shape[:3], 1)), -1)
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
-    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=spec.scale)
-    return largest_difference(one.stages["output"], theirs.masked_fill(one.fully_masked[..., None], 0.0))
+    reference = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=spec.scale)
+    return largest_difference(layer.stages["output"], reference.masked_fill(layer.fully_masked[..., None], 0.0))
 
 
-def projection_difference(one: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
+def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
     """Return how far what left a layer is from its output projection of weights·v; the same for every head, (H,).
 
     Args:
-        one: The layer.
+        layer: The layer.
         projection: The layer's output projection.
         went_on: Output of the projection when the model ran, (B, Q, D).
     """
-    output = one.stages["output"]  # (B, H, Q, Ev)
-    joined = output.transpose(1, 2).flatten(2).to(one.inputs.v.dtype)  # (B, Q, H·Ev)
+    output = layer.stages["output"]  # (B, H, Q, Ev)
+    joined = output.transpose(1, 2).flatten(2).to(layer.inputs.v.dtype)  # (B, Q, H·Ev)
     expected = projection(joined.to(went_on.device))
     gap = largest_difference(went_on.reshape(expected.shape)[:, None], expected[:, None])
     return gap.expand(output.shape[1])
 
 
-def row_difference(ours: LayerStages, theirs: LayerStages, stage: str) -> Tensor:
+def row_difference(layer: LayerStages, reference: LayerStages, stage: str) -> Tensor:
     """Return how far a stage of the first rows of the first text is from the same text's alone, (H,)."""
-    n_queries, n_keys = theirs.stages["scores"].shape[2:]
+    n_queries, n_keys = reference.stages["scores"].shape[2:]
     keys = slice(None) if stage == "output" else slice(n_keys)
-    mine = ours.stages[stage][:1, :, :n_queries, keys]
-    return largest_difference(mine, theirs.stages[stage], absolute=stage == "weights")
+    mine = layer.stages[stage][:1, :, :n_queries, keys]
+    return largest_difference(mine, reference.stages[stage], absolute=stage == "weights")

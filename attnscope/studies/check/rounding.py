@@ -41,19 +41,21 @@ def limits(
         model: The model.
         dtype: What it runs in: a correct number is up to half a step of this type away from its rounding.
     """
-    found = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
+    bounds = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
     sums: list[Tensor | None] = []
     for seed in range(_RUNS):
         with rounded_again(model, dtype, seed, sums):
             moved = again()
-        for layer, (one, other) in enumerate(zip(alone, moved, strict=True)):
+        for layer, (stages_alone, stages_moved) in enumerate(zip(alone, moved, strict=True)):
             for stage in STAGES:
                 gap = float(
-                    largest_difference(other.stages[stage], one.stages[stage], absolute=stage == "weights").max()
+                    largest_difference(
+                        stages_moved.stages[stage], stages_alone.stages[stage], absolute=stage == "weights"
+                    ).max()
                 )
                 if gap < float("inf"):  # numbers that are not finite are tested by another check
-                    found[layer][stage] = max(found[layer][stage], _FACTOR * gap)
-    return found
+                    bounds[layer][stage] = max(bounds[layer][stage], _FACTOR * gap)
+    return bounds
 
 
 @contextmanager
@@ -70,16 +72,16 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
     generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
     first = not sums
 
-    def change(module: nn.Module, given: Any, made: Any) -> Any:
-        if not isinstance(made, Tensor) or not made.is_floating_point():
-            return made
+    def change(module: nn.Module, given: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            return output
         if first:
             sums.append(sum_rounding(module, given[0]) if dtype == torch.float32 and given else None)
         of_sum = sums[-1] if first else next(calls)
-        noise = torch.rand(made.shape, generator=generator).to(made.device) * 2 - 1
-        wide = made.float()
+        noise = torch.rand(output.shape, generator=generator).to(output.device) * 2 - 1
+        wide = output.float()
         reach = unit * wide.abs()
-        return (wide + noise * (reach if of_sum is None else reach + of_sum)).to(made.dtype)
+        return (wide + noise * (reach if of_sum is None else reach + of_sum)).to(output.dtype)
 
     with ExitStack() as stack:
         for module in model.modules():

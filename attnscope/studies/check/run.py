@@ -27,7 +27,6 @@ from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, provenance
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.check.findings import Findings
 from attnscope.studies.check.laws import laws
 from attnscope.studies.check.measures import (
     differences,
@@ -38,6 +37,7 @@ from attnscope.studies.check.measures import (
     worst_differences,
 )
 from attnscope.studies.check.observe import LayerStages, ModelShape, record_stages
+from attnscope.studies.check.recorder_check import RecorderCheck
 from attnscope.studies.check.references import projection_difference, row_difference, sdpa_difference
 from attnscope.studies.check.rounding import FLOOR, Limits, limits
 from attnscope.studies.check.texts import drawn_text, fitting_texts
@@ -92,7 +92,7 @@ class _CheckedModel:
         """Return checks under what rounding explains, which is only measured if parity in float32 does not suffice."""
         if self.user_limit is None and self.dtype == "float32":
             checks = compare([dict.fromkeys(STAGES, FLOOR) for _ in range(n_layers)])
-            if all(one.verdict != "fail" for one in checks):
+            if all(check.verdict != "fail" for check in checks):
                 return checks
         return compare(bounds())
 
@@ -134,7 +134,7 @@ def check(
     if built_in and (drawn := drawn_text(source, plan.text_plans)) is not None:
         named.append(drawn)
     reference = cache(lambda: _load_reference(source, model, run.dtype, device))
-    texts, found, differing, mask = list[CheckedText](), list[list[Check]](), list[list[Differences]](), ""
+    texts, results, differing, mask = list[CheckedText](), list[list[Check]](), list[list[Differences]](), ""
     for number, (text, text_plan) in enumerate(named):
         model_shape = ModelShape(source.config.n_layers, source.config.n_heads, device, text_plan.context)
         exact = EXACT if tolerance is None else tolerance
@@ -145,13 +145,15 @@ def check(
 
         checks, gaps, fully_masked, mask = _checks(job, on_step)
         texts.append(CheckedText(text, text_plan.tokens, fully_masked))
-        found.append([replace(one, text=number) for one in checks])
+        results.append([replace(result, text=number) for result in checks])
         differing.append(gaps)
-    made = provenance(source, run, device)
-    if any(one.reference == _EAGER for gaps in differing for one in gaps):
-        made = replace(made, versions={**made.versions, "transformers": version("transformers")})
-    passed = all(one.verdict != "fail" for checks in found for one in checks)
-    return CheckReport(made, mask, texts, worst_check(found), worst_differences(differing), passed)
+    model_provenance = provenance(source, run, device)
+    if any(difference.reference == _EAGER for gaps in differing for difference in gaps):
+        model_provenance = replace(
+            model_provenance, versions={**model_provenance.versions, "transformers": version("transformers")}
+        )
+    passed = all(result.verdict != "fail" for checks in results for result in checks)
+    return CheckReport(model_provenance, mask, texts, worst_check(results), worst_differences(differing), passed)
 
 
 @torch.inference_mode()
@@ -161,28 +163,28 @@ def _checks(
     steps = 5
     on_step(0, steps)
     engine = job.engine()
-    findings = Findings(job.model_shape, job.text_plan.tokens)
+    findings = RecorderCheck(job.model_shape, job.text_plan.tokens)
     try:
         alone, on = _alone(job, engine, findings)
     except NotFinite as e:
         return [Check("every number is finite", "fail", note=e.line(on_command_line))], [], [], engine.describe_mask()
-    found = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
-    found.append(on)
+    checks = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
+    checks.append(on)
     on_step(1, steps)
     bounds = cache(lambda: job.limits(job.text_plan.tokens, alone))
-    found.append(_tiled(job, alone, bounds))
+    checks.append(_tiled(job, alone, bounds))
     on_step(2, steps)
-    found += _shorter(job, alone)
+    checks += _shorter(job, alone)
     on_step(3, steps)
     kernel, by_kernel = _kernel(job, alone)
     on_step(4, steps)
-    others, by_others = _transformers(job, alone, bounds)
+    parity, by_parity = _transformers(job, alone, bounds)
     on_step(steps, steps)
-    fully_masked = sorted({int(q) for one in alone for q in one.fully_masked.any(1)[0].nonzero()})
-    return [*found, kernel, *others], [*by_kernel, *by_others], fully_masked, engine.describe_mask()
+    fully_masked = sorted({int(q) for layer in alone for q in layer.fully_masked.any(1)[0].nonzero()})
+    return [*checks, kernel, *parity], [*by_kernel, *by_parity], fully_masked, engine.describe_mask()
 
 
-def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list[LayerStages], Check]:
+def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple[list[LayerStages], Check]:
     """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
     name = "the output of attention is W·(weights·v)"
     projections = _projections(job, engine)
@@ -191,8 +193,8 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
         return alone, skipped_check(name, "the output projection was not found")
     went_on: dict[nn.Module, list[Tensor]] = {}
 
-    def listen(module: nn.Module, _: Any, made: Tensor) -> None:
-        went_on.setdefault(module, []).append(made)
+    def listen(module: nn.Module, _: Any, output: Tensor) -> None:
+        went_on.setdefault(module, []).append(output)
 
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
@@ -202,9 +204,9 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
     if calls != [projections.count(module) for module in projections]:
         return alone, skipped_check(name, "the output projection is not called exactly once per layer")
     gaps = []
-    for layer, (one, module) in enumerate(zip(alone, projections, strict=True)):
+    for layer, (stages, module) in enumerate(zip(alone, projections, strict=True)):
         with engine.holding(layer):
-            gaps.append(projection_difference(one, module, went_on[module].pop(0)))
+            gaps.append(projection_difference(stages, module, went_on[module].pop(0)))
     # The same module on the same numbers: only the order of sums may differ, before one rounding.
     once = float(torch.finfo(getattr(torch, job.dtype)).eps)
     return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
@@ -213,18 +215,18 @@ def _alone(job: _CheckedModel, engine: Engine, findings: Findings) -> tuple[list
 def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
     """Return the output projection of every layer; None where any is missing."""
     context = None if job.text_plan.context is None else [job.text_plan.context]
-    found = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
-    known = [one for one in found if one is not None]
-    return known if len(known) == len(found) else None
+    projections = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
+    known = [projection for projection in projections if projection is not None]
+    return known if len(known) == len(projections) else None
 
 
 def _compare(
-    name: str, ours: Sequence[LayerStages], theirs: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
+    name: str, layers: Sequence[LayerStages], reference: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
 ) -> Check:
     """Return a check of the rows that two lists of layers share."""
-    pairs = [(stage, layer) for stage in stages for layer in range(len(theirs))]
-    gaps = [row_difference(ours[layer], theirs[layer], stage) for stage, layer in pairs]
-    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(theirs))
+    pairs = [(stage, layer) for stage in stages for layer in range(len(reference))]
+    gaps = [row_difference(layers[layer], reference[layer], stage) for stage, layer in pairs]
+    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(reference))
 
 
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]) -> Check:
@@ -260,7 +262,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
     ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=alone[0].inputs.q.device).triu(1)
-    if any((one.stages["masked"] > -torch.inf)[..., ahead].any() for one in alone) and not _is_causal(job):
+    if any((layer.stages["masked"] > -torch.inf)[..., ahead].any() for layer in alone) and not _is_causal(job):
         return "the model's mask is not causal"
     return None
 
@@ -273,9 +275,9 @@ def _is_causal(job: _CheckedModel) -> bool:
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
     reference = "scaled_dot_product_attention"
-    if any(one.inputs.spec.softcap is not None for one in alone):
+    if any(layer.inputs.spec.softcap is not None for layer in alone):
         return skipped_check(f"equals {reference}", "it has no soft-cap"), []
-    gaps = [sdpa_difference(one) for one in alone]
+    gaps = [sdpa_difference(layer) for layer in alone]
     return make_check(f"equals {reference}", gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
 
 
@@ -288,23 +290,23 @@ def _transformers(
     if job.model.stream:
         return [skipped_check(name, "the whole model does not fit in memory")], []
     try:
-        theirs = _eager(job)
+        reference = _eager(job)
     except AttnscopeError as e:
         return [skipped_check(name, e.line(on_command_line))], []
-    if len(theirs) != len(alone):
-        return [skipped_check(name, f"it returns {len(theirs)} layers")], []
+    if len(reference) != len(alone):
+        return [skipped_check(name, f"it returns {len(reference)} layers")], []
     gaps: dict[str, list[Tensor]] = {}
     for stage in STAGES:
-        pairs = zip(alone, theirs, strict=True)
+        pairs = zip(alone, reference, strict=True)
         gaps[stage] = [largest_difference(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
-    found: list[Differences] = []
+    gaps_by_stage: list[Differences] = []
 
     def compare(limits: Limits) -> list[Check]:
-        allowed = {stage: [one[stage] for one in limits] for stage in STAGES}
-        found[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage]) for stage in STAGES]
+        allowed = {stage: [layer_limits[stage] for layer_limits in limits] for stage in STAGES}
+        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage]) for stage in STAGES]
         return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage]) for stage in STAGES]
 
-    return job.judge(len(alone), compare, bounds), found
+    return job.judge(len(alone), compare, bounds), gaps_by_stage
 
 
 def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:

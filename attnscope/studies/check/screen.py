@@ -66,8 +66,8 @@ def _cells(check: Check) -> tuple[str | Spans, ...]:
 def _by_layer(report: CheckReport) -> Iterator[ViewPart]:
     """Tabulate the largest difference of each layer, a row per layer and a column per stage of a reference."""
     layers = range(report.provenance.n_layers)
-    for reference in dict.fromkeys(each.reference for each in report.differences):
-        stages = [each for each in report.differences if each.reference == reference]
+    for reference in dict.fromkeys(difference.reference for difference in report.differences):
+        stages = [difference for difference in report.differences if difference.reference == reference]
         yield GAP
         yield paragraph((Span("largest difference from "), *untrusted(reference)))
         columns = [Column(stage.stage, [_worst(stage, layer) for layer in layers]) for stage in stages]
@@ -88,6 +88,6 @@ def _verdict(report: CheckReport) -> Span:
     done = len(report.checks) - skipped
     left = f", {skipped} skipped" if skipped else ""
     if failed:
-        said = f"{failed} of {done} checks failed{left}: do not trust what attnscope shows for this checkpoint"
-        return Span(said, "bad")
+        text = f"{failed} of {done} checks failed{left}: do not trust what attnscope shows for this checkpoint"
+        return Span(text, "bad")
     return Span(f"all {done} checks passed{left}", "good")

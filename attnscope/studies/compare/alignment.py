@@ -20,8 +20,8 @@ def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, in
     a, b = [t.piece for t in first], [t.piece for t in second]
     shortest = min(len(a), len(b))
     start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
-    rest = shortest - start
-    end = next((i for i in range(rest) if a[-1 - i] != b[-1 - i]), rest)
+    remaining = shortest - start
+    end = next((i for i in range(remaining) if a[-1 - i] != b[-1 - i]), remaining)
     inner = _longest(a[start : len(a) - end], b[start : len(b) - end])
     head = [(i, i) for i in range(start)]
     tail = [(len(a) - end + i, len(b) - end + i) for i in range(end)]
@@ -33,8 +33,8 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     if not a or not b:
         return []
     if len(a) * len(b) > MAX_CELLS:
-        found = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
-        raise AttnscopeError(found, hint="compare shorter texts, or the same text under another mask or model")
+        message = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
+        raise AttnscopeError(message, hint="compare shorter texts, or the same text under another mask or model")
     longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # length of the common subsequence from (i, j) on
     codes = {piece: n for n, piece in enumerate({*a, *b})}
     right = np.array([codes[p] for p in b])
@@ -69,10 +69,12 @@ def pair_replaced(
     ends = [(-1, -1), *shared, (len(first), len(second))]
     pairs = list(shared)
     for (i, j), (i_end, j_end) in pairwise(ends):
-        ours, theirs = range(i + 1, i_end), range(j + 1, j_end)
-        one_word = _is_word([first[p] for p in ours]) and _is_word([second[p] for p in theirs])
-        if len(ours) == len(theirs) or one_word:
-            pairs += [pair for pair in zip(ours, theirs, strict=False) if _alike(first[pair[0]], second[pair[1]])]
+        first_run, second_run = range(i + 1, i_end), range(j + 1, j_end)
+        one_word = _is_word([first[p] for p in first_run]) and _is_word([second[p] for p in second_run])
+        if len(first_run) == len(second_run) or one_word:
+            pairs += [
+                pair for pair in zip(first_run, second_run, strict=False) if _alike(first[pair[0]], second[pair[1]])
+            ]
     return sorted(pairs)
 
 
@@ -81,5 +83,5 @@ def _is_word(tokens: Sequence[Token]) -> bool:
     return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
 
 
-def _alike(one: Token, other: Token) -> bool:
-    return (one.special, one.segment) == (other.special, other.segment)
+def _alike(token: Token, other: Token) -> bool:
+    return (token.special, token.segment) == (other.special, other.segment)

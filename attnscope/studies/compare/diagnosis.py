@@ -75,8 +75,8 @@ def compare_with_arrays(
     if arrays.weights or not run.own_mask:
         return comparison
     limit = _EXACT if (run.dtype, arrays.dtype) == ("float32", "float32") else _NARROW
-    found = _Trial(run, session, arrays, limit if tolerance is None else tolerance.absolute).diagnose()
-    return msgspec.structs.replace(comparison, diagnosis=found)
+    diagnosis = _Trial(run, session, arrays, limit if tolerance is None else tolerance.absolute).diagnose()
+    return msgspec.structs.replace(comparison, diagnosis=diagnosis)
 
 
 def _plain_texts(arrays: GivenArrays) -> tuple[TextInput, ...]:
@@ -94,15 +94,15 @@ def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConf
 def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> GivenArrays:
     """Return the arrays with the model's tokens, which have to be as many as theirs."""
     if len(run.texts) != len(arrays.texts):
-        found = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
-        raise AttnscopeError(found, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
+        message = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
+        raise AttnscopeError(message, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
     texts = []
     for text, (_, given) in zip(run.texts, arrays.texts, strict=True):
         tokens = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)[0]
         if len(tokens) != len(given):
-            found = f"the model makes {len(tokens)} tokens of it, the arrays have {len(given)}"
+            message = f"the model makes {len(tokens)} tokens of it, the arrays have {len(given)}"
             hint = f"pass the text that the arrays are from; theirs begins {_beginning(given)}"
-            raise AttnscopeError(found, where=text.where, hint=hint)
+            raise AttnscopeError(message, where=text.where, hint=hint)
         texts.append((text.text, tokens))
     return replace(arrays, texts=texts)
 
@@ -127,9 +127,9 @@ def _beginning(tokens: Sequence[Token]) -> str:
 def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
     c = source.config
     if arrays.layers[-1] >= c.n_layers or arrays.sizes.heads != c.n_heads:
-        found = f"the arrays have layer {arrays.layers[-1]} and {arrays.sizes.heads} heads"
+        message = f"the arrays have layer {arrays.layers[-1]} and {arrays.sizes.heads} heads"
         hint = f"{source.name} has layers 0 to {c.n_layers - 1} and {c.n_heads} heads"
-        raise AttnscopeError(found, where=arrays.name, hint=hint)
+        raise AttnscopeError(message, where=arrays.name, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class _Trial:
         differing = self._differing(model, masks, own_masks)
         given = self._gap(set(), model)
         tried = [TriedSetting(name, *differing[name], self._gap({name}, model, masks).size) for name in differing]
-        needed, rest = self._needed(list(differing), model, masks, given)
+        needed, remaining = self._needed(list(differing), model, masks, given)
         return Diagnosis(
             limit=self._limit,
             difference=given.size,
@@ -190,8 +190,8 @@ class _Trial:
             first_layer=given.first_layer,
             tried=tried,
             needed=needed,
-            remaining=rest.size,
-            agrees=rest.size <= self._limit,
+            remaining=remaining.size,
+            agrees=remaining.size <= self._limit,
             first_scores=scores.first_layer,
         )
 
@@ -204,7 +204,7 @@ class _Trial:
         best, left = list(names), self._gap(set(names), model, masks)
         attempts = [[*names, "rope"], [*names, _FOLDED], [*names, "rope", _FOLDED]]
         for attempt in attempts if left.size > self._limit else ():
-            if "rope" in attempt and not any(each.rope for each in model.values()):
+            if "rope" in attempt and not any(layer_settings.rope for layer_settings in model.values()):
                 continue
             gap = self._gap(set(attempt), model, masks)
             if gap.size <= self._limit:
@@ -213,39 +213,39 @@ class _Trial:
         if left.size > self._limit:
             return [], left
         for name in list(best):
-            without = [each for each in best if each != name]
-            gap = self._gap(set(without), model, masks)
+            kept = [setting for setting in best if setting != name]
+            gap = self._gap(set(kept), model, masks)
             if gap.size <= self._limit:
-                best, left = without, gap
+                best, left = kept, gap
         return best, left
 
     def _differing(
         self, model: Settings, masks: Mapping[int, str], own_masks: Mapping[int, str]
     ) -> dict[str, tuple[str, str]]:
         """Return the settings in which arrays and model differ, each spelled of both."""
-        found = {}
+        differing = {}
         for name in ("scale", "softcap", "sinks"):
-            mine = {layer: getattr(each, name) for layer, each in self._arrays.settings.items()}
+            mine = {layer: getattr(settings, name) for layer, settings in self._arrays.settings.items()}
             if name == "scale":
                 root = float(self._arrays.sizes.width) ** -0.5
                 mine = {layer: root if value is None else value for layer, value in mine.items()}
-            theirs = {layer: getattr(each, name) for layer, each in model.items()}
-            if any(not _same(mine[layer], theirs[layer]) for layer in mine):
-                found[name] = _spell(name, mine), _spell(name, theirs)
+            of_model = {layer: getattr(settings, name) for layer, settings in model.items()}
+            if any(not _same(mine[layer], of_model[layer]) for layer in mine):
+                differing[name] = _spell(name, mine), _spell(name, of_model)
         if own_masks != dict(masks):
             (mine_mask, mine_windows), (their_mask, their_windows) = _split(own_masks), _split(masks)
             if mine_windows != their_windows:
-                found["window"] = _spell("window", mine_windows), _spell("window", their_windows)
+                differing["window"] = _spell("window", mine_windows), _spell("window", their_windows)
             if mine_mask != their_mask:
-                found["mask"] = mine_mask, their_mask
-        return found
+                differing["mask"] = mine_mask, their_mask
+        return differing
 
     def _gap(
         self, names: set[str], model: Settings, masks: Mapping[int, str] | None = None, stage: str = "weights"
     ) -> _Gap:
         """Compare the weights of the arrays under some of the model's settings with the model's."""
         changes: dict[str, dict[int, Any]] = {
-            name: {layer: getattr(each, name) for layer, each in model.items()}
+            name: {layer: getattr(settings, name) for layer, settings in model.items()}
             for name in names & {"scale", "softcap", "sinks", "rope"}
         }
         if _FOLDED in names:
@@ -293,10 +293,10 @@ def _split(masks: Mapping[int, str]) -> tuple[str, dict[int, int | None]]:
     return split_windows(masks, "mask", always=True)
 
 
-def _same(mine: Any, theirs: Any) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
-    return bool(np.allclose(mine, theirs, rtol=_SAME, atol=0))
+def _same(mine: Any, other: Any) -> bool:
+    if mine is None or other is None:
+        return mine is other
+    return bool(np.allclose(mine, other, rtol=_SAME, atol=0))
 
 
 def _spell(name: str, values: Mapping[int, Any]) -> str:
@@ -324,16 +324,16 @@ def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Ga
         every = (np.abs(head.stages[stage]).max(initial=1.0) for text in reference.texts for head in text.heads)
         scale = float(max(every, default=1.0))
     for a, b in zip(reference.texts, other.texts, strict=True):
-        for one, two in zip(a.heads, b.heads, strict=True):
-            gap = np.abs(one.stages[stage].astype(np.float64) - two.stages[stage]) / scale
-            apart = np.isnan(one.stages[stage]) != np.isnan(two.stages[stage])
+        for first_head, second_head in zip(a.heads, b.heads, strict=True):
+            gap = np.abs(first_head.stages[stage].astype(np.float64) - second_head.stages[stage]) / scale
+            apart = np.isnan(first_head.stages[stage]) != np.isnan(second_head.stages[stage])
             gap = np.where(apart, 1.0, np.nan_to_num(gap, nan=0.0))
             if not gap.size:
                 continue
-            size, layer = float(gap.max()), int(one.layer)
+            size, layer = float(gap.max()), int(first_head.layer)
             if size > limit:
                 first = layer if first is None else min(first, layer)
             if size > worst.size:
                 row = int(np.unravel_index(int(gap.argmax()), gap.shape)[0])
-                worst = _Gap(size, (layer, int(one.head), a.index, a.queries[row]), None)
+                worst = _Gap(size, (layer, int(first_head.head), a.index, a.queries[row]), None)
     return replace(worst, first_layer=first)

@@ -21,13 +21,13 @@ def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange,
     Raises:
         AttnscopeError: A side has no map, or the two are of different runs or different tokens.
     """
-    (one, a, name), (other, b, other_name) = first, second
+    (first_text, a, name), (second_text, b, other_name) = first, second
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
         hint = f"select rows with {arg('query')}, or run both with {arg('pool')}"
         raise AttnscopeError("only one side has a map", where=name, hint=hint)
-    same = [t.piece for t in one.tokens] == [t.piece for t in other.tokens]
-    same_sources = [t.piece for t in one.sources] == [t.piece for t in other.sources]
-    if not same or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
+    same_tokens = [t.piece for t in first_text.tokens] == [t.piece for t in second_text.tokens]
+    same_sources = [t.piece for t in first_text.sources] == [t.piece for t in second_text.sources]
+    if not same_tokens or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
         hint = f"select rows with {arg('query')}, or use the same text and the same {arg('pool')}"
         raise AttnscopeError("maps of different tokens or runs cannot be compared", where=name, hint=hint)
     none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)

@@ -91,8 +91,8 @@ def _walk(comparison: Comparison, first: str, roles: Sequence[RoleRecorders]) ->
 def _begun(saved: SavedText, first: tuple[int, int], number: HeadNumber, roles: TextRoles | None) -> Scene:
     """Return a scene that begins at a head."""
     scene = saved.scene()
-    same = number.values.shape == (len(scene.layers), len(scene.heads))
-    numbers = [number, *scene.numbers] if same else scene.numbers
+    same_shape = number.values.shape == (len(scene.layers), len(scene.heads))
+    numbers = [number, *scene.numbers] if same_shape else scene.numbers
     return with_roles(dataclasses.replace(scene, first=first, numbers=numbers), roles)
 
 

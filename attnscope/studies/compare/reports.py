@@ -51,25 +51,27 @@ def compare_sides(
         change = Change(number, [])
         for text in _texts(axis, sides[0], side):
             shown = None if shown_keys is None else shown_keys[text.number]
-            for layer, found, pairs in text.changes(shown, stages):
-                change.heads.append(found)
-                judge.see(number, text.number, layer, (found.first, found.second), pairs)
+            for layer, head_change, pairs in text.changes(shown, stages):
+                change.heads.append(head_change)
+                judge.see(number, text.number, layer, (head_change.first, head_change.second), pairs)
             notes |= dict.fromkeys(text.notes())
             unmatched += text.unmatched()
         changes.append(change)
     notes |= dict.fromkeys(_notes(changes))
-    made = sides[0].report.provenance
-    verdict = judge.verdict(unmatched, made.n_layers * made.n_heads) if tolerance else None
+    first_provenance = sides[0].report.provenance
+    verdict = judge.verdict(unmatched, first_provenance.n_layers * first_provenance.n_heads) if tolerance else None
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
 
 
 def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
-    one, other = first.report.texts, second.report.texts
-    if len(one) != len(other):
-        found = f"'{first.label}' has {len(one)} texts, '{second.label}' has {len(other)}"
-        raise AttnscopeError(found, hint="compare reports of the same texts")
+    first_texts, second_texts = first.report.texts, second.report.texts
+    if len(first_texts) != len(second_texts):
+        message = f"'{first.label}' has {len(first_texts)} texts, '{second.label}' has {len(second_texts)}"
+        raise AttnscopeError(message, hint="compare reports of the same texts")
     labels = first.label, second.label
-    return [_Text(axis, number, labels, a, b) for number, (a, b) in enumerate(zip(one, other, strict=True))]
+    return [
+        _Text(axis, number, labels, a, b) for number, (a, b) in enumerate(zip(first_texts, second_texts, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ class _Text:
     def shared(self) -> "_Pairs":
         """Tokens that both texts have: a tolerance judges their cells alone."""
         tokens = align(self.a.tokens, self.b.tokens)
-        same = self.a.context is None and self.b.context is None
-        return self._pairs(tokens, tokens if same else align(self.a.sources, self.b.sources))
+        self_attention = self.a.context is None and self.b.context is None
+        return self._pairs(tokens, tokens if self_attention else align(self.a.sources, self.b.sources))
 
     @cached_property
     def aligned(self) -> "_Pairs":
@@ -138,8 +140,8 @@ class _Text:
 
     def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
         def half(side: int, text: TextReport, head: HeadReport) -> _AlignedSide:
-            found = (pairs.queries, pairs.keys, pairs.sources)
-            return _AlignedSide(text, head, *([pair[side] for pair in one] for one in found))
+            pairs_of_axes = (pairs.queries, pairs.keys, pairs.sources)
+            return _AlignedSide(text, head, *([pair[side] for pair in axis_pairs] for axis_pairs in pairs_of_axes))
 
         return half(0, self.a, x), half(1, self.b, y)
 
@@ -149,10 +151,10 @@ class _Text:
         For texts that are meant to differ, only the shared tokens are compared.
         """
         where = self._where
-        found = [] if self.axis == "text" or self.maps else [where + one for one in self._alone()]
+        unmatched = [] if self.axis == "text" or self.maps else [where + name for name in self._alone()]
         if nothing := self._nothing(self.shared):
-            found.insert(0, where + nothing)
-        return found
+            unmatched.insert(0, where + nothing)
+        return unmatched
 
     def _alone(self) -> Iterator[str]:
         """Yield tokens that only one side has."""
@@ -166,18 +168,18 @@ class _Text:
 
     def _nothing(self, pairs: "_Pairs") -> str:
         """Return why no cell of these pairs is compared; empty where any is."""
-        one, other = (f"'{label}'" for label in self.labels)
+        first_label, second_label = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
-            return f"{one} has no layer and head"
+            return f"{first_label} has no layer and head"
         if self.maps:
             return ""
         of_kinds = ("query", pairs.tokens, pairs.queries), ("key", pairs.sources, pairs.keys)
         for kind, matched, in_both in of_kinds:
             if not matched:
-                return f"no {kind} token of {one} has a counterpart in {other}"
+                return f"no {kind} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
                 saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
-                return f"{one} has {kind} {saved[0]}, {other} has {saved[1]}, and none correspond"
+                return f"{first_label} has {kind} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""
 
     def notes(self) -> Iterator[str]:
@@ -260,8 +262,8 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
     hint = "compare reports of the same layers and heads"
     if head.chosen and text.heads and text.heads[0].chosen:
         hint = f"each side chose its own head; run one again with {arg('layer', head.layer)} {arg('head', head.head)}"
-    found = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
-    raise AttnscopeError(found + (" …" if len(there) > _NAMED else ""), hint=hint)
+    message = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
+    raise AttnscopeError(message + (" …" if len(there) > _NAMED else ""), hint=hint)
 
 
 @dataclass(frozen=True)
@@ -351,44 +353,50 @@ def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
 
 
 def _head_change(
-    number: int, one: _AlignedSide, other: _AlignedSide, pairs: Sequence[MatrixPair], shown_keys: Sequence[int] | None
+    number: int,
+    first_side: _AlignedSide,
+    other: _AlignedSide,
+    pairs: Sequence[MatrixPair],
+    shown_keys: Sequence[int] | None,
 ) -> HeadChange:
-    wanted = set(one.keys if shown_keys is None else shown_keys)
-    shown = [n for n, key in enumerate(one.keys) if key in wanted]
-    moved = other.weights[:, other.columns] - one.weights[:, one.columns]  # over aligned keys
+    wanted = set(first_side.keys if shown_keys is None else shown_keys)
+    shown = [n for n, key in enumerate(first_side.keys) if key in wanted]
+    moved = other.weights[:, other.columns] - first_side.weights[:, first_side.columns]  # over aligned keys
     partial = None
-    if one.whole and other.whole:
+    if first_side.whole and other.whole:
         # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
-        p = np.hstack([one.weights[:, one.columns], one.own, np.zeros_like(other.own), one.sink])
-        q = np.hstack([other.weights[:, other.columns], np.zeros_like(one.own), other.own, other.sink])
+        p = np.hstack(
+            [first_side.weights[:, first_side.columns], first_side.own, np.zeros_like(other.own), first_side.sink]
+        )
+        q = np.hstack([other.weights[:, other.columns], np.zeros_like(first_side.own), other.own, other.sink])
         apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
         gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
-        lost, loss = _largest(np.hstack([-moved, one.own]), one.keys + one.own_keys)
+        lost, loss = _largest(np.hstack([-moved, first_side.own]), first_side.keys + first_side.own_keys)
     else:
-        apart = divergence = gain = loss = np.full(len(one.queries), np.nan)
-        gained = lost = [-1] * len(one.queries)
-        saved = len(one.text.keys), len(other.text.keys)
-        of = len(one.text.sources), len(other.text.sources)
-        partial = Partial(saved, of, np.array([one.outside, other.outside], dtype=np.float32))
+        apart = divergence = gain = loss = np.full(len(first_side.queries), np.nan)
+        gained = lost = [-1] * len(first_side.queries)
+        saved = len(first_side.text.keys), len(other.text.keys)
+        of = len(first_side.text.sources), len(other.text.sources)
+        partial = Partial(saved, of, np.array([first_side.outside, other.outside], dtype=np.float32))
     return HeadChange(
         text=number,
-        first=selection_name(one.head),
+        first=selection_name(first_side.head),
         second=selection_name(other.head),
-        queries=list(zip(one.queries, other.queries, strict=True)),
-        keys=[(one.keys[n], other.keys[n]) for n in shown],
-        only_first=one.own_keys,
+        queries=list(zip(first_side.queries, other.queries, strict=True)),
+        keys=[(first_side.keys[n], other.keys[n]) for n in shown],
+        only_first=first_side.own_keys,
         only_second=other.own_keys,
         difference=moved[:, shown].astype(np.float32),
         total_variation=apart.astype(np.float32),
         jensen_shannon=divergence.astype(np.float32),
-        future=np.array([one.future, other.future], dtype=np.float32),
-        entropy=np.array([half.head.rows.entropy[half.at] for half in (one, other)]),
+        future=np.array([first_side.future, other.future], dtype=np.float32),
+        entropy=np.array([half.head.rows.entropy[half.at] for half in (first_side, other)]),
         gained=gained,
         gain=gain.astype(np.float32),
         lost=lost,
         loss=loss.astype(np.float32),
-        entered=_entered(one, other),
-        left=_entered(other, one),
+        entered=_entered(first_side, other),
+        left=_entered(other, first_side),
         worst=[pair.worst() for pair in pairs],
         partial=partial,
     )
@@ -424,8 +432,8 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
     return gained, np.maximum(most, 0).astype(np.float32)
 
 
-def _same_ranking(one: HeadReport, other: HeadReport) -> bool:
-    return (one.top.by, one.top.left_out) == (other.top.by, other.top.left_out)
+def _same_ranking(first: HeadReport, second: HeadReport) -> bool:
+    return (first.top.by, first.top.left_out) == (second.top.by, second.top.left_out)
 
 
 def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
@@ -438,13 +446,15 @@ def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
     return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
 
 
-def _pair(stage: str, one: _AlignedSide, other: _AlignedSide, scale: float) -> MatrixPair:
-    a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (one, other))
+def _pair(stage: str, first_side: _AlignedSide, second_side: _AlignedSide, scale: float) -> MatrixPair:
+    a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (first_side, second_side))
     if stage != "output":
-        return MatrixPair(stage, a[:, one.columns], b[:, other.columns], one.queries, one.keys, scale)
+        return MatrixPair(
+            stage, a[:, first_side.columns], b[:, second_side.columns], first_side.queries, first_side.keys, scale
+        )
     if a.shape != b.shape:
-        raise AttnscopeError("the values are of different widths", where=f"{selection_name(one.head)}: output")
-    return MatrixPair(stage, a, b, one.queries, range(a.shape[1]), scale)
+        raise AttnscopeError("the values are of different widths", where=f"{selection_name(first_side.head)}: output")
+    return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:

@@ -66,13 +66,13 @@ def compare_runs(
         AttnscopeError: A side cannot be run, or the sides do not go together.
         UsageError: A selection does not fit.
     """
-    asked = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
+    stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
     unmatched: list[str] = []
     if tolerance is not None or axis in MODELS or every_head:
         runs, unmatched = _with_every_head(runs, selected, session)
-    columns, typed = None, any(one is not None for one in (runs[0][1].query, key))
+    columns, typed = None, any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader, reports = _reference_side(axis, [run for _, run in runs], session)
@@ -90,7 +90,7 @@ def compare_runs(
     sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
     named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
     shown = _shown(sides[0].report, key) if columns is None else [columns]
-    return compare_sides(axis, sides, shown, tolerance, asked, named, unmatched)
+    return compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
 
 
 def _recorders(roles: "Sequence[RoleRecorders]", side: int) -> "MakeRecorders | None":
@@ -155,32 +155,40 @@ def _found_in_either(
         tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)[0]
         for text, (source, run) in zip(texts, opened, strict=True)
     ]
-    spans = [divide_text(run, text, one) for (_, run), text, one in zip(opened, texts, tokens, strict=True)]
+    spans = [
+        divide_text(run, text, text_tokens) for (_, run), text, text_tokens in zip(opened, texts, tokens, strict=True)
+    ]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
     def positions(named: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
-        found = [
-            {*named.find(one, (text.text, text.pair), option, missing=lacking, spans=divided)}
-            for one, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
+        positions_of = [
+            {*named.find(numbers, (text.text, text.pair), option, missing=lacking, spans=divided)}
+            for numbers, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
         ]
         if set(missing[0]).intersection(*missing[1:]):  # says what the first text has
             named.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
-        theirs = [{i for i, j in both if j in there} for both, there in zip(pairs, found[1:], strict=True)]
-        first = found[0].union(*theirs)
-        others = [there | {j for i, j in both if i in first} for both, there in zip(pairs, found[1:], strict=True)]
-        if not first or not all(others):
+        reached = [{i for i, j in both if j in there} for both, there in zip(pairs, positions_of[1:], strict=True)]
+        first = positions_of[0].union(*reached)
+        other_positions = [
+            there | {j for i, j in both if i in first} for both, there in zip(pairs, positions_of[1:], strict=True)
+        ]
+        if not first or not all(other_positions):
             raise UsageError(f"'{named}' has no counterpart in another text", where=option)
-        return [sorted(one) for one in (first, *others)]
+        return [sorted(numbers) for numbers in (first, *other_positions)]
 
     changed = list(runs)
     if runs[0].query is not None:
         rows = positions(runs[0].query, arg("query"))
-        changed = [replace(run, query=PositionSelection.of(one)) for run, one in zip(runs, rows, strict=True)]
+        changed = [
+            replace(run, query=PositionSelection.of(positions)) for run, positions in zip(runs, rows, strict=True)
+        ]
     if key is None or texts[0].context is not None:
         return list(zip(labels, changed, strict=True)), None
     columns = positions(key, arg("key"))
-    changed = [replace(run, auto_key=PositionSelection.of(one)) for run, one in zip(changed, columns, strict=True)]
+    changed = [
+        replace(run, auto_key=PositionSelection.of(positions)) for run, positions in zip(changed, columns, strict=True)
+    ]
     return list(zip(labels, changed, strict=True)), columns[0]
 
 
@@ -206,7 +214,8 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
     spans = [None if text.spans is None else text.spans.text for text, _ in texts]
     return [
-        key.find(text.sources, words, arg("key"), spans=one) for (text, words), one in zip(texts, spans, strict=True)
+        key.find(text.sources, words, arg("key"), spans=divided)
+        for (text, words), divided in zip(texts, spans, strict=True)
     ]
 
 
@@ -258,7 +267,7 @@ def _chosen(report: Report) -> dict[str, IndexSelection]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportSelection:
     """What to compare of saved reports; None for all that they hold.
 
     Attributes:
@@ -291,7 +300,7 @@ def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
 
 
 def compare_files(
-    paths: Sequence[Path], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+    paths: Sequence[Path], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
     """Compare saved Reports with the first of them; no model is needed.
 
@@ -308,7 +317,7 @@ def compare_files(
 
 
 def compare_reports(
-    reports: Sequence[tuple[str, Report]], wanted: Wanted | None = None, tolerance: Tolerance | None = None
+    reports: Sequence[tuple[str, Report]], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
     """Compare Reports with the first of them.
 
@@ -321,7 +330,7 @@ def compare_reports(
         AttnscopeError: The Reports do not go together.
         UsageError: A report does not hold what was selected.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or ReportSelection()
     labels = _labels("report", [name for name, _ in reports])
     narrowed = [_narrowed(name, report, wanted) for name, report in reports]
     sides = [Side(label, report) for label, report in zip(labels, narrowed, strict=True)]
@@ -346,7 +355,7 @@ def read_report(path: Path) -> Report:
         raise e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint) from e
 
 
-def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
+def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
     """Return the part of a report that is wanted.
 
     Raises:
@@ -355,9 +364,9 @@ def _narrowed(name: str, report: Report, wanted: Wanted) -> Report:
     require_heads(report, f"'{name}'")
     texts = []
     for text in report.texts:
-        made = report.provenance
-        layers = _picked(wanted.layer, "layer", made.n_layers, [head.layer for head in text.heads], name)
-        heads = _picked(wanted.head, "head", made.n_heads, [head.head for head in text.heads], name)
+        provenance = report.provenance
+        layers = _picked(wanted.layer, "layer", provenance.n_layers, [head.layer for head in text.heads], name)
+        heads = _picked(wanted.head, "head", provenance.n_heads, [head.head for head in text.heads], name)
         named = {(head.layer, head.head): head for head in text.heads}
         chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
         if text.heads and not chosen:
@@ -382,15 +391,15 @@ def _picked(
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(number) for number in picked if number not in saved]:
-        found = f"'{name}' has no {what} {', '.join(missing)}"
-        raise UsageError(found, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
+        message = f"'{name}' has no {what} {', '.join(missing)}"
+        raise UsageError(message, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
     return picked
 
 
-def _check_saved(asked: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
-    if missing := [position for position in asked if position not in saved]:
-        found = f"'{name}' has no {what} {listed(missing)}"
-        raise UsageError(found, where=arg(what), hint=f"it has {listed(saved)}")
+def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
+    if missing := [position for position in wanted if position not in saved]:
+        message = f"'{name}' has no {what} {listed(missing)}"
+        raise UsageError(message, where=arg(what), hint=f"it has {listed(saved)}")
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
@@ -398,7 +407,7 @@ def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> H
     if stages is None:
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:
-        found = f"'{name}' has no {', '.join(missing)}"
-        raise UsageError(found, where=arg("stages"), hint=f"it has {', '.join(head.stages) or 'none'}")
+        message = f"'{name}' has no {', '.join(missing)}"
+        raise UsageError(message, where=arg("stages"), hint=f"it has {', '.join(head.stages) or 'none'}")
     kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
     return replace(head, stages=kept)

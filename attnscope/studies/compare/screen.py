@@ -94,8 +94,8 @@ def present_comparison(
     yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
     heads = [head for change in comparison.changes for head in change.heads]
     first = comparison.sides[0].report
-    some = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
-    more = ["--head all"] if some and comparison.axis != "head" else []
+    several_left_out = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
+    more = ["--head all"] if several_left_out and comparison.axis != "head" else []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
@@ -157,24 +157,24 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
         yield GAP
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
         return
-    made = sides[1].report.provenance
-    total, count = np.zeros((2, made.n_layers, made.n_heads))
+    provenance = sides[1].report.provenance
+    total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
         place, share = re.fullmatch(r"L(\d+)H(\d+)", head.second), _share_moved(head)
         if place and not np.isnan(share):
             total[int(place[1]), int(place[2])] += share
             count[int(place[1]), int(place[2])] += 1
     yield GAP
-    said = Span("  share of the average row's weight that moved")
-    yield paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), said))
+    caption = Span("  share of the average row's weight that moved")
+    yield paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), caption))
     with np.errstate(invalid="ignore"):
         values = (total / count).astype(np.float32)
     yield head_numbers(values, settings)
     yield GAP
     yield strongest(values, None, Listing(), settings)
-    others = settings.named("--layer and --head", "layer and head")
+    options = settings.named("--layer and --head", "layer and head")
     follow = "the one that moved most follows" if shown == 1 else f"the {shown} that moved most follow"
-    yield paragraph(ours(f"{follow}; {others} select others", "dim"), remark=True)
+    yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
 
 
 def _arrow(sides: tuple[Side, Side]) -> Spans:
@@ -207,8 +207,8 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         mask = first.mask
         what_if = None if mask.used == mask.own else mask.what_if
         first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
-    others = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
-    yield from unknown_words([text for side in others for text in side.report.texts])
+    other_sides = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
+    yield from unknown_words([text for side in other_sides for text in side.report.texts])
     yield from report_header(first, settings)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:
@@ -216,18 +216,20 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
-    said = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
+    line = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
-    others = []
+    other_sides = []
     if comparison.axis not in ("mask", "hide"):
-        others = [side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)]
+        other_sides = [
+            side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)
+        ]
     elif used and first.mask.what_if is None:
-        said += (Span(WHAT_IF.get(str(used.pop()), "")),)
+        line += (Span(WHAT_IF.get(str(used.pop()), "")),)
     masks = [
         (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report)))
-        for side in others
+        for side in other_sides
     ]
-    yield Facts([("compare", said), *(("mask", mask) for mask in masks)])
+    yield Facts([("compare", line), *(("mask", mask) for mask in masks)])
     yield notes(_other_notes(comparison))
     shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
     for several in zip(*(side.report.texts for side in shown), strict=True):
@@ -243,9 +245,9 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
 
 def _other_notes(comparison: Comparison) -> list[str]:
     """Collect notes on models that the first side's do not say."""
-    said = comparison.sides[0].report.provenance.notes
-    others = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
-    return [f"{label}: {note}" for label, note in others if note not in said]
+    first_notes = comparison.sides[0].report.provenance.notes
+    other_notes = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
+    return [f"{label}: {note}" for label, note in other_notes if note not in first_notes]
 
 
 def _change(
@@ -255,8 +257,8 @@ def _change(
     which = head.first if head.first == head.second else f"{head.first} → {head.second}"
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
     heads = zip(reports, (head.first, head.second), strict=True)
-    found = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
-    chosen = next(((Span("  "), *untrusted(said)) for said in found if said and not settings.data_only), ())
+    chosen_rules = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
+    chosen = next(((Span("  "), *untrusted(rule)) for rule in chosen_rules if rule and not settings.data_only), ())
     between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
     yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
     yield from _alone(sides, reports, head)
@@ -267,18 +269,18 @@ def _change(
         yield from _moved_sources(reports[0].sources, head.mass, sides)
         return
     if not head.queries or not head.keys:
-        others = settings.named("--query and --key", "query and key")
-        yield paragraph(ours(f"no shown row or column is in both; select others with {others}"))
+        options = settings.named("--query and --key", "query and key")
+        yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
         return
     columns = _columns(reports, head)
     sizes = {"query": len(head.queries), "key": len(columns)}
-    some = {name for name, size in sizes.items() if size > FEW and name not in named}
-    few = _numbers(sides, reports, head, columns, settings, few=some, heat=heat)
-    if not some or any(sizes[name] > PRINTED for name in some):
+    wide = {name for name, size in sizes.items() if size > FEW and name not in named}
+    few = _numbers(sides, reports, head, columns, settings, few=wide, heat=heat)
+    if not wide or any(sizes[name] > PRINTED for name in wide):
         yield from few
     else:
-        whole = _numbers(sides, reports, head, columns, settings, heat=heat)
-        yield FirstFitting([list(whole)], list(few), lines=_LINES)
+        numbers = _numbers(sides, reports, head, columns, settings, heat=heat)
+        yield FirstFitting([list(numbers)], list(few), lines=_LINES)
 
 
 def _numbers(
@@ -312,7 +314,7 @@ def _numbers(
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
     stages.append(_difference(reports, head, sides, columns, settings))
     if left_out:
-        stages = [msgspec.structs.replace(one, columns=replace(one.columns, announced=True)) for one in stages]
+        stages = [msgspec.structs.replace(stage, columns=replace(stage.columns, announced=True)) for stage in stages]
     yield HeatGrid(stages) if heat else Matrices(stages)
     yield GAP
     yield from _moves(reports, head)
@@ -339,9 +341,9 @@ def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySet
     """Say how many rows and columns are shown, and what shows all."""
     shown = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out)
     options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
-    others = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
+    ranges = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
     show = "show" if len(left_out) > 1 else "shows"
-    yield paragraph(ours(f"{shown}, where most weight moves; {others} {show} all", "dim"), remark=True)
+    yield paragraph(ours(f"{shown}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
 
 
 def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
@@ -361,8 +363,8 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
     moved = float(np.abs(change).sum()) / 2
     share = 100 * moved / max(first.sum(), 1e-30)
-    said = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
-    yield paragraph((Span("what moved", "bold"), Span(said, "dim")))
+    caption = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
+    yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
     if order:
         columns = [
             Column(untrusted(side.label), [f"{values[key]:,.1f}" for key in order])
@@ -392,8 +394,8 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
         if keys < of and known.size:
             low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
             share = low if low == high else f"{low} to {high}"
-            said = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
-            yield paragraph((*untrusted(side.label, "remark"), said))
+            text = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
+            yield paragraph((*untrusted(side.label, "remark"), text))
 
 
 Columns = list[tuple[int | None, int | None]]  # positions in both sides; None where a side has none
@@ -406,12 +408,14 @@ def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
     gain or lose has moved, too.
     """
     columns: Columns = list(head.keys)
-    one, other = reports
-    if head.partial is None and len(head.keys) + len(head.only_first) == len(one.sources):
+    first_report, second_report = reports
+    if head.partial is None and len(head.keys) + len(head.only_first) == len(first_report.sources):
         columns += [(i, None) for i in head.only_first] + [(None, j) for j in head.only_second]
-        following = [len(one.sources)] * (len(other.sources) + 1)  # of each of the second side's keys: the next shared
+        following = [len(first_report.sources)] * (
+            len(second_report.sources) + 1
+        )  # of each of the second side's keys: the next shared
         paired = {j: i for i, j in head.keys}
-        for j in reversed(range(len(other.sources))):
+        for j in reversed(range(len(second_report.sources))):
             following[j] = paired.get(j, following[j + 1])
         columns.sort(key=lambda c: (c[0], 0, 0) if c[0] is not None else (following[c[1] or 0], -1, c[1] or 0))
     return columns
@@ -485,9 +489,9 @@ def _difference(
     """Return the matrix of the second side's weights minus the first's."""
     matrix = _differences(reports, head, columns)
     axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
-    said = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
+    labels = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    return _stage("difference", said, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
+    return _stage("difference", labels, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
 
 
 def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
@@ -510,7 +514,7 @@ def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Colum
 def _stage(
     stage: str,
     title: Spans,
-    said: Spans,
+    heading: Spans,
     matrix: Matrix,
     masked: list[bool],
     axes: tuple[Axis, Axis],
@@ -519,8 +523,8 @@ def _stage(
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
     zeros = stage == "weights" and (matrix == 0).any()
-    pictured = (*said, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else said
-    drawn = matrix, cells, *axes, scale_for(stage, matrix), digits, masked, said, pictured
+    pictured = (*heading, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else heading
+    drawn = matrix, cells, *axes, scale_for(stage, matrix), digits, masked, heading, pictured
     return Panel(stage, title, *drawn, small=small_cells(cells, digits))
 
 
@@ -580,8 +584,12 @@ def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
-    said = f"{amount:.2f}"
-    return () if position < 0 or float(said) == 0 else (Span(f"{sign}{said} "), *_token(text.sources, position))
+    amount_text = f"{amount:.2f}"
+    return (
+        ()
+        if position < 0 or float(amount_text) == 0
+        else (Span(f"{sign}{amount_text} "), *_token(text.sources, position))
+    )
 
 
 def _token(tokens: Sequence[Token], position: int) -> Spans:
@@ -599,7 +607,7 @@ def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
             for side, positions in enumerate((head.left[n], head.entered[n]))
         )
         if entered or left:
-            cells = [_tokens(text.sources, some) for text, some in zip(reports, (left, entered), strict=True)]
+            cells = [_tokens(text.sources, keys) for text, keys in zip(reports, (left, entered), strict=True)]
             rows.append([_pair_name(reports, pair), *reversed(cells)])
     if rows:
         yield GAP

@@ -18,8 +18,8 @@ from attnscope.views.spans import Span, Spans, ours, untrusted
 
 def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
     """Present the matrices of spans of every side beside the first's; nothing if a side has none."""
-    first, *others = comparison.sides
-    for side in others:
+    first, *other_sides = comparison.sides
+    for side in other_sides:
         for text, other in zip(first.report.texts, side.report.texts, strict=False):
             if text.spans is not None and other.spans is not None:
                 yield from _compare(first, side, (text, other), settings, heat=heat)
@@ -30,23 +30,24 @@ def _compare(
 ) -> Iterator[ViewPart]:
     """Present the spans that two texts share by name."""
     spans = [text.spans for text in reports if text.spans is not None]
-    names = [[*each.text.names] for each in spans]
+    names = [[*report.text.names] for report in spans]
     shared = [name for name in names[0] if name in names[1]]
     if not shared:
         return
     places = [[own.index(name) for name in shared] for own in names]
     before, after = (
-        mean_weights(each, None)[0][np.ix_(at, at)].astype(np.float32) for each, at in zip(spans, places, strict=True)
+        mean_weights(report, None)[0][np.ix_(at, at)].astype(np.float32)
+        for report, at in zip(spans, places, strict=True)
     )
     moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
     kept = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
     shown = [shared[n] for n in kept]
     before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
     n_heads = spans[0].weights.shape[0] * spans[0].weights.shape[1]
-    said = f"  paired by name; mean of all {n_heads} heads of the row's weight on the column's"
+    caption = f"  paired by name; mean of all {n_heads} heads of the row's weight on the column's"
     left_out = f"; the {MOST} of {len(shared)} whose weights moved most" if len(shown) < len(shared) else ""
     yield GAP
-    yield paragraph((Span("spans", "title"), Span(f"{said}{left_out}", "dim")))
+    yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "dim")))
     for side, own, other in ((first, names[0], names[1]), (second, names[1], names[0])):
         if alone := [name for name in own if name not in other]:
             pieces = untrusted(", ".join(alone))
@@ -70,8 +71,8 @@ def _panel(stage: str, title: Spans, matrix: Matrix, names: Sequence[str], setti
     digits = digits_for(matrix, max(settings.precision, 1))
     spans, outside = [Span(name, origin="untrusted") for name in names], [name.startswith("(") for name in names]
     rows, columns = (Axis(kind, range(len(names)), spans, outside, len(names)) for kind in ("query", "key"))
-    said = ours(stage)
+    heading = ours(stage)
     return Panel(
         stage, title, matrix, texts("weights", matrix, masked, digits), rows, columns, scale_for(stage, matrix), digits,
-        masked, said, said,
+        masked, heading, heading,
     )  # fmt: skip

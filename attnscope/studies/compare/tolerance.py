@@ -48,11 +48,11 @@ class MatrixPair:
             return Cell(self.stage, -1, -1, None, None, 0.0)
         excess = self.excess(relative)
         row, column = (int(i) for i in np.unravel_index(int(excess.argmax()), excess.shape))
-        one, other = (float(x[row, column]) for x in (self.first, self.second))
-        values = [value if np.isfinite(value) else None for value in (one, other)]
+        first_value, second_value = (float(x[row, column]) for x in (self.first, self.second))
+        values = [value if np.isfinite(value) else None for value in (first_value, second_value)]
         # Two masked cells do not differ; a masked and an unmasked cell have no difference as a number.
         apart = np.isinf(excess[row, column])
-        difference = None if apart else 0.0 if None in values else abs(other - one)
+        difference = None if apart else 0.0 if None in values else abs(second_value - first_value)
         return Cell(self.stage, self.rows[row], self.columns[column], values[0], values[1], difference)
 
 
@@ -114,10 +114,10 @@ class Judge:
             if old is None or excess.max() > most:
                 most = float(excess.max())
                 cell = pair.worst(self.tolerance.relative)
-                found = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell, pair.scale)
+                verdict = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell, pair.scale)
             else:
-                found = replace(old, compared=compared, beyond=beyond)
-            self._stages[pair.stage] = most, found
+                verdict = replace(old, compared=compared, beyond=beyond)
+            self._stages[pair.stage] = most, verdict
 
     def verdict(self, unmatched: Sequence[str], of_heads: int) -> Verdict:
         """Return the verdict on everything that was compared.
@@ -126,7 +126,7 @@ class Judge:
             unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
             of_heads: Heads of the first side's model.
         """
-        stages = [found for _, found in self._stages.values()]
+        stages = [verdict for _, verdict in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
         tolerance, heads, first = self.tolerance, len(self._heads), min(self._layers, default=None)
         return Verdict(tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first)

@@ -28,18 +28,18 @@ class AnyTokenizer:
 
     def __init__(self, tokenizer: Any, config: Any) -> None:
         self.tokenizer = tokenizer
-        found: dict[str, int | None] = {}
+        special_ids: dict[str, int | None] = {}
         for name in ("bos", "eos", "pad", "cls", "sep"):
             number = getattr(tokenizer, f"{name}_token_id", None)
             if number is None and (name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")):
                 number = getattr(config, f"{name}_token_id", None)
-            found[name] = number if isinstance(number, int) and number >= 0 else None
+            special_ids[name] = number if isinstance(number, int) and number >= 0 else None
         for name, piece in (("cls", "[CLS]"), ("sep", "[SEP]")):
-            if found[name] is None and hasattr(tokenizer, "token_to_id"):
-                found[name] = tokenizer.token_to_id(piece)
-            elif found[name] is None and hasattr(tokenizer, "id_of"):
-                found[name] = tokenizer.id_of(piece)
-        self.special = SpecialIds(**found)
+            if special_ids[name] is None and hasattr(tokenizer, "token_to_id"):
+                special_ids[name] = tokenizer.token_to_id(piece)
+            elif special_ids[name] is None and hasattr(tokenizer, "id_of"):
+                special_ids[name] = tokenizer.id_of(piece)
+        self.special = SpecialIds(**special_ids)
 
     @property
     def known(self) -> bool:
@@ -61,19 +61,21 @@ class AnyTokenizer:
         tokenizer = self.tokenizer
         texts = (text,) if pair is None else (text, pair)
         if callable(tokenizer):
-            made = tokenizer(*texts, add_special_tokens=special)
-            return {name: [int(n) for n in made[name]] for name in ("input_ids", "token_type_ids") if name in made}
+            encoding = tokenizer(*texts, add_special_tokens=special)
+            return {
+                name: [int(n) for n in encoding[name]] for name in ("input_ids", "token_type_ids") if name in encoding
+            }
         if not hasattr(tokenizer, "encode"):
             hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
             raise UsageError(f"a {type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
-        made = (
+        encoding = (
             tokenizer.encode(*texts)
             if special or not hasattr(tokenizer, "token_to_id")
             else tokenizer.encode(*texts, add_special_tokens=False)
         )
-        if hasattr(made, "ids"):
-            return {"input_ids": [int(n) for n in made.ids], "token_type_ids": [int(n) for n in made.type_ids]}
-        tokens = [token for token in made if special or not token.special]
+        if hasattr(encoding, "ids"):
+            return {"input_ids": [int(n) for n in encoding.ids], "token_type_ids": [int(n) for n in encoding.type_ids]}
+        tokens = [token for token in encoding if special or not token.special]
         return {"input_ids": [token.id for token in tokens], "token_type_ids": [token.type_id for token in tokens]}
 
     def spell(self, number: int) -> str:

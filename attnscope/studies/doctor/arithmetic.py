@@ -23,26 +23,26 @@ Outputs = dict[str, Tensor]
 
 def backend(exam: Examination) -> list[Evidence]:
     """Check that every backend computes what float32 eager attention does, within rounding."""
-    found = [unknown(name, why) for name, why in exam.refused.items()]
+    evidence = [unknown(name, why) for name, why in exam.refused.items()]
     batches = examined_batches(exam)
     if not batches:
-        return [*found, unknown("the model", NO_PROBES)]
+        return [*evidence, unknown("the model", NO_PROBES)]
     for batch, name, audit in audits(exam, batches):
         examined = f"{batch.name}, {name}: each layer on its own inputs"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
         elif not audit.layers:
-            found.append(unknown(examined, NO_INTERFACE))
+            evidence.append(unknown(examined, NO_INTERFACE))
         elif "backend" in audit.hidden:
-            found.append(exam.finding(audit.hidden["backend"], batch, name, "keys that it should see are hidden"))
+            evidence.append(exam.finding(audit.hidden["backend"], batch, name, "keys that it should see are hidden"))
         elif "backend" in audit.findings:
             measured = exam.finding(audit.findings["backend"], batch, name, "its output is not softmax(q·k)·v")
-            found.append(replace(measured, examined=examined))
+            evidence.append(replace(measured, examined=examined))
         else:
-            found.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
-    for batch in batches[:1] + [each for each in batches[1:] if each.ids.numel() <= 4096]:
-        found += _against_eager(exam, batch)
-    return found
+            evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
+    for batch in batches[:1] + [long_batch for long_batch in batches[1:] if long_batch.ids.numel() <= 4096]:
+        evidence += _against_eager(exam, batch)
+    return evidence
 
 
 def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
@@ -55,7 +55,7 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
         reference = _eager_outputs(exam, batch)
     except AttnscopeError as e:
         return [unknown(f"{batch.name} against float32 eager", e.message)]
-    found, bounds = [], dict[str, float]()
+    evidence, bounds = [], dict[str, float]()
     for name in exam.backends:
         examined = f"{batch.name} against float32 eager, {name}"
         if name == "eager" and subject.dtype == torch.float32:
@@ -64,7 +64,7 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
             with subject.under(name):
                 outputs = _outputs(exam, batch)
         except AttnscopeError as e:
-            found.append(unknown(examined, e.message))
+            evidence.append(unknown(examined, e.message))
             continue
         gaps = {key: relative_gap(outputs[key], reference[key], batch.real) for key in reference if key in outputs}
         if subject.dtype != torch.float32 or any(not gap <= FLOOR for gap, _ in gaps.values()):
@@ -75,8 +75,8 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
         where = f"{name} {worst}{exam.at(batch, '')(*at) and ' ' + exam.at(batch, '')(*at)}"
         verdict = "ok" if value <= limits[worst] else "wrong"
         reason = f"{worst} differs from eager attention in float32" if verdict == "wrong" else None
-        found.append(Evidence(examined, verdict, finite(value), limits[worst], where, reason))  # type: ignore[arg-type]
-    return found
+        evidence.append(Evidence(examined, verdict, finite(value), limits[worst], where, reason))  # type: ignore[arg-type]
+    return evidence
 
 
 def _outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
@@ -176,28 +176,28 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
 
 def returned_weights(exam: Examination) -> list[Evidence]:
     """Check that weights that a backend returns are those that it used."""
-    found = []
+    evidence = []
     wanted = bool(getattr(exam.subject.config, "output_attentions", False)) or any(
         batch.given.get("output_attentions") for batch in exam.batches
     )
     for batch, name, audit in audits(exam, examined_batches(exam)[:1]):
         examined = f"{batch.name}, {name}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
         elif "returned_weights" in audit.findings and audit.returned == audit.layers:
             reason = "the weights that it returns are not those that it used"
-            found.append(exam.finding(audit.findings["returned_weights"], batch, name, reason))
+            evidence.append(exam.finding(audit.findings["returned_weights"], batch, name, reason))
         elif not audit.layers:
-            found.append(unknown(examined, NO_INTERFACE))
+            evidence.append(unknown(examined, NO_INTERFACE))
         elif "masks" in audit.skipped:
-            found.append(unknown(examined, audit.skipped["masks"]))
+            evidence.append(unknown(examined, audit.skipped["masks"]))
         elif wanted:
             missing = audit.layers - audit.returned
             reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
-            found.append(Evidence(examined, "wrong", float(missing), 0.0, name, reason))
+            evidence.append(Evidence(examined, "wrong", float(missing), 0.0, name, reason))
         else:
-            found.append(unknown(examined, "it returns no weights, and none are asked for"))
-    return found or [unknown("the model", NO_PROBES)]
+            evidence.append(unknown(examined, "it returns no weights, and none are asked for"))
+    return evidence or [unknown("the model", NO_PROBES)]
 
 
 def sinks(exam: Examination) -> list[Evidence]:
@@ -213,31 +213,31 @@ def softcap(exam: Examination) -> list[Evidence]:
 
 
 def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for batch, backend_name, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {backend_name}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
         elif name in audit.findings:
-            found.append(exam.finding(audit.findings[name], batch, backend_name, reason))
+            evidence.append(exam.finding(audit.findings[name], batch, backend_name, reason))
         else:
-            found.append(unknown(examined, audit.skipped.get(name) or audit.skipped.get("masks") or nothing))
-    found += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
-    return found or [unknown("the model", NO_PROBES)]
+            evidence.append(unknown(examined, audit.skipped.get(name) or audit.skipped.get("masks") or nothing))
+    evidence += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
+    return evidence or [unknown("the model", NO_PROBES)]
 
 
 def score_range(exam: Examination) -> list[Evidence]:
     """Check that scores fit into the type that the model runs in."""
-    found = []
+    results = []
     for batch, name, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {name}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            results.append(unknown(examined, audit))
         elif "score_range" in audit.findings:
             kind = str(exam.subject.dtype).removeprefix("torch.")
             measured = audit.findings["score_range"]
             evidence = exam.finding(measured, batch, name, f"q·k does not fit into {kind}")
-            found.append(evidence)
+            results.append(evidence)
         else:
-            found.append(unknown(examined, NO_INTERFACE))
-    return found or [unknown("the model", NO_PROBES)]
+            results.append(unknown(examined, NO_INTERFACE))
+    return results or [unknown("the model", NO_PROBES)]

@@ -140,8 +140,8 @@ class Audit:
         at = _index(scores, int(scores.argmax()))
         # also the scale is applied after the product in eager attention: the product itself has to fit
         limit = float(torch.finfo(call.q.dtype).max)
-        found = Finding(float(scores[at]), limit, self._place(call, (at[0], at[2], at[3]), at[1]))
-        self._keep("score_range", found)
+        finding = Finding(float(scores[at]), limit, self._place(call, (at[0], at[2], at[3]), at[1]))
+        self._keep("score_range", finding)
 
     def _uniform(self, call: BackendCall) -> Tensor | None:
         """Return weights for queries of zero, (B, H, Q, K): not 0 on keys that are allowed; None if it has no such."""
@@ -189,13 +189,13 @@ class Audit:
         forbidden["padding_mask"] = rows & padding & ~stated if has_mask else rows & padding
         if own:
             documents = None if queries.documents is None else queries.documents.to(device)
-            same = real if documents is None else real & (documents[:, :, None] == documents[:, None])
+            same_document = real if documents is None else real & (documents[:, :, None] == documents[:, None])
             if documents is not None:
-                forbidden["packed_documents"] = real & ~same
+                forbidden["packed_documents"] = real & ~same_document
             if causal and queries.allowed is None:
                 forbidden["future"] = real & (distance < 0) & ~expected
             if window is not None:
-                forbidden["window"] = same & ((distance >= window) if causal else (distance.abs() > window))
+                forbidden["window"] = same_document & ((distance >= window) if causal else (distance.abs() > window))
             if queries.allowed is not None:
                 forbidden["mask_4d"] = rows & ~expected
         anywhere = seen.any(1)  # (B, Q, K)
@@ -243,8 +243,8 @@ class Audit:
             value = float(mass.max())
         row, head, token = _index(mass, int(mass.argmax()))
         key = int(weights[row, head, token].argmax())
-        found = Finding(value, 0.0, self._place(call, (row, token, key), head), int(cells.sum()))
-        self._worst(self.leaks, name, found)
+        finding = Finding(value, 0.0, self._place(call, (row, token, key), head), int(cells.sum()))
+        self._worst(self.leaks, name, finding)
 
     def _hide(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
@@ -337,14 +337,14 @@ class Audit:
         place = self._place(call, (at[0], at[2], at[3]), at[1])
         self._keep("softcap", Finding(float(gap[at]), apart / 3, place))
 
-    def _keep(self, name: str, found: Finding) -> None:
-        self._worst(self.findings, name, found)
+    def _keep(self, name: str, finding: Finding) -> None:
+        self._worst(self.findings, name, finding)
 
     @staticmethod
-    def _worst(kept: dict[str, Finding], name: str, found: Finding) -> None:
+    def _worst(kept: dict[str, Finding], name: str, finding: Finding) -> None:
         known = kept.get(name)
-        if known is None or (found.share, found.cells) > (known.share, known.cells):
-            kept[name] = found
+        if known is None or (finding.share, finding.cells) > (known.share, known.cells):
+            kept[name] = finding
 
 
 @dataclass(frozen=True)
@@ -474,8 +474,8 @@ def window_of(config: Any, call: BackendCall) -> tuple[int | None, bool]:
         return None, kind == "full_attention"
     if getattr(config, "use_sliding_window", True) is False:
         return None, True
-    others = ("attention_window", "local_attention", "attention_chunk_size", "window_size", "attention_types")
-    if width is None and any(getattr(config, name, None) for name in others):
+    other_keys = ("attention_window", "local_attention", "attention_chunk_size", "window_size", "attention_types")
+    if width is None and any(getattr(config, name, None) for name in other_keys):
         return None, False
     return width, True
 

@@ -56,7 +56,7 @@ def examine_checkpoint(
     require_memory(need, *memory_limit(run.max_memory))
     kind = find_model_class(folder)
     trust = check_own_code(folder, kind, trusted=run.trust_config)
-    found = find_tokenizer(folder, run.tokenizer)
+    tokenizer_file = find_tokenizer(folder, run.tokenizer)
     if progress is not None:
         progress("loading", 0, 1)
     set_threads(_MUCH, run.threads)
@@ -65,9 +65,9 @@ def examine_checkpoint(
     attn = values.get("attn") or tuple(dict.fromkeys((*_USUAL, backend_of(model) or "eager")))
     return examine(
         model,
-        tokenizer=more.pop("tokenizer", None) or found.tokenizer,
+        tokenizer=more.pop("tokenizer", None) or tokenizer_file.tokenizer,
         attn=attn,
-        asked=bool(values.get("attn")),
+        with_backends=bool(values.get("attn")),
         texts=[text.text for text in run.texts],
         longest_probe=values.get("longest_probe") or LONGEST_PROBE,
         name=name,

@@ -25,8 +25,8 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
         return [unknown("the tokenizer", "the end token is not known")]
     if special.pad != special.eos:
         return [Evidence("the tokenizer", "ok", None, None, None, "the padding token is not the end token")]
-    found = [each for batch in exam.batches for each in _ends(exam, batch)]
-    return found or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
+    evidence = [end for batch in exam.batches for end in _ends(exam, batch)]
+    return evidence or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
 
 
 def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
@@ -88,21 +88,21 @@ def type_ids(exam: Examination) -> list[Evidence]:
         if not given:
             return [unknown("the model", "it has no token types")]
         return [unknown(batch.name, "it has token_type_ids, and the model has no token types") for batch in given]
-    found = []
+    evidence = []
     for batch in exam.batches:
-        found.append(_types_of(exam, batch, rows))
+        evidence.append(_types_of(exam, batch, rows))
     if exam.subject.words.known:
-        made = exam.subject.words.encode(exam.texts[0], exam.texts[-1])
-        types = made.get("token_type_ids")
+        encoding = exam.subject.words.encode(exam.texts[0], exam.texts[-1])
+        types = encoding.get("token_type_ids")
         if types is None:
             if rows > 1:
-                found.append(unknown("the tokenizer", "it gives no token_type_ids for a pair of texts"))
+                evidence.append(unknown("the tokenizer", "it gives no token_type_ids for a pair of texts"))
         elif max(types, default=0) >= rows:
             reason = f"the tokenizer gives a second text type {max(types)}, and the model has {rows}: pass no pairs"
-            found.append(unknown("a pair of texts", reason))
-        elif not found:
-            found.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
-    return found or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
+            evidence.append(unknown("a pair of texts", reason))
+        elif not evidence:
+            evidence.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
+    return evidence or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
 
 
 def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
@@ -137,15 +137,15 @@ def special_tokens(exam: Examination) -> list[Evidence]:
     words = exam.subject.words
     special = words.special
     begin = special.cls if special.cls is not None else special.bos
-    found = list(_doubled_by_tokenizer(exam, begin))
+    evidence = list(_doubled_by_tokenizer(exam, begin))
     adds = None
     if words.known:
         with_special = words.encode(exam.texts[0])["input_ids"]
         plain = words.encode(exam.texts[0], special=False)["input_ids"]
         adds = begin is not None and with_special[:1] == [begin] and plain[:1] != [begin]
     for batch in exam.batches:
-        found.append(_specials_of(exam, batch, begin, adds=bool(adds)))
-    return found or [unknown("no batch", "no batch or tokenizer is given")]
+        evidence.append(_specials_of(exam, batch, begin, adds=bool(adds)))
+    return evidence or [unknown("no batch", "no batch or tokenizer is given")]
 
 
 def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Iterator[Evidence]:
@@ -258,8 +258,8 @@ def _offset(batch: ExaminedBatch) -> int | None:
         tokens = batch.ids[:, offset:]
         shares.append(float((ahead == tokens)[kept].float().mean()) if kept.any() else 0.0)
     best = max(range(3), key=shares.__getitem__)
-    others = [share for n, share in enumerate(shares) if n != best]
-    return best if shares[best] >= _AGREE and max(others) < max(_APART, shares[best] - 0.2) else None
+    other_shares = [share for n, share in enumerate(shares) if n != best]
+    return best if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2) else None
 
 
 def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
@@ -270,10 +270,10 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
         return None
     try:
         with exam.subject.under(exam.backends[0]):
-            made = exam.subject.with_labels(batch.given, labels)
+            outputs = exam.subject.with_labels(batch.given, labels)
     except AttnscopeError:
         return None
-    loss, logits = getattr(made, "loss", None), getattr(made, "logits", None)
+    loss, logits = getattr(outputs, "loss", None), getattr(outputs, "logits", None)
     if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != labels.shape:
         return None
     gaps = []
@@ -282,10 +282,10 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
         if length < 1 or not bool((labels[:, offset:] != IGNORED).any()):
             gaps.append(float("inf"))
             continue
-        ours = nn.functional.cross_entropy(
+        own_loss = nn.functional.cross_entropy(
             logits[:, :length].float().flatten(0, 1), labels[:, offset:].to(logits.device).flatten(),
             ignore_index=IGNORED)  # fmt: skip
-        gaps.append(abs(float(ours) - float(loss)) / max(1.0, abs(float(loss))))
+        gaps.append(abs(float(own_loss) - float(loss)) / max(1.0, abs(float(loss))))
     best = min(range(3), key=gaps.__getitem__)
     near = sorted(gaps)
     return best if finite(near[0]) is not None and near[0] < 5e-3 and near[1] > 4 * near[0] + 1e-4 else None

@@ -35,7 +35,7 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
         return [unknown("the model", "it takes no past_key_values and use_cache")]
     if not exam.rows:
         return [unknown("the model", NO_PROBES)]
-    found = []
+    evidence = []
     batches = [exam.alone(max(exam.rows, key=len))] if not exam.two_halves else []
     limit = min(rotation_limits(subject.core.config), default=10**9)
     if "long" in exam._probes and not exam.two_halves and exam._probes["long"].ids.shape[1] <= limit:
@@ -47,8 +47,8 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
         batches = batches[:1]
     for batch in batches:
         for backend in exam.backends:
-            found.append(_stepwise(exam, batch, backend, what, sizes))
-    return found
+            evidence.append(_stepwise(exam, batch, backend, what, sizes))
+    return evidence
 
 
 def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, sizes: Any) -> Evidence:
@@ -60,7 +60,7 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
         return unknown(examined, f"the text has only {length} tokens")
     outputs, past, done = list[Tensor](), None, 0
     try:
-        whole = exam.output(batch, backend)
+        full_output = exam.output(batch, backend)
         for size in sizes(length):
             if size < 1:
                 continue
@@ -73,9 +73,9 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
             if past is not None:
                 given["past_key_values"] = past
             with exam.subject.under(backend):
-                made = exam.subject.raw(given, use_cache=True)
-            past = getattr(made, "past_key_values", None)
-            output = first_tensor(made)
+                step_output = exam.subject.raw(given, use_cache=True)
+            past = getattr(step_output, "past_key_values", None)
+            output = first_tensor(step_output)
             if past is None or output is None:
                 return unknown(examined, "it returns no past_key_values")
             outputs.append(output)
@@ -86,7 +86,7 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
     real = batch.real if not exam.two_halves else None
     reason = f"outputs {what} differ from those of the whole text"
     where_batch = exam.decoder_of(batch) if exam.two_halves else batch
-    return exam.compare(examined, cached, whole, batch, backend, where=exam.at(where_batch or batch, backend),
+    return exam.compare(examined, cached, full_output, batch, backend, where=exam.at(where_batch or batch, backend),
                         rows=real, reason=reason)  # fmt: skip
 
 
@@ -95,17 +95,17 @@ def dropout(exam: Examination) -> list[Evidence]:
     batches = examined_batches(exam)[:1]
     if not batches:
         return [unknown("the model", NO_PROBES)]
-    found = []
+    evidence = []
     kind = torch.nn.modules.dropout._DropoutNd
     modules = exam.subject.model.named_modules()
     active = [name for name, module in modules if isinstance(module, kind) and module.training and module.p > 0]
     if active:
         reason = f"{len(active)} dropout modules stay in training mode after eval()"
-        found.append(Evidence("modules after eval()", "wrong", float(len(active)), 0.0, active[0], reason))
+        evidence.append(Evidence("modules after eval()", "wrong", float(len(active)), 0.0, active[0], reason))
     for batch in batches:
         for backend in exam.backends:
-            found.append(_twice(exam, batch, backend))
-    return found
+            evidence.append(_twice(exam, batch, backend))
+    return evidence
 
 
 def _twice(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:

@@ -35,7 +35,7 @@ class Examination:
         texts: Texts of the probes, as reports name them.
         features: Ids of the texts that the collator was given; None without a collator.
         longest_probe: Tokens of the longest probe.
-        asked: The user named the backends.
+        with_backends: The user named the backends.
         collator_error: Why the collator made no batch.
         replaced: What was found when documents were replaced.
     """
@@ -49,7 +49,7 @@ class Examination:
     texts: list[str]
     features: list[list[int]] | None = None
     longest_probe: int = 512
-    asked: bool = True
+    with_backends: bool = True
     collator_error: str | None = None
     replaced: dict[tuple[int, str, int, bool], Evidence] = field(default_factory=dict)
     _audits: dict[tuple[int, str], Audit | str] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class Examination:
         """Return the texts as one padded batch."""
         name = f"{side} {with_positions}"
         if name not in self._probes:
-            made = probe(self.rows, side, self.pad, with_positions=with_positions)
+            batch = probe(self.rows, side, self.pad, with_positions=with_positions)
             offset = self.subject.position_offset
             if with_positions and offset:
-                positions = made.given["position_ids"] + offset
-                made.given["position_ids"] = positions.masked_fill(made.padding, max(offset - 1, 0))
-            self._probes[name] = self.with_decoder(made)
+                positions = batch.given["position_ids"] + offset
+                batch.given["position_ids"] = positions.masked_fill(batch.padding, max(offset - 1, 0))
+            self._probes[name] = self.with_decoder(batch)
         return self._probes[name]
 
     def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
@@ -114,10 +114,10 @@ class Examination:
                 self._audits[key] = audit
             except AttnscopeError as e:
                 self._audits[key] = e.line()
-        found = self._audits[key]
-        if isinstance(found, str):
-            raise AttnscopeError(found)
-        return found
+        known = self._audits[key]
+        if isinstance(known, str):
+            raise AttnscopeError(known)
+        return known
 
     def output(self, batch: ExaminedBatch, backend: str) -> Tensor:
         """Return the logits of a batch."""
@@ -149,22 +149,22 @@ class Examination:
         return self._limits[key]
 
     def compare(
-        self, examined: str, ours: Tensor, theirs: Tensor, base: ExaminedBatch, backend: str, *,
+        self, examined: str, output: Tensor, reference: Tensor, base: ExaminedBatch, backend: str, *,
         where: Callable[[int, int], str], rows: Tensor | None = None, reason: str | None = None,
     ) -> Evidence:  # fmt: skip
         """Compare logits of two ways to the same numbers, within what rounding explains.
 
         Args:
             examined: What was run.
-            ours: (B, T, D).
-            theirs: The same tokens run otherwise.
+            output: (B, T, D).
+            reference: The same tokens run otherwise.
             base: The batch on which rounding is measured.
             backend: The implementation of attention.
             where: Names a row and token.
             rows: Which tokens are compared, (B, T); None for all.
             reason: What a difference means.
         """
-        value, at = relative_gap(ours, theirs, rows)
+        value, at = relative_gap(output, reference, rows)
         limit = FLOOR
         if not value <= limit or self.subject.dtype != torch.float32:
             limit = max(limit, self.limit(base, backend))
@@ -211,17 +211,17 @@ class Examination:
 
         return name
 
-    def finding(self, found: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
+    def finding(self, finding: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
         """Turn a measurement of an audit into evidence."""
-        verdict: Soundness = "ok" if found.value <= found.limit and not found.cells else "wrong"
-        note = found.note or reason
-        if found.cells and not found.note:
-            pairs = "pair" if found.cells == 1 else "pairs"
-            note = f"{found.cells} {pairs} of a query and a key" + (f": {reason}" if reason else "")
+        verdict: Soundness = "ok" if finding.value <= finding.limit and not finding.cells else "wrong"
+        note = finding.note or reason
+        if finding.cells and not finding.note:
+            pairs = "pair" if finding.cells == 1 else "pairs"
+            note = f"{finding.cells} {pairs} of a query and a key" + (f": {reason}" if reason else "")
         examined = f"{batch.name}, {backend}"
-        place = self.place(found.place, batch) if found.value > 0 or found.cells else None
+        place = self.place(finding.place, batch) if finding.value > 0 or finding.cells else None
         return Evidence(
-            examined, verdict, finite(found.value), found.limit, place, note if verdict == "wrong" else None
+            examined, verdict, finite(finding.value), finding.limit, place, note if verdict == "wrong" else None
         )
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
@@ -236,22 +236,22 @@ class Examination:
         return torch.where(where, drawn.to(ids.dtype), ids)
 
 
-def relative_gap(ours: Tensor, theirs: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:
+def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:
     """Return the largest difference as a share of the largest magnitude (if above 1), and its row and token.
 
     Where one of two numbers is not finite and the other is, the difference is infinite.
     """
-    ours, theirs = ours.float(), theirs.float().to(ours.device)
-    gap = (ours - theirs).abs().amax(-1)  # (B, T)
+    output, reference = output.float(), reference.float().to(output.device)
+    gap = (output - reference).abs().amax(-1)  # (B, T)
     if not bool(gap.isfinite().all()):
-        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-        both = ours.isfinite() & theirs.isfinite()
-        gap = (ours - theirs).abs().masked_fill(~both, torch.inf).masked_fill(same, 0.0).amax(-1)
+        equal = (output == reference) | (output.isnan() & reference.isnan())
+        both = output.isfinite() & reference.isfinite()
+        gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
     kept = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
     if not kept.any():
         return 0.0, (0, 0)
     gap = gap.masked_fill(~kept, 0.0)
-    sizes = theirs.abs().amax(-1)
+    sizes = reference.abs().amax(-1)
     sizes = sizes.masked_fill(~kept | ~sizes.isfinite(), 0.0)
     at = int(gap.argmax())
     return float(gap.max()) / max(1.0, float(sizes.max())), (at // gap.shape[1], at % gap.shape[1])

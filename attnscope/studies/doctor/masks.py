@@ -62,15 +62,15 @@ def future(exam: Examination) -> list[Evidence]:
         return [unknown("the model", "nothing says whether it is causal; pass kind='causal'")]
     if kind == "bidirectional":
         return [unknown("the model", "it is bidirectional: every token may see every other")]
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     if exam.two_halves:
-        found += _future_of_decoder(exam)
+        evidence += _future_of_decoder(exam)
     else:
         for batch in examined_batches(exam):
             for backend in exam.backends:
-                found.append(_later_replaced(exam, batch, backend))
+                evidence.append(_later_replaced(exam, batch, backend))
     batches = [batch for batch in examined_batches(exam) if batch.allowed is None]
-    return found + list(read_masks(exam, "future", batches, "an earlier token sees a later one"))
+    return evidence + list(read_masks(exam, "future", batches, "an earlier token sees a later one"))
 
 
 def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
@@ -137,20 +137,20 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
 
 def packed_documents(exam: Examination) -> list[Evidence]:
     """Check that documents of a pack do not read each other."""
-    found = list(_unmarked(exam))
+    evidence = list(_unmarked(exam))
     batches, why = packs(exam)
     if why is not None:
-        return found or [unknown("the model", why)]
+        return evidence or [unknown("the model", why)]
     for batch in batches:
         for backend in exam.backends:
-            found += [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
-    found += read_masks(exam, "packed_documents", batches, "weight on other documents")
+            evidence += [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
+    evidence += read_masks(exam, "packed_documents", batches, "weight on other documents")
     if batches[0] in exam.batches or separates_packs(exam.subject.core):
-        return found
+        return evidence
     reason = (
         "packed texts read each other if only position_ids tell them apart; this class does not say that they may not"
     )
-    return [each if each.verdict != "wrong" else replace(each, verdict="unknown", reason=reason) for each in found]
+    return [item if item.verdict != "wrong" else replace(item, verdict="unknown", reason=reason) for item in evidence]
 
 
 def _unmarked(exam: Examination) -> Iterator[Evidence]:
@@ -214,21 +214,21 @@ def packed_with_cache(exam: Examination) -> list[Evidence]:
     subject = exam.subject
     if not subject.takes("use_cache") or not getattr(subject.config, "use_cache", False):
         return [unknown("the model", "it makes no cache by itself")]
-    found = []
+    results = []
     for batch in batches:
         if "use_cache" in batch.given:
             continue
         backend = exam.backends[0]
         turns = [_neighbour_replaced(exam, batch, backend, turn, use_cache=True) for turn in (0, 1)]
-        evidence = max(turns, key=lambda each: (each.verdict == "wrong", each.value or 0.0))
+        evidence = max(turns, key=lambda item: (item.verdict == "wrong", item.value or 0.0))
         if evidence.verdict == "wrong":
             reason = (
                 "documents read each other with use_cache=True, the default of the model; packed_documents is about "
                 "use_cache=False, which transformers.Trainer sets: how you call it is not known"
             )
             evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
-        found.append(evidence)
-    return found or [unknown("the batch", "it says use_cache")]
+        results.append(evidence)
+    return results or [unknown("the batch", "it says use_cache")]
 
 
 def packed_positions(exam: Examination) -> list[Evidence]:
@@ -236,13 +236,13 @@ def packed_positions(exam: Examination) -> list[Evidence]:
     batches, why = packs(exam)
     if why is not None:
         return [unknown("the model", why)]
-    found = []
+    evidence = []
     for batch in batches:
         if batch.positions is not None:
-            found.append(_restarts(exam, batch))
+            evidence.append(_restarts(exam, batch))
         if batch.positions is None or batch not in exam.batches:
-            found += [_packed_alone(exam, batch, backend) for backend in exam.backends]
-    return found
+            evidence += [_packed_alone(exam, batch, backend) for backend in exam.backends]
+    return evidence
 
 
 def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
@@ -275,7 +275,7 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
         leaks = "packed_documents" in exam.audit(batch, backend).leaks
     except AttnscopeError as e:
         return unknown(examined, e.message)
-    if leaks or any(each.verdict != "ok" for each in turns):
+    if leaks or any(item.verdict != "ok" for item in turns):
         return unknown(examined, "documents read each other, so positions cannot be told apart from that")
     worst: Evidence | None = None
     try:
@@ -304,32 +304,32 @@ def _share(evidence: Evidence) -> float:
 
 def padding(exam: Examination) -> list[Evidence]:
     """Check that a text has the same outputs padded on the left, on the right, and not at all."""
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     if not exam.rows and not exam.batches:
         return [unknown("the model", NO_PROBES)]
     if exam.rows and not exam.subject.takes("attention_mask") and exam.subject.call is None:
-        found.append(unknown("the probes", "the model takes no attention_mask"))
+        evidence.append(unknown("the probes", "the model takes no attention_mask"))
     elif exam.rows:
         for side in ("right", "left"):
             positions = side == "left" and exam.subject.takes("position_ids")
             if side == "left" and exam.subject.learned_positions and not positions:
-                found.append(
+                evidence.append(
                     unknown("texts padded on the left", "its positions are learned, and it takes no position_ids")
                 )
                 continue
             batch = exam.probe(side, with_positions=positions)
-            found += [_like_alone(exam, batch, backend) for backend in exam.backends]
-            found += read_masks(exam, "padding", [batch], "weight on padding")
+            evidence += [_like_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += read_masks(exam, "padding", [batch], "weight on padding")
         # position_ids may hide a mask that is lost: transformers takes positions that do not count on for a pack
         batch = exam.probe("left", with_positions=False)
-        found += read_masks(exam, "padding", [batch], "weight on padding")
+        evidence += read_masks(exam, "padding", [batch], "weight on padding")
         if exam.subject.rotary:
-            found += [_like_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += [_like_alone(exam, batch, backend) for backend in exam.backends]
     for batch in exam.batches:
         if batch.padding.any() and not batch.packed and batch.allowed is None:
-            found += [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
-            found += read_masks(exam, "padding", [batch], "weight on padding")
-    return found or [unknown("the batch", "nothing is padded")]
+            evidence += [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += read_masks(exam, "padding", [batch], "weight on padding")
+    return evidence or [unknown("the batch", "nothing is padded")]
 
 
 def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
@@ -343,12 +343,12 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
             text = _text_alone(exam, batch, row)
             by_itself = exam.output(text, backend)
             if decoder is not None:
-                ours, places = padded[row : row + 1], torch.arange(padded.shape[1])
+                row_output, places = padded[row : row + 1], torch.arange(padded.shape[1])
             else:
                 places = batch.kept[row].nonzero()[:, 0]
-                ours = padded[row : row + 1, places.to(padded.device)]
+                row_output = padded[row : row + 1, places.to(padded.device)]
             evidence = exam.compare(
-                examined, ours, by_itself, text, backend,
+                examined, row_output, by_itself, text, backend,
                 where=exam.at(batch, backend, row, places),
                 reason="outputs change with padding",
             )  # fmt: skip
@@ -404,32 +404,32 @@ def _batch_like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> 
 
 def padding_mask(exam: Examination) -> list[Evidence]:
     """Check that the attention mask bars all padding."""
-    found = []
+    evidence = []
     for batch in exam.batches:
         if not batch.padding.any():
-            found.append(unknown(batch.name, "nothing is padded, as far as can be told" + _no_pad(exam)))
+            evidence.append(unknown(batch.name, "nothing is padded, as far as can be told" + _no_pad(exam)))
             continue
         if batch.allowed is not None:
-            found += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
+            evidence += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
             continue
         bare = batch.padding if batch.attended is None else batch.padding & batch.attended
         if not bare.any():
-            found.append(Evidence(batch.name, "ok", 0.0, 0.0))
+            evidence.append(Evidence(batch.name, "ok", 0.0, 0.0))
             continue
         effect = _effect_of_mask(exam, batch)
         row, token = (int(n) for n in bare.nonzero()[0])
         where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
         if batch.attended is None and effect is not None and effect.verdict == "ok":
             note = "there is no attention_mask; outputs of the texts are the same with one"
-            found.append(Evidence(batch.name, "ok", effect.value, effect.limit, None, note))
+            evidence.append(Evidence(batch.name, "ok", effect.value, effect.limit, None, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
         note = f"{what} for {int(bare.sum())} padding tokens"
         if effect is not None and effect.value is not None:
             changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
-        found.append(Evidence(batch.name, "wrong", float(bare.sum()), 0.0, where, note))
-    return found or [unknown("no batch", "no batch or collator is given")]
+        evidence.append(Evidence(batch.name, "wrong", float(bare.sum()), 0.0, where, note))
+    return evidence or [unknown("no batch", "no batch or collator is given")]
 
 
 def _no_pad(exam: Examination) -> str:
@@ -450,7 +450,7 @@ def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
 
 def padding_positions(exam: Examination) -> list[Evidence]:
     """Check that padding on the left does not shift positions."""
-    found = []
+    results = []
     for batch in exam.batches:
         if batch.side() not in ("left", "both") or batch.packed or batch.allowed is not None:
             continue
@@ -465,17 +465,17 @@ def padding_positions(exam: Examination) -> list[Evidence]:
                 what = "its position_ids count padding" if batch.positions is not None else "it has no position_ids"
                 evidence = Evidence(batch.name, "wrong", evidence.value, evidence.limit, evidence.where,
                                     f"the batch is padded on the left, and {what}")  # fmt: skip
-        found.append(evidence)
-    if found or not exam.rows:
-        return found or [unknown("no batch", "no batch is padded on the left")]
+        results.append(evidence)
+    if results or not exam.rows:
+        return results or [unknown("no batch", "no batch is padded on the left")]
     batch = exam.probe("left", with_positions=False)
     for backend in exam.backends:
         evidence = _like_alone(exam, batch, backend)
         if evidence.verdict == "wrong":
             reason = "without position_ids, padding on the left changes outputs; no batch here is padded on the left"
             evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
-        found.append(evidence)
-    return found
+        results.append(evidence)
+    return results
 
 
 def prefix(exam: Examination) -> list[Evidence]:
@@ -484,11 +484,11 @@ def prefix(exam: Examination) -> list[Evidence]:
         return _encoder_sees_all(exam)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
     given = [batch for batch in exam.batches if batch.prefix is None and _has_prefix(exam, batch)]
-    found = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
-    found += read_masks(exam, "prefix", batches, "")
+    evidence = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
+    evidence += read_masks(exam, "prefix", batches, "")
     for batch in batches:
-        found += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
-    return found or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
+        evidence += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
+    return evidence or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
 
 
 def _has_prefix(exam: Examination, batch: ExaminedBatch) -> bool:
@@ -497,18 +497,18 @@ def _has_prefix(exam: Examination, batch: ExaminedBatch) -> bool:
 
 def _encoder_sees_all(exam: Examination) -> list[Evidence]:
     """Replace the last token that the encoder reads: outputs of the decoder change from the first on."""
-    found = []
+    evidence = []
     for batch, backend, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {backend}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
         elif "backend" in audit.hidden:
-            found.append(exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder"))
+            evidence.append(exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder"))
         elif audit.layers and "masks" not in audit.skipped:
-            found.append(Evidence(examined, "ok", 0.0, 0.0))
+            evidence.append(Evidence(examined, "ok", 0.0, 0.0))
         else:
-            found.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
-    return found
+            evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
+    return evidence
 
 
 def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
@@ -544,28 +544,28 @@ def window(exam: Examination) -> list[Evidence]:
         long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
     if long is not None:
         batches = [long, *exam.batches]
-    found = []
+    evidence = []
     for batch, backend, audit in audits(exam, batches):
         examined = f"{batch.name} of {batch.ids.shape[1]} tokens, {backend}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
         elif "window" in audit.leaks:
-            found.append(_width(exam, audit, batch, "window", wide=True))
+            evidence.append(_width(exam, audit, batch, "window", wide=True))
         elif "window" in audit.hidden:
-            found.append(_width(exam, audit, batch, "window", wide=False))
+            evidence.append(_width(exam, audit, batch, "window", wide=False))
         elif not audit.layers:
-            found.append(unknown(examined, NO_INTERFACE))
+            evidence.append(unknown(examined, NO_INTERFACE))
         elif "masks" in audit.skipped:
-            found.append(unknown(examined, audit.skipped["masks"]))
+            evidence.append(unknown(examined, audit.skipped["masks"]))
         elif not audit.widest:
-            found.append(unknown(examined, "no layer has a window, as far as its config says"))
+            evidence.append(unknown(examined, "no layer has a window, as far as its config says"))
         elif "window" in audit.skipped:
             hint = "" if exam.longest_probe >= max(audit.widest) + 2 else "; raise longest_probe"
-            found.append(unknown(examined, audit.skipped["window"] + hint))
+            evidence.append(unknown(examined, audit.skipped["window"] + hint))
         else:
             configured, seen = max(audit.widest.items())
-            found.append(Evidence(examined, "ok", float(seen), float(configured)))
-    return found or [unknown("the model", NO_PROBES)]
+            evidence.append(Evidence(examined, "ok", float(seen), float(configured)))
+    return evidence or [unknown("the model", NO_PROBES)]
 
 
 def _width(exam: Examination, audit: Audit, batch: ExaminedBatch, name: str, *, wide: bool) -> Evidence:
@@ -581,23 +581,23 @@ def _width(exam: Examination, audit: Audit, batch: ExaminedBatch, name: str, *, 
 def mask_4d(exam: Examination) -> list[Evidence]:
     """Check that a 4-D mask is obeyed."""
     given = [batch for batch in exam.batches if batch.allowed is not None]
-    found = []
+    evidence = []
     for batch in given:
         for backend in exam.backends:
             try:
                 exam.audit(batch, backend)
             except AttnscopeError as e:
-                found.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
+                evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
                                       f"it does not run with the 4-D mask of the batch: {e.message}"))  # fmt: skip
-    found += [each for each in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
-              if not any(each.examined == other.examined for other in found)]  # fmt: skip
-    if found or not exam.rows or exam.subject.core is None or exam.two_halves:
-        return found or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
+    evidence += [item for item in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
+              if not any(item.examined == other.examined for other in evidence)]  # fmt: skip
+    if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
+        return evidence or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
     batch = _two_blocks(exam)
     for _, backend, audit in audits(exam, [batch]):
         if isinstance(audit, str):
-            found.append(unknown(f"{batch.name}, {backend}", f"it takes no 4-D mask: {audit}"))
-    return found + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
+            evidence.append(unknown(f"{batch.name}, {backend}", f"it takes no 4-D mask: {audit}"))
+    return evidence + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
 
 
 def _two_blocks(exam: Examination) -> ExaminedBatch:
@@ -620,11 +620,11 @@ def _two_blocks(exam: Examination) -> ExaminedBatch:
 def fully_masked(exam: Examination) -> list[Evidence]:
     """Check that every token may attend to something, and that rows that may not are no NaN."""
     batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
-    found = []
+    evidence = []
     for batch, backend, audit in audits(exam, batches):
         examined = f"{batch.name}, {backend}"
         if isinstance(audit, str):
-            found.append(unknown(examined, audit))
+            evidence.append(unknown(examined, audit))
             continue
         output = exam.output(batch, backend)
         if output.shape[:2] == batch.ids.shape:
@@ -632,13 +632,13 @@ def fully_masked(exam: Examination) -> list[Evidence]:
             if bad.any():
                 row, token = (int(n) for n in bad.nonzero()[0])
                 what = "padding" if batch.padding[row, token] else "tokens of a text"
-                found.append(Evidence(examined, "wrong", float(bad.sum()), 0.0, exam.at(batch, backend)(row, token),
+                evidence.append(Evidence(examined, "wrong", float(bad.sum()), 0.0, exam.at(batch, backend)(row, token),
                                       f"outputs of {what} are not finite"))  # fmt: skip
                 continue
         if "fully_masked" in audit.leaks:
-            found.append(exam.finding(audit.leaks["fully_masked"], batch, backend))
+            evidence.append(exam.finding(audit.leaks["fully_masked"], batch, backend))
         elif audit.layers:
-            found.append(Evidence(examined, "ok", 0.0, 0.0))
+            evidence.append(Evidence(examined, "ok", 0.0, 0.0))
         else:
-            found.append(unknown(examined, NO_INTERFACE))
-    return found or [unknown("the model", NO_PROBES)]
+            evidence.append(unknown(examined, NO_INTERFACE))
+    return evidence or [unknown("the model", NO_PROBES)]

@@ -22,7 +22,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
     most = exam.subject.longest
     if most is None:
         return [unknown("the model", "its config names no max_position_embeddings")]
-    found = []
+    evidence = []
     for batch in exam.batches:
         if batch.positions is not None:
             last = int(batch.positions.masked_fill(batch.padding, 0).max()) + 1 - exam.subject.position_offset
@@ -32,17 +32,17 @@ def max_positions(exam: Examination) -> list[Evidence]:
             last = int((batch.real.long().sum(1)).max()) if batch.side() == "none" else batch.ids.shape[1]
         where = None
         reason = f"position {last - 1} of a model with {most} positions" if last > most else None
-        found.append(Evidence(batch.name, "wrong" if last > most else "ok", float(last), float(most), where, reason))
+        evidence.append(Evidence(batch.name, "wrong" if last > most else "ok", float(last), float(most), where, reason))
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)
         at = f"text {lengths.index(longest)}"
         if longest > most:
             reason = f"a text of {longest} tokens; the model has {most} positions"
-            found.append(Evidence("the texts", "wrong", float(longest), float(most), at, reason))
+            evidence.append(Evidence("the texts", "wrong", float(longest), float(most), at, reason))
         else:
-            found.append(Evidence("the texts", "ok", float(longest), float(most)))
-    return found or [unknown("no batch", "no batch or text is given")]
+            evidence.append(Evidence("the texts", "ok", float(longest), float(most)))
+    return evidence or [unknown("no batch", "no batch or text is given")]
 
 
 def rope_scaling(exam: Examination) -> list[Evidence]:
@@ -53,12 +53,12 @@ def rope_scaling(exam: Examination) -> list[Evidence]:
                       and "original" not in key for key, value in module.named_buffers(recurse=False))]  # fmt: skip
     if config is None or not modules:
         return [unknown("the model", "it has no rotary frequencies (inv_freq)")]
-    found = []
+    evidence = []
     for name, module in modules:
         for key, held in module.named_buffers(recurse=False):
             if key.endswith("inv_freq") and "original" not in key:
-                found.append(_frequencies(exam, f"{name}.{key}".strip("."), module, key, held))
-    return found
+                evidence.append(_frequencies(exam, f"{name}.{key}".strip("."), module, key, held))
+    return evidence
 
 
 def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:

@@ -49,7 +49,7 @@ def examine(
     documents: Any = None,
     prefix: Any = None,
     longest_probe: int = LONGEST_PROBE,
-    asked: bool = True,
+    with_backends: bool = True,
     name: str | None = None,
     notes: Sequence[str] = (),
     progress: OnProgress | None = None,
@@ -68,7 +68,7 @@ def examine(
         documents: Number of the document of every token of the batch, (B, T).
         prefix: Length of the prefix whose tokens see each other.
         longest_probe: Most tokens of a probe.
-        asked: The user named the implementations: one that does not run cannot be told.
+        with_backends: The user named the implementations: one that does not run cannot be told.
         name: What the model is called.
         notes: Further information.
         progress: See pipeline.inspect.
@@ -88,11 +88,13 @@ def examine(
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if it is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
-    whole = subject.model
-    with with_settings_kept(whole):
+    full_model = subject.model
+    with with_settings_kept(full_model):
         rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
         known = list(texts or TEXTS)
-        exam = Examination(subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe, asked=asked)
+        exam = Examination(
+            subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe, with_backends=with_backends
+        )
         backends = _choose_backends(exam, attn)
         if batch is not None:
             count = max(1, _TOKENS // max(1, _length(batch)))
@@ -108,10 +110,12 @@ def examine(
         checks = _unless_random(checks)
         if progress is not None:
             progress("checking", len(CHECKS), len(CHECKS))
-    facts = [each.facts() for each in exam.batches]
-    said = [*notes, *([exam.collator_error] if exam.collator_error else [])]
+    facts = [batch.facts() for batch in exam.batches]
+    remarks = [*notes, *([exam.collator_error] if exam.collator_error else [])]
     if drawn:
-        said.append("the probes are random tokens: there is no tokenizer, or it does not know the words of the texts")
+        remarks.append(
+            "the probes are random tokens: there is no tokenizer, or it does not know the words of the texts"
+        )
     versions = {"torch": str(torch.__version__)}
     with suppress(PackageNotFoundError):
         versions["transformers"] = version("transformers")
@@ -119,7 +123,7 @@ def examine(
         attnscope=__version__,
         versions=versions,
         model=name or str(getattr(subject.config, "name_or_path", "") or type(model).__name__),
-        model_class=type(whole).__name__,
+        model_class=type(full_model).__name__,
         kind=subject.kind or "unknown",
         dtype=str(subject.dtype).removeprefix("torch."),
         device=str(subject.device),
@@ -129,7 +133,7 @@ def examine(
         passes=subject.passes,
         batches=facts,
         checks=checks,
-        notes=said,
+        notes=remarks,
         passed=all(check.verdict != "wrong" for check in checks),
     )
 
@@ -222,11 +226,11 @@ def _collate(exam: Examination, collator: Any) -> None:
         features = [row if row[-1] == eos else [*row, eos] for row in features]
     errors = []
     for with_labels in (False, True):
-        made = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
+        examples = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
         if with_labels:
-            made = [{**feature, "labels": list(feature["input_ids"])} for feature in made]
+            examples = [{**feature, "labels": list(feature["input_ids"])} for feature in examples]
         try:
-            batch = collator(made)
+            batch = collator(examples)
         except Exception as e:  # a collator of anyone may raise anything
             errors.append(f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')[:200]}")
             continue
@@ -278,9 +282,9 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     evidence = check.examine(exam)
     if not evidence:
         evidence = [Evidence("the model", "unknown", reason="nothing was examined")]
-    deciding = max(evidence, key=lambda each: (_WORST[each.verdict], _share(each)))
+    deciding = max(evidence, key=lambda item: (_WORST[item.verdict], _share(item)))
     verdict: Soundness = deciding.verdict
-    if check.name == "backend" and verdict == "ok" and exam.asked and exam.refused:
+    if check.name == "backend" and verdict == "ok" and exam.with_backends and exam.refused:
         name, why = next(iter(exam.refused.items()))
         verdict, deciding = "unknown", Evidence(name, "unknown", reason=f"{name} did not run: {why}")
     return DoctorCheck(

@@ -73,7 +73,7 @@ def _wrong(check: DoctorCheck) -> Iterator[ViewPart]:
     lines: list[tuple[str, Spans]] = []
     if check.reason:
         lines.append(("found", note(check.reason)))
-    examined = list(dict.fromkeys(each.examined for each in check.evidence if each.verdict == "wrong"))
+    examined = list(dict.fromkeys(item.examined for item in check.evidence if item.verdict == "wrong"))
     lines.append(("in", note(examined[0] + (f" and {len(examined) - 1} more" if len(examined) > 1 else ""))))
     if check.where:
         lines.append(("where", note(check.where)))
@@ -89,13 +89,13 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
         yield paragraph((Span(check.name, "title"), Span(f"  {check.title}")), remark=True)
         yield Facts([("why", ours(check.why)), ("repair", ours(check.repair))], indent=1)
         columns = [
-            Column("verdict", [_VERDICTS[each.verdict] for each in check.evidence], left=True),
-            Column("number", [_number(each) for each in check.evidence]),
-            Column("limit", ["" if each.limit is None else f"{each.limit:.3g}" for each in check.evidence]),
-            Column("where, why", [note(" ".join(filter(None, (each.where, each.reason)))) for each in check.evidence],
+            Column("verdict", [_VERDICTS[item.verdict] for item in check.evidence], left=True),
+            Column("number", [_number(item) for item in check.evidence]),
+            Column("limit", ["" if item.limit is None else f"{item.limit:.3g}" for item in check.evidence]),
+            Column("where, why", [note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence],
                    left=True),
         ]  # fmt: skip
-        yield Table("examined", columns, labels=[note(each.examined) for each in check.evidence], indent=1)
+        yield Table("examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1)
 
 
 def _verdict(report: DoctorReport) -> Span:

@@ -137,8 +137,8 @@ class Subject:
             self.model, self.core = body, body
             output = first_tensor(self.raw(batch, on_call, **more))
         if output is None:
-            found = f"a {type(self.model).__name__} returns no (rows, tokens, width)"
-            raise AttnscopeError(found, hint="pass call=, a function of model and batch that returns logits")
+            message = f"a {type(self.model).__name__} returns no (rows, tokens, width)"
+            raise AttnscopeError(message, hint="pass call=, a function of model and batch that returns logits")
         return output
 
     def raw(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Any:
@@ -196,13 +196,15 @@ class Subject:
             yield
 
 
-def first_tensor(made: Any) -> Tensor | None:
+def first_tensor(output: Any) -> Tensor | None:
     """Return the logits or hidden states of what a model returned, (B, T, D); None if there are none."""
     for name in ("logits", "prediction_logits", "last_hidden_state"):
-        found = made.get(name) if isinstance(made, Mapping) else getattr(made, name, None)
-        if isinstance(found, Tensor) and found.ndim == 3:
-            return found
-    values = made.values() if isinstance(made, Mapping) else made if isinstance(made, tuple | list) else [made]
+        candidate = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(candidate, Tensor) and candidate.ndim == 3:
+            return candidate
+    values = (
+        output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
+    )
     return next((value for value in values if isinstance(value, Tensor) and value.ndim == 3), None)
 
 

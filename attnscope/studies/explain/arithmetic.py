@@ -13,21 +13,21 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 
 
 def check(
-    name: str, said: str, made: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
+    name: str, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
 ) -> ArithmeticCheck:
     """Compare what was computed again with what the model has.
 
     Args:
         name: See report.Check.
-        said: The equation that is checked.
-        made: Computed again.
+        formula: The equation that is checked.
+        computed: Computed again.
         held: The model's.
         terms: Sum of the magnitudes of what was added up to get there; rounding is proportional to it.
         dtype: The type that the model's own step ran in.
     """
     size = float(np.max(terms, initial=0.0))
-    difference = float(np.max(np.abs(made - held), initial=0.0))
-    return ArithmeticCheck(name, said, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+    difference = float(np.max(np.abs(computed - held), initial=0.0))
+    return ArithmeticCheck(name, formula, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
@@ -48,8 +48,8 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
     if config.norm == "layernorm":
         normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
         return normed if bias is None else normed + bias
-    found: Numbers = x / np.sqrt((x**2).mean() + config.norm_eps) * (weight + config.norm_plus_one)
-    return found
+    output: Numbers = x / np.sqrt((x**2).mean() + config.norm_eps) * (weight + config.norm_plus_one)
+    return output
 
 
 def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
@@ -63,8 +63,8 @@ def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers,
     Returns:
         (E,) each.
     """
-    made, sizes = weight @ x, np.abs(weight) @ np.abs(x)
-    return (made, sizes) if bias is None else (made + bias, sizes + np.abs(bias))
+    products, sizes = weight @ x, np.abs(weight) @ np.abs(x)
+    return (products, sizes) if bias is None else (products + bias, sizes + np.abs(bias))
 
 
 def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
@@ -76,9 +76,9 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
         sin: Sines, in the same form.
     """
     half = cos.shape[-1] // 2
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    first, second, unrotated = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     rotated = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
-    return np.concatenate((*rotated, rest), axis=-1)
+    return np.concatenate((*rotated, unrotated), axis=-1)
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
@@ -92,15 +92,15 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
     """
     half = 0 if lengths is None else len(lengths)
     plain = before[0] * before[1]
-    found = []
+    terms = []
     for i in range(half):
         dims = [i, i + half]
         product, unturned = float((q[dims] * k[dims]).sum()), float(plain[dims].sum())
         length = None if lengths is None else float(lengths[i])
-        found.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, length, unturned))
+        terms.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, length, unturned))
     for i in range(2 * half, len(q)):
-        found.append(Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])))
-    return sorted(found, key=lambda part: -abs(part.product))
+        terms.append(Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])))
+    return sorted(terms, key=lambda part: -abs(part.product))
 
 
 def scaled(
@@ -134,5 +134,5 @@ def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, f
         exp(masked − maximum), (K,); the maximum; the sum.
     """
     maximum = float(masked.max() if sink is None else max(masked.max(), sink))
-    found: Numbers = np.exp(masked - maximum)
-    return found, maximum, float(found.sum() + (0.0 if sink is None else np.exp(sink - maximum)))
+    powers: Numbers = np.exp(masked - maximum)
+    return powers, maximum, float(powers.sum() + (0.0 if sink is None else np.exp(sink - maximum)))

@@ -59,8 +59,8 @@ class ModelOrigin:
         """Return what enters the layer."""
         location = self._location
         token = location.text_plan.tokens[location.query]
-        found = self._capture.captured
-        return inputs(self._stack.config, location.layer, token, location.query, self._embedding, found)
+        captured = self._capture.captured
+        return inputs(self._stack.config, location.layer, token, location.query, self._embedding, captured)
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
         """Return the query or a key as projected, normed and rotated."""
@@ -89,35 +89,35 @@ class GivenOrigin:
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
         """Return the query or a key as it was given, and as it was rotated."""
-        made = [vector(letter, "given", rows["projected"])]
+        vectors = [vector(letter, "given", rows["projected"])]
         if self._capture.rotation is not None:
             factor = self._capture.rotation.factor
             times = "" if factor == 1 else f", × {factor:.4g}"
-            made.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
-        return made
+            vectors.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+        return vectors
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
         """Check the rotation."""
-        rotation, found = self._capture.rotation, self._capture.captured
+        rotation, captured = self._capture.rotation, self._capture.captured
         if rotation is None:
             return []
-        angles = np.arange(len(found["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
+        angles = np.arange(len(captured["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
         angles = np.concatenate((angles, angles), axis=-1)
         cos, sin = np.cos(angles) * rotation.factor, np.sin(angles) * rotation.factor
         query = self._capture.query
         again = np.vstack(
-            (arithmetic.rotate(found["q"], cos[query], sin[query]), arithmetic.rotate(found["k"], cos, sin))
+            (arithmetic.rotate(captured["q"], cos[query], sin[query]), arithmetic.rotate(captured["k"], cos, sin))
         )
-        held = np.vstack((found["q_used"], found["k_used"]))
+        held = np.vstack((captured["q_used"], captured["k_used"]))
         turns = 2.0**-22 * float(np.abs(angles).max(initial=1.0))  # angles are float32, and grow with the position
-        sizes = 2 * np.abs(np.vstack((found["q"], found["k"]))).max(-1, keepdims=True) * (1 + turns / 2.0**-22)
+        sizes = 2 * np.abs(np.vstack((captured["q"], captured["k"]))).max(-1, keepdims=True) * (1 + turns / 2.0**-22)
         dtype = str(rotation.q.dtype).removeprefix("torch.")
         return [arithmetic.check("position", "q and k, rotated = those in q·k", again, held, sizes, dtype)]
 
 
 def build(
     run: RunConfig,
-    made: tuple[Provenance, MaskUse, str | None],
+    context: tuple[Provenance, MaskUse, str | None],
     location: QueryLocation,
     capture: "RowCapture",
     origin: Origin,
@@ -126,40 +126,40 @@ def build(
 
     Args:
         run: What the user asked.
-        made: What produced the numbers, under which mask, and the mask of this layer, if that is another.
+        context: What produced the numbers, under which mask, and the mask of this layer, if that is another.
         location: Which query of which head.
         capture: The captured vectors and numbers.
         origin: Where queries and keys come from.
     """
-    found, spec = capture.captured, capture.spec
+    captured, spec = capture.captured, capture.spec
     assert spec is not None
     cells = _cells(run, location, capture, origin)
-    keys = _shown(found, run.window, [cell.key for cell in cells])
-    weigh = _softmax_terms(found)
-    output = np.zeros(0) if weigh is None else found["output"]
+    keys = _shown(captured, run.window, [cell.key for cell in cells])
+    weigh = _softmax_terms(captured)
+    output = np.zeros(0) if weigh is None else captured["output"]
     return Explanation(
-        *made[:2],
-        layer_mask=made[2],
+        *context[:2],
+        layer_mask=context[2],
         **_about(run, location, capture),
         inputs=origin.inputs(),
-        query_steps=origin.steps("q", location.query, _steps(found, "q")),
+        query_steps=origin.steps("q", location.query, _steps(captured, "q")),
         scale=spec.scale,
         softcap=spec.softcap,
         bias=spec.bias_name,
         keys=keys,
-        row=_row(found, weigh, keys, spec.scale, spec.softcap),
-        key_vectors=found["k_used"][keys].astype(np.float32),
-        value_vectors=found["v"][keys].astype(np.float32),
-        rest=_rest(found, weigh, keys),
+        row=_row(captured, weigh, keys, spec.scale, spec.softcap),
+        key_vectors=captured["k_used"][keys].astype(np.float32),
+        value_vectors=captured["v"][keys].astype(np.float32),
+        rest=_rest(captured, weigh, keys),
         maximum=None if weigh is None else weigh[1],
         exponential_sum=None if weigh is None else weigh[2],
         fully_masked=weigh is None,
         cells=cells,
-        blend=(output if weigh is None else found["weights"] @ found["v"]).astype(np.float32),
+        blend=(output if weigh is None else captured["weights"] @ captured["v"]).astype(np.float32),
         output=output.astype(np.float32),
-        projected=None if weigh is None else _projected(found, location.head),
-        checks=[*origin.checks(cells), *row_checks(found, spec.scale, spec.softcap, cells, weigh)],
-        sink=None if weigh is None else _sink(found, weigh[1]),
+        projected=None if weigh is None else _projected(captured, location.head),
+        checks=[*origin.checks(cells), *row_checks(captured, spec.scale, spec.softcap, cells, weigh)],
+        sink=None if weigh is None else _sink(captured, weigh[1]),
     )
 
 
@@ -180,104 +180,104 @@ def _about(run: RunConfig, location: QueryLocation, capture: "RowCapture") -> di
     }
 
 
-def _projected(found: dict[str, Numbers], head: int) -> Vector | None:
+def _projected(captured: dict[str, Numbers], head: int) -> Vector | None:
     """Return the output after this head's part of the output projection, where there is one."""
-    if "out" not in found:
+    if "out" not in captured:
         return None
-    said = f"W_O of head {head} × output: what this head adds to the residual stream"
-    return vector("projected", said, found["out"] @ found["output"])
+    origin = f"W_O of head {head} × output: what this head adds to the residual stream"
+    return vector("projected", origin, captured["out"] @ captured["output"])
 
 
-def _softmax_terms(found: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
+def _softmax_terms(captured: dict[str, Numbers]) -> tuple[Numbers, float, float] | None:
     """Return exponentials, their maximum and their sum; None in a fully masked row."""
-    if not np.isfinite(found["masked"]).any():
+    if not np.isfinite(captured["masked"]).any():
         return None
-    return arithmetic.exponentials(found["masked"], float(found["sink"][0]) if "sink" in found else None)
+    return arithmetic.exponentials(captured["masked"], float(captured["sink"][0]) if "sink" in captured else None)
 
 
-def _sink(found: dict[str, Numbers], maximum: float) -> Sink | None:
+def _sink(captured: dict[str, Numbers], maximum: float) -> Sink | None:
     """Return what the head's sink takes, where it has one."""
-    if "sink" not in found:
+    if "sink" not in captured:
         return None
-    logit, weight = found["sink"].tolist()
+    logit, weight = captured["sink"].tolist()
     return Sink(logit, float(np.exp(logit - maximum)), weight)
 
 
-def _steps(found: dict[str, Numbers], letter: str, at: int | None = None) -> dict[str, Numbers]:
+def _steps(captured: dict[str, Numbers], letter: str, at: int | None = None) -> dict[str, Numbers]:
     """Return the query, or the key at a position, by step."""
     names = {"projected": letter, "normed": f"{letter}_norm", "used": f"{letter}_used"}
-    if letter not in found:  # given as attention takes it
+    if letter not in captured:  # given as attention takes it
         names["projected"] = f"{letter}_used"
-    steps = {step: found[name] for step, name in names.items() if name in found}
+    steps = {step: captured[name] for step, name in names.items() if name in captured}
     return steps if at is None else {step: rows[at] for step, rows in steps.items()}
 
 
 def _cells(run: RunConfig, location: QueryLocation, capture: "RowCapture", origin: Origin) -> list[ExplainedCell]:
     """Return the cells in depth: those that the user named, or that of the largest dot product."""
-    found, query = capture.captured, _steps(capture.captured, "q")
-    allowed = np.isfinite(found["masked"])
+    captured, query = capture.captured, _steps(capture.captured, "q")
+    allowed = np.isfinite(captured["masked"])
     if run.key is not None:
         named = dict.fromkeys(location.text_plan.keys, "--key")
     else:
-        best = int(np.where(allowed | ~allowed.any(), found["scores"], -np.inf).argmax())
+        best = int(np.where(allowed | ~allowed.any(), captured["scores"], -np.inf).argmax())
         named = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
     cells = []
     for key, why in named.items():
-        steps = _steps(found, "k", key)
+        steps = _steps(captured, "k", key)
         unturned = query.get("normed", query["projected"]), steps.get("normed", steps["projected"])
-        parts = arithmetic.parts(found["q_used"], steps["used"], origin.lengths, unturned)
+        parts = arithmetic.parts(captured["q_used"], steps["used"], origin.lengths, unturned)
         total = float(sum(part.product for part in parts))
         chained = origin.steps("k", key, steps)
-        cells.append(ExplainedCell(key, why, bool(allowed[key]), float(found["scores"][key]), chained, parts, total))
+        cells.append(ExplainedCell(key, why, bool(allowed[key]), float(captured["scores"][key]), chained, parts, total))
     return cells
 
 
-def _shown(found: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
+def _shown(captured: dict[str, Numbers], window: int | None, always: list[int]) -> list[int]:
     """Return the keys that are shown.
 
     The keys of the cells come first, then the allowed keys with the largest weights, then the first masked keys.
     """
-    n = len(found["scores"])
+    n = len(captured["scores"])
     if window is None or n <= window:
         return list(range(n))
-    order = np.lexsort((np.arange(n), -found["weights"], ~np.isfinite(found["masked"])))
+    order = np.lexsort((np.arange(n), -captured["weights"], ~np.isfinite(captured["masked"])))
     return sorted(list(dict.fromkeys([*always, *order.tolist()]))[: max(window, len(always))])
 
 
 def _row(
-    found: dict[str, Numbers],
+    captured: dict[str, Numbers],
     weigh: tuple[Numbers, float, float] | None,
     keys: list[int],
     scale: float,
     softcap: float | None,
 ) -> Row:
-    times_scale, capped, _ = arithmetic.scaled(found["scores"], scale, softcap, found.get("bias"))
-    nothing = np.full(len(found["scores"]), np.nan)
+    times_scale, capped, _ = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
+    nothing = np.full(len(captured["scores"]), np.nan)
 
     def shown(column: Numbers) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
         return column[keys].astype(np.float32)
 
     return Row(
-        key_norms=shown(np.linalg.norm(found["k_used"], axis=-1)),
-        value_norms=shown(np.linalg.norm(found["v"], axis=-1)),
-        scores=shown(found["scores"]),
+        key_norms=shown(np.linalg.norm(captured["k_used"], axis=-1)),
+        value_norms=shown(np.linalg.norm(captured["v"], axis=-1)),
+        scores=shown(captured["scores"]),
         times_scale=shown(times_scale),
         capped=None if capped is None else shown(capped),
-        bias=shown(found["bias"]) if "bias" in found else None,
-        scaled=shown(found["scaled"]),
-        masked=shown(found["masked"]),
+        bias=shown(captured["bias"]) if "bias" in captured else None,
+        scaled=shown(captured["scaled"]),
+        masked=shown(captured["masked"]),
         exponentials=shown(nothing if weigh is None else weigh[0]),
-        weights=shown(nothing if weigh is None else found["weights"]),
+        weights=shown(nothing if weigh is None else captured["weights"]),
     )
 
 
-def _rest(found: dict[str, Numbers], weigh: tuple[Numbers, float, float] | None, keys: list[int]) -> Rest | None:
-    left = np.ones(len(found["scores"]), dtype=bool)
+def _rest(captured: dict[str, Numbers], weigh: tuple[Numbers, float, float] | None, keys: list[int]) -> Rest | None:
+    left = np.ones(len(captured["scores"]), dtype=bool)
     left[keys] = False
     if not left.any():
         return None
-    allowed = left & np.isfinite(found["masked"])
+    allowed = left & np.isfinite(captured["masked"])
     exponentials = 0.0 if weigh is None else float(weigh[0][allowed].sum())
-    blend = (found["weights"][allowed] @ found["v"][allowed]).astype(np.float32)
-    weight = float(found["weights"][allowed].sum())
+    blend = (captured["weights"][allowed] @ captured["v"][allowed]).astype(np.float32)
+    weight = float(captured["weights"][allowed].sum())
     return Rest(int(allowed.sum()), int((left & ~allowed).sum()), exponentials, weight, blend)

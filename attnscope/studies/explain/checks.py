@@ -32,20 +32,20 @@ def model_checks(
         embedding: The parts that the embedding sums.
         cells: The cells in depth.
     """
-    found = capture.captured
+    captured = capture.captured
     checks = []
     if location.layer == 0:
         rows = np.stack(list(embedding.values()))
-        said, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
-        checks.append(check("embedding", said, rows.sum(0), found["embedded"], sizes, dtype))
-    checks += _norm_checks(dtype, location.layer, stack, found)
+        formula, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
+        checks.append(check("embedding", formula, rows.sum(0), captured["embedded"], sizes, dtype))
+    checks += _norm_checks(dtype, location.layer, stack, captured)
     checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])
-    checks.append(_position_check(dtype, location, stack, found))
+    checks.append(_position_check(dtype, location, stack, captured))
     return checks
 
 
 def row_checks(
-    found: dict[str, Numbers],
+    captured: dict[str, Numbers],
     scale: float,
     softcap: float | None,
     cells: list[ExplainedCell],
@@ -54,7 +54,7 @@ def row_checks(
     """Check every step from queries and keys on in the same way.
 
     Args:
-        found: The captured numbers.
+        captured: The captured numbers.
         scale: Factor on the scores.
         softcap: The soft-cap; None for none.
         cells: The cells in depth.
@@ -63,14 +63,16 @@ def row_checks(
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
     checks = [check("parts", "the parts' sum = q·k", totals, scores, np.array(products))]
-    times_scale, _, whole = arithmetic.scaled(found["scores"], scale, softcap, found.get("bias"))
-    sizes = np.abs(times_scale) + np.abs(found.get("bias", np.zeros(1)))
-    said = " ".join(["q·k × scale", *["soft-capped"] * bool(softcap), *["+ bias"] * ("bias" in found), "= scaled"])
-    checks.append(check("scaled", said, whole, found["scaled"], sizes))
-    return checks if weigh is None else checks + _output_checks(found, weigh)
+    times_scale, _, scaled_sizes = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
+    sizes = np.abs(times_scale) + np.abs(captured.get("bias", np.zeros(1)))
+    formula = " ".join(
+        ["q·k × scale", *["soft-capped"] * bool(softcap), *["+ bias"] * ("bias" in captured), "= scaled"]
+    )
+    checks.append(check("scaled", formula, scaled_sizes, captured["scaled"], sizes))
+    return checks if weigh is None else checks + _output_checks(captured, weigh)
 
 
-def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Numbers]) -> list[ArithmeticCheck]:
+def _norm_checks(dtype: str, layer: int, stack: "Stack", captured: dict[str, Numbers]) -> list[ArithmeticCheck]:
     """Check the norms on the way into the layer's queries."""
     from attnscope.model.head_capture import norm_parameters
 
@@ -78,14 +80,14 @@ def _norm_checks(dtype: str, layer: int, stack: "Stack", found: dict[str, Number
     if c.norm == "none":
         return []
     if layer == 0 and c.embedding_norm:
-        again = arithmetic.norm(c, found["embedded"], *norm_parameters(stack, None))
+        again = arithmetic.norm(c, captured["embedded"], *norm_parameters(stack, None))
         checks.append(
-            check("embedding norm", "the sum, normed = the embedding", again, found["stream"][0], again, dtype)
+            check("embedding norm", "the sum, normed = the embedding", again, captured["stream"][0], again, dtype)
         )
     if c.norm_order not in ("post", "output"):
-        again = arithmetic.norm(c, found["stream"][-1], *norm_parameters(stack, layer))
+        again = arithmetic.norm(c, captured["stream"][-1], *norm_parameters(stack, layer))
         sizes = np.abs(again) + 1
-        checks.append(check("norm", "the residual, normed = x", again, found["x"], sizes, dtype))
+        checks.append(check("norm", "the residual, normed = x", again, captured["x"], sizes, dtype))
     return checks
 
 
@@ -95,44 +97,46 @@ def _projection_checks(
     """Check the projected query, and the projected keys that are taken apart."""
     from attnscope.model.head_capture import projection
 
-    found, checks = capture.captured, []
-    of_query = [(capture.captured["x"], found["q"])]
-    of_keys = [(capture.key_input(key), found["k"][key]) for key in keys]
+    captured, checks = capture.captured, []
+    of_query = [(capture.captured["x"], captured["q"])]
+    of_keys = [(capture.key_input(key), captured["k"][key]) for key in keys]
     for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group or 0, of_keys)):
         weight, bias = projection(stack, location.layer, letter, head)
-        made = [arithmetic.project(x, weight, bias) for x, _ in pairs]
-        again, sizes = (np.stack(part) for part in zip(*made, strict=True))
-        said = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
+        projected = [arithmetic.project(x, weight, bias) for x, _ in pairs]
+        again, sizes = (np.stack(part) for part in zip(*projected, strict=True))
+        formula = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
         name = {"q": "query", "k": "key"}[letter]
-        checks.append(check(name, said, again, np.stack([held for _, held in pairs]), sizes, dtype))
+        checks.append(check(name, formula, again, np.stack([held for _, held in pairs]), sizes, dtype))
     return checks
 
 
-def _position_check(dtype: str, location: QueryLocation, stack: "Stack", found: dict[str, Numbers]) -> ArithmeticCheck:
+def _position_check(
+    dtype: str, location: QueryLocation, stack: "Stack", captured: dict[str, Numbers]
+) -> ArithmeticCheck:
     """Check that attention took the query and every key above, rotated where positions are rotary."""
     from attnscope.model.head_capture import rotary
 
-    n, query = len(found["scores"]), location.query
-    q, k = found.get("q_norm", found["q"]), found.get("k_norm", found["k"])
-    said = "q and k above = those in q·k"
+    n, query = len(captured["scores"]), location.query
+    q, k = captured.get("q_norm", captured["q"]), captured.get("k_norm", captured["k"])
+    formula = "q and k above = those in q·k"
     tables = rotary(stack, location.layer, max(n, len(location.text_plan.tokens)))
     if tables is not None:
         cos, sin = tables
         q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
-        said = "q and k, rotated = those in q·k"
-    held = np.vstack((found["q_used"], found["k_used"]))
-    return check("position", said, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
+        formula = "q and k, rotated = those in q·k"
+    held = np.vstack((captured["q_used"], captured["k_used"]))
+    return check("position", formula, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
 
 
-def _output_checks(found: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[ArithmeticCheck]:
+def _output_checks(captured: dict[str, Numbers], weigh: tuple[Numbers, float, float]) -> list[ArithmeticCheck]:
     """Check weights against exponentials, and the output against weights and values."""
     exponentials, maximum, total = weigh
-    held = found["weights"]
-    if "sink" in found:
-        exponentials = np.append(exponentials, np.exp(found["sink"][0] - maximum))
-        held = np.append(held, found["sink"][1])
-    blend, sizes = found["weights"] @ found["v"], found["weights"] @ np.abs(found["v"])
+    held = captured["weights"]
+    if "sink" in captured:
+        exponentials = np.append(exponentials, np.exp(captured["sink"][0] - maximum))
+        held = np.append(held, captured["sink"][1])
+    blend, sizes = captured["weights"] @ captured["v"], captured["weights"] @ np.abs(captured["v"])
     return [
         check("weights", "exponential / sum = weight", exponentials / total, held, held),
-        check("output", "the sum of α·v = the output", blend, found["output"], sizes),
+        check("output", "the sum of α·v = the output", blend, captured["output"], sizes),
     ]

@@ -44,8 +44,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     if source.stages is not None:
         hint = "give queries and keys instead"
         raise UsageError("given weights have no arithmetic to explain", where=arg("qkv"), hint=hint)
-    whole = replace(run, window=None, stages=())
-    plan = make_plan(whole, source)
+    full_run = replace(run, window=None, stages=())
+    plan = make_plan(full_run, source)
     text_plan = plan.text_plans[0]
     query = _one_query(run, text_plan)
     plan = _within_memory(plan, run.window)
@@ -71,8 +71,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         origin = GivenOrigin(capture)
     mask = describe_mask_use(source, run, engine.describe_mask())
     here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
-    made = provenance(source, run, device), mask, None if here == mask.used else here
-    return build(run, made, location, capture, origin)
+    context = provenance(source, run, device), mask, None if here == mask.used else here
+    return build(run, context, location, capture, origin)
 
 
 def _forward(engine: "Engine", batch: "Batch", capture: "RowCapture", on_progress: ProgressCallback) -> None:
@@ -98,14 +98,14 @@ def _check_one(run: RunConfig) -> None:
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
             mean = picked.word == "mean"
-            found = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
-            raise UsageError(found, where=arg(what), hint=f"use one, such as {arg(what, 0)}, or auto")
+            message = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
+            raise UsageError(message, where=arg(what), hint=f"use one, such as {arg(what, 0)}, or auto")
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     """Return the query that is explained: the only one that was named, or the last token of a span."""
-    asked = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
-    named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in asked[: _NAMED + 1]], _NAMED)
+    candidates = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
+    named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED)
     if run.query is None:
         hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {named}"
         raise UsageError("explain needs one token", where=arg("query"), hint=hint)
@@ -117,9 +117,9 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         )
         return last
     if len(text_plan.queries) > 1:
-        found = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
+        message = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
         raise UsageError(
-            found,
+            message,
             where=arg("query"),
             hint=f"select one by its position, such as {arg('query', text_plan.queries[-1])}",
         )

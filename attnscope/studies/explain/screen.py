@@ -66,8 +66,8 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
         yield _say("not known: queries, keys and values were given", "dim")
         return
     last = "the last of these" if len(e.inputs) > 1 else "this"
-    said = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
-    yield from _title(1, f"what enters layer {e.layer}", ours(said, "dim"))
+    caption = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
+    yield from _title(1, f"what enters layer {e.layer}", ours(caption, "dim"))
     residual = [vector for vector in e.inputs if vector.name == "residual"]
     between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
@@ -84,10 +84,10 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     given = not e.inputs
     weights = "W_q, W_k and b" if e.query_steps[0].made.endswith("+ b") else "W_q and W_k"
-    said = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
+    caption = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
     if given:
-        said = "the query q of this token and the key k of every token, as they were given"
-    yield from _title(2, "query and keys", ours(said, "dim"))
+        caption = "the query q of this token and the key k of every token, as they were given"
+    yield from _title(2, "query and keys", ours(caption, "dim"))
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
@@ -123,8 +123,8 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    said = "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
-    yield from _title(5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{said}", "dim"))
+    sink_note = "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
+    yield from _title(5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{sink_note}", "dim"))
     if e.fully_masked:
         yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
         return
@@ -135,8 +135,8 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
 def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     if e.fully_masked:
         return
-    said = ours("each value vector v × its weight α, added up", "dim")
-    yield from _title(6, "output: the weighted sum of the values", said)
+    caption = ours("each value vector v × its weight α, added up", "dim")
+    yield from _title(6, "output: the weighted sum of the values", caption)
     yield blend_grid(e, axis, settings)
     if e.sink is not None:
         share = number_text(e.sink.weight, settings.precision)
@@ -155,15 +155,15 @@ def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
             yield in_one_line(e, cell, settings)
 
 
-def _title(step: int, title: str, said: Spans) -> Iterator[ViewPart]:
+def _title(step: int, title: str, caption: Spans) -> Iterator[ViewPart]:
     yield GAP
     yield paragraph(ours(f"{step}  {title}", "bold"))
-    if said:
-        yield paragraph(said, indent=1, remark=True)
+    if caption:
+        yield paragraph(caption, indent=1, remark=True)
 
 
-def _say(said: str, look: Look = "") -> Text:
-    return paragraph(ours(said, look), indent=1)
+def _say(text: str, look: Look = "") -> Text:
+    return paragraph(ours(text, look), indent=1)
 
 
 def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
@@ -180,9 +180,9 @@ def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[
     if check is None or (trivial and check.holds):
         return
     if check.holds:
-        said = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"
-        verdict = Span(f"{check.said}, {said}", "good")
+        text = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"
+        verdict = Span(f"{check.said}, {text}", "good")
     else:
-        said = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
-        verdict = Span(f"{check.said} {said}", "bad")
+        text = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
+        verdict = Span(f"{check.said} {text}", "bad")
     yield paragraph((Span("check: ", "dim"), verdict), indent=1)

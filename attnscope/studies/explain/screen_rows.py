@@ -24,16 +24,16 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
         parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
         parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
         more = settings.named("--top K", "top=K")
-        said = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
-        yield paragraph(ours(said, "dim"), indent=1, remark=True)
+        text = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
+        yield paragraph(ours(text, "dim"), indent=1, remark=True)
 
 
 def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> tuple[list[Column], str]:
     """Present a dimension of every vector as a column, with what they are called together."""
     digits = digits_for(matrix, settings.precision)
     columns = [Column(f"dim {i}", written(values, digits, ZERO), "dim") for i, values in enumerate(matrix.T.tolist())]
-    whole = f"dimensions of {name}; {settings.named('--format json', 'data')} has all"
-    return columns, "" if settings.data_only else whole
+    suffix = f"dimensions of {name}; {settings.named('--format json', 'data')} has all"
+    return columns, "" if settings.data_only else suffix
 
 
 def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
@@ -54,8 +54,8 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     bands = any(part.wavelength is not None for part in cell.parts)
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
-    said = Span(f"  ({cell.chosen}{masked})", "dim")
-    yield paragraph((*_pair(e, cell, "·"), said), indent=1)
+    label = Span(f"  ({cell.chosen}{masked})", "dim")
+    yield paragraph((*_pair(e, cell, "·"), label), indent=1)
     yield paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
     shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown) :])

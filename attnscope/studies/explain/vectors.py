@@ -10,9 +10,9 @@ from attnscope.findings.tokens import Token
 from attnscope.studies.explain.arithmetic import Numbers
 
 
-def vector(name: str, made: str, values: Numbers) -> Vector:
+def vector(name: str, origin: str, values: Numbers) -> Vector:
     """Return a vector as plain data, with its norm in float64."""
-    return Vector(name, made, float(np.linalg.norm(values)), values.astype(np.float32))
+    return Vector(name, origin, float(np.linalg.norm(values)), values.astype(np.float32))
 
 
 def inputs(
@@ -21,7 +21,7 @@ def inputs(
     token: Token,
     query: int,
     embedding: Mapping[str, Numbers],
-    found: Mapping[str, Numbers],
+    captured: Mapping[str, Numbers],
 ) -> list[Vector]:
     """Return what enters a layer, in order; the last one is what queries are made of.
 
@@ -31,35 +31,37 @@ def inputs(
         token: The query's token.
         query: Its position.
         embedding: The parts that the embedding sums.
-        found: See model.head_capture.HeadCapture.
+        captured: See model.head_capture.HeadCapture.
     """
-    made = _embedded(config, token, query, embedding, found) if layer == 0 else _stream(found["stream"])
+    vectors = _embedded(config, token, query, embedding, captured) if layer == 0 else _stream(captured["stream"])
     if config.norm_order in ("pre", "sandwich") and config.norm != "none":
-        made.append(vector("normed", _norm_made(config, made[-1].name, found["stream"][-1]), found["x"]))
-    return made
+        vectors.append(vector("normed", _norm_made(config, vectors[-1].name, captured["stream"][-1]), captured["x"]))
+    return vectors
 
 
 def _embedded(
-    config: ModelConfig, token: Token, query: int, embedding: Mapping[str, Numbers], found: Mapping[str, Numbers]
+    config: ModelConfig, token: Token, query: int, embedding: Mapping[str, Numbers], captured: Mapping[str, Numbers]
 ) -> list[Vector]:
     scale = "" if config.embedding_scale is None else f" × {config.embedding_scale:.4g}"
-    said = {
+    origins = {
         "token": f"row {token.id} of the token table{scale}",
         "segment": f"row {token.type_id} of the segment table",
         "position": f"{'sines and cosines of' if config.positions == 'sinusoidal' else 'learned for'} position {query}",
     }
-    made = [vector(name, said[name], values) for name, values in embedding.items()]
-    if len(made) > 1:
-        made.append(vector("sum", " + ".join(embedding), found["embedded"]))
+    vectors = [vector(name, origins[name], values) for name, values in embedding.items()]
+    if len(vectors) > 1:
+        vectors.append(vector("sum", " + ".join(embedding), captured["embedded"]))
     if config.embedding_norm and config.norm != "none":
-        made.append(vector("embedding", _norm_made(config, made[-1].name, found["embedded"]), found["stream"][0]))
-    return made
+        vectors.append(
+            vector("embedding", _norm_made(config, vectors[-1].name, captured["embedded"]), captured["stream"][0])
+        )
+    return vectors
 
 
 def _stream(stream: Numbers) -> list[Vector]:
     """Return the residual stream as each layer found it."""
-    made = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
-    return [vector("residual", said, values) for said, values in zip(made, stream, strict=True)]
+    origins = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
+    return [vector("residual", origin, values) for origin, values in zip(origins, stream, strict=True)]
 
 
 def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
@@ -87,13 +89,13 @@ def chain(
         factor: What the rotated dimensions are multiplied by.
     """
     bias = " + b" if config.qkv_bias else ""
-    made = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
+    vectors = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
     if "normed" in rows:
         over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
-        made.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
+        vectors.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
     rope = config.rope_of(layer)
     if rope is not None:
-        whole = "" if rope.fraction == 1 else "the rotated dimensions "
-        times = "" if factor == 1 else f", {whole}× {factor:.4g}"
-        made.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
-    return made
+        dimensions = "" if rope.fraction == 1 else "the rotated dimensions "
+        times = "" if factor == 1 else f", {dimensions}× {factor:.4g}"
+        vectors.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+    return vectors

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.ablation import Ablation, PredictionChange
-from attnscope.findings.heads import HeadSurvey
+from attnscope.findings.heads import HeadRoles
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_limit
@@ -54,13 +54,13 @@ class _Known:
     Attributes:
         scene: Its scene.
         units: What its tokens belong to.
-        whole: All heads have been computed as far as memory allows.
+        complete: All heads have been computed as far as memory allows.
         failed: Why the others cannot be; empty if they can.
     """
 
     scene: Scene
     units: TextUnits
-    whole: bool = False
+    complete: bool = False
     failed: str = ""
 
 
@@ -83,12 +83,12 @@ class LiveSource(UnitSource):
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
     _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)  # with cuts, beside those without
-    _survey: HeadSurvey | None = None
+    _survey: HeadRoles | None = None
     _budget: int = 0
 
     def __post_init__(self) -> None:
-        asked = spell_mask(self.run.mask)
-        self.masks = tuple(dict.fromkeys((asked, *self.masks)))
+        mask = spell_mask(self.run.mask)
+        self.masks = tuple(dict.fromkeys((mask, *self.masks)))
         most, _ = memory_limit(self.run.max_memory)
         self._budget = most // _SHARE
 
@@ -126,7 +126,7 @@ class LiveSource(UnitSource):
         known = self._known.get(plain)
         if known is None or (plain.cuts and plain not in self._forecasts):
             return True
-        return not (known.whole or known.failed) or not self._has(variant, layer, head, stage, rows)
+        return not (known.complete or known.failed) or not self._has(variant, layer, head, stage, rows)
 
     def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether the rows of tokens that a variant needs are there."""
@@ -201,10 +201,10 @@ class LiveSource(UnitSource):
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
         units = units_known(words=words, spans=text.spans is not None)
         scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
-        made = text_units(text, scene)
+        unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
-            made = replace(made, division=f"--spans {shlex.quote(str(self.run.spans))}")
-        self._known[variant] = _Known(self._with_roles(scene), made)
+            unit_source = replace(unit_source, division=f"--spans {shlex.quote(str(self.run.spans))}")
+        self._known[variant] = _Known(self._with_roles(scene), unit_source)
         self._keep(variant, report)
 
     def _is_long(self, session: Session, run: RunConfig) -> bool:
@@ -238,12 +238,12 @@ class LiveSource(UnitSource):
         rows_of = walk_head(text, text.heads[0])
         before = self._heads.get((variant, *place))
         if before is None or len(text.queries) == n_queries:
-            made = rows_of if before is None else replace(rows_of, map=before.map, chosen=before.chosen)
+            walk = rows_of if before is None else replace(rows_of, map=before.map, chosen=before.chosen)
             if before is None and len(text.queries) < n_queries:
-                made = replace(made, sources=None, rows={}, masked_rows=frozenset(), start=first)
+                walk = replace(walk, sources=None, rows={}, masked_rows=frozenset(), start=first)
         else:
-            made = replace(before, stages=rows_of.stages, start=first)
-        self._heads[variant, *place] = made
+            walk = replace(before, stages=rows_of.stages, start=first)
+        self._heads[variant, *place] = walk
         self._heads.move_to_end((variant, *place))
         self._forget((variant, *place))
 
@@ -267,26 +267,26 @@ class LiveSource(UnitSource):
         }
         numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
         known.scene = replace(known.scene, numbers=numbers)
-        known.whole = True
+        known.complete = True
 
     def _keep(self, variant: Variant, report: Report) -> None:
         text = report.texts[0]
         for head in text.heads:
             assert isinstance(head.layer, int) and isinstance(head.head, int)
             key = variant, head.layer, head.head
-            made = walk_head(text, head)
+            walk = walk_head(text, head)
             before = self._heads.get(key)
             if before is not None:
-                made = replace(made, chosen=made.chosen or before.chosen)
-                if not made.stages:
-                    made = replace(made, stages=before.stages, start=before.start)
-            self._heads[key] = made
+                walk = replace(walk, chosen=walk.chosen or before.chosen)
+                if not walk.stages:
+                    walk = replace(walk, stages=before.stages, start=before.start)
+            self._heads[key] = walk
             self._heads.move_to_end(key)
         self._forget(key)
 
     def _forget(self, key: Key) -> None:
         """Forget matrices that were looked at longest ago if there are too many, but not those of one head."""
-        held = sum(_bytes(each) for each in self._heads.values())
+        held = sum(_bytes(head) for head in self._heads.values())
         for old in list(self._heads):
             if held <= self._budget or old == key:
                 break
@@ -298,8 +298,8 @@ class LiveSource(UnitSource):
         from attnscope.studies.ablate.run import ablate
 
         run = msgspec.structs.replace(self._config(variant), query=None, key=None, stages=(), cuts=())
-        asked = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
-        self._forecasts[variant] = cut_forecasts(ablate(run, asked, session.progress, session))
+        options = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
+        self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
         known = self._known[variant]
         known.scene = replace(known.scene, predictions=self._forecasts[variant])
 

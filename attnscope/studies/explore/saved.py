@@ -164,10 +164,17 @@ def comparison_source(comparison: Comparison) -> SavedSource:
 
 def one_head(report: Report, text: int, layer: int, head: int) -> Report:
     """Return a report of one text with one of its heads, by indices."""
-    one = report.texts[text]
-    layers, heads = ordered(each.layer for each in one.heads), ordered(each.head for each in one.heads)
-    kept = [each for each in one.heads if (each.layer, each.head) == (layers[layer], heads[head])]
-    return replace(report, texts=[replace(one, heads=kept)])
+    text_report = report.texts[text]
+    layers, heads = (
+        ordered(head_report.layer for head_report in text_report.heads),
+        ordered(head_report.head for head_report in text_report.heads),
+    )
+    kept = [
+        head_report
+        for head_report in text_report.heads
+        if (head_report.layer, head_report.head) == (layers[layer], heads[head])
+    ]
+    return replace(report, texts=[replace(text_report, heads=kept)])
 
 
 def write_report(report: Report, path: str) -> str:
@@ -182,7 +189,7 @@ def distinct(labels: Iterable[str]) -> list[str]:
     """Return labels of which no two are equal: the second of a name is `name (2)`."""
     known: list[str] = []
     for label in labels:
-        count = sum(each == label or each.startswith(f"{label} (") for each in known)
+        count = sum(name == label or name.startswith(f"{label} (") for name in known)
         known.append(label if not count else f"{label} ({count + 1})")
     return known
 
@@ -190,12 +197,14 @@ def distinct(labels: Iterable[str]) -> list[str]:
 def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
     layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
-    made = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
-    return SavedText(lambda: text_scene(report, text), lambda: made, lambda scene: text_units(text, scene))
+    walks = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
+    return SavedText(lambda: text_scene(report, text), lambda: walks, lambda scene: text_units(text, scene))
 
 
 def _require_heads(report: Report) -> None:
     for text in report.texts:
         if not text.heads:
-            found = "has no attention of heads" + (", only a measure over layers" if text.flows else "")
-            raise AttnscopeError(found, where="the report", hint="explore a report of attnscope run without --measure")
+            message = "has no attention of heads" + (", only a measure over layers" if text.flows else "")
+            raise AttnscopeError(
+                message, where="the report", hint="explore a report of attnscope run without --measure"
+            )

@@ -96,7 +96,7 @@ def scene_of(
         passages=list(passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
         stages=[stage for stage in WALKED if stage in stages] or ["weights"],
         aligned=text.context is None,
-        predictions=[forecast(text, one) for one in text.predictions],
+        predictions=[forecast(text, prediction) for prediction in text.predictions],
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
         command=run_command(report.provenance, report.mask, text.text, text.pair),
         mask=report.mask.used,
@@ -187,7 +187,11 @@ def ranked_sources(top: Top) -> RankedSources:
 def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
     """Return the statistics of rows that are known, by name."""
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
-    return {name: each for name, each in values.items() if each is not None and not np.isnan(each).all()}
+    return {
+        name: row_values
+        for name, row_values in values.items()
+        if row_values is not None and not np.isnan(row_values).all()
+    }
 
 
 def walk_map(pooled: Pooled | None) -> WalkMap | None:
@@ -215,8 +219,8 @@ def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], c
         for place, known in rows.items():
             row = known.get(statistic.name)
             if row is not None and len(row) == len(counted):
-                each = row[counted & np.isfinite(row)]
-                values[place] = each.mean(dtype=np.float64) if each.size else np.nan
+                visible = row[counted & np.isfinite(row)]
+                values[place] = visible.mean(dtype=np.float64) if visible.size else np.nan
         if np.isfinite(values).any():
             numbers.append(HeadNumber(statistic.name, statistic.meaning, values))
     return numbers
@@ -236,7 +240,7 @@ def passages(
         context: Tokens of another text that keys come from; None if keys are the same tokens.
         shown: Positions of queries and of keys.
     """
-    rows, columns = ({position: n for n, position in enumerate(each)} for each in shown)
+    rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown)
     reached = [0, 0]
     for position, token in enumerate(tokens):
         place = rows.get(position, -1), columns.get(position, -1) if context is None else -1
@@ -254,9 +258,9 @@ def passages(
             yield Passage(Span(text[reached[token.segment] : at], origin="untrusted"))
         reached[token.segment] = token.end
         yield Passage(Span(text[at : token.end] or name.text, name.look, name.origin), *place)
-    for segment, whole in enumerate(texts):
-        if whole and len(whole) > reached[segment] and any(token.segment == segment for token in tokens):
-            yield Passage(Span(whole[reached[segment] :], origin="untrusted"))
+    for segment, segment_text in enumerate(texts):
+        if segment_text and len(segment_text) > reached[segment] and any(token.segment == segment for token in tokens):
+            yield Passage(Span(segment_text[reached[segment] :], origin="untrusted"))
     for position in range(len(context or ())):
         yield Passage(Span("\n" if position == 0 else " "))
         yield Passage(token_span(context or (), position), -1, columns.get(position, -1))

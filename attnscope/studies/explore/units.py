@@ -112,10 +112,14 @@ class UnitSource:
         assert units is not None
         if scene.unit == "spans":
             return self._merged.get(scene, (layer, head), lambda: span_head(scene, units, layer, head))
-        tokens, whole = self.token_head(plain, layer, head), self.token_scene(plain)
-        if tokens is None or whole is None or not tokens.holds("weights", 0, len(whole.queries.positions) - 1):
+        tokens, token_scene = self.token_head(plain, layer, head), self.token_scene(plain)
+        if (
+            tokens is None
+            or token_scene is None
+            or not tokens.holds("weights", 0, len(token_scene.queries.positions) - 1)
+        ):
             return None
-        return self._merged.get(tokens, variant.unit, lambda: word_head(tokens, whole, scene))
+        return self._merged.get(tokens, variant.unit, lambda: word_head(tokens, token_scene, scene))
 
     @property
     def _merged(self) -> OwnedCache:
@@ -139,7 +143,9 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
         tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
         members, queries = (tokens, tokens), _span_axis("query", units.spans)
         keys, options = _span_axis("key", units.spans), units.division
-    places = tuple({position: n for n, each in enumerate(some) for position in each} for some in members)
+    places = tuple(
+        {position: n for n, token in enumerate(members_of_axis) for position in token} for members_of_axis in members
+    )
     return replace(
         scene,
         queries=queries,
@@ -163,7 +169,7 @@ def _moved(passage: Passage, scene: Scene, places: Sequence[dict[int, int]]) -> 
 
 def _span_axis(kind: str, spans: TextSpans) -> Axis:
     names = [Span(name, origin="untrusted") for name in spans.names]
-    special = [each not in ("text", "answer") for each in spans.kinds]
+    special = [span_kind not in ("text", "answer") for span_kind in spans.kinds]
     return Axis(kind, range(len(names)), names, special, len(names))
 
 
@@ -173,8 +179,8 @@ def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:
     axes = tokens.queries.positions, tokens.keys.positions
     places = [{position: n for n, position in enumerate(axis)} for axis in axes]
     rows, columns = (
-        [[place[position] for position in word] for word in some]
-        for place, some in zip(places, words.members, strict=True)
+        [[place[position] for position in word] for word in members]
+        for place, members in zip(places, words.members, strict=True)
     )
     merged = merge_cells(head.stages["weights"], rows, columns, head.masked_rows).astype(np.float32)
     sink = head.rows.get("sink")

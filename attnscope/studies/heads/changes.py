@@ -8,9 +8,9 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference, HeadSide
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads, Probes
+from attnscope.findings.heads import HeadRoles, HeadScores, Probes
 
-Heads = HeadSurvey | MeasuredHeads
+Heads = HeadRoles | HeadScores
 
 
 def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparison:
@@ -22,16 +22,19 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
 
     """
     (first, a), (second, b) = sides
-    values = [_values(found) for found in (a, b)]
-    shapes = [found.provenance.n_layers for found in (a, b)], [found.provenance.n_heads for found in (a, b)]
+    values = [_values(side_heads) for side_heads in (a, b)]
+    shapes = (
+        [side_heads.provenance.n_layers for side_heads in (a, b)],
+        [side_heads.provenance.n_heads for side_heads in (a, b)],
+    )
     layers, heads = (min(counts) for counts in shapes)
     differences = []
-    for name, (one, error) in values[0].items():
+    for name, (value, error) in values[0].items():
         if name not in values[1]:
             continue
         other, other_error = values[1][name]
         squares = error[:layers, :heads].astype(np.float64) ** 2 + other_error[:layers, :heads].astype(np.float64) ** 2
-        change = other[:layers, :heads].astype(np.float64) - one[:layers, :heads]
+        change = other[:layers, :heads].astype(np.float64) - value[:layers, :heads]
         differences.append(HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32)))
     most, role = _changed_most(differences, (layers, heads))
     labels = [first, second] if first != second else [f"{first} (1)", f"{second} (2)"]
@@ -51,25 +54,27 @@ def require_two(axis: str, values: Sequence[object]) -> None:
         raise UsageError(f"has {len(values)} values, not two", where=arg(axis), hint=hint)
 
 
-def _side(label: str, found: Heads) -> HeadSide:
-    return HeadSide(label, roles=found) if isinstance(found, HeadSurvey) else HeadSide(label, measured=found)
+def _side(label: str, heads: Heads) -> HeadSide:
+    return HeadSide(label, roles=heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
 
 
-def _values(found: Heads) -> dict[str, tuple[Matrix, Matrix]]:
+def _values(heads: Heads) -> dict[str, tuple[Matrix, Matrix]]:
     """Return values and standard errors by name."""
-    if isinstance(found, MeasuredHeads):
-        return {found.measure: (found.values, np.full_like(found.values, np.nan))}
-    return {role.name: (role.values, role.errors) for role in found.roles}
+    if isinstance(heads, HeadScores):
+        return {heads.measure: (heads.values, np.full_like(heads.values, np.nan))}
+    return {role.name: (role.values, role.errors) for role in heads.roles}
 
 
 def _changed_most(
     differences: Sequence[HeadDifference], shape: tuple[int, int]
 ) -> tuple[Matrix, list[list[str | None]]]:
     """Return the difference of each head's role that changed most, and that role's name."""
-    ranked = [each for each in differences if each.name in ROLES and ROLES[each.name].rank is not None] or differences
+    ranked = [
+        difference for difference in differences if difference.name in ROLES and ROLES[difference.name].rank is not None
+    ] or differences
     if not ranked:
         return np.full(shape, np.nan, np.float32), [[None] * shape[1] for _ in range(shape[0])]
-    changes = np.stack([each.difference for each in ranked])  # (roles, L, H)
+    changes = np.stack([difference.difference for difference in ranked])  # (roles, L, H)
     sizes = np.nan_to_num(np.abs(changes), nan=-1.0)
     best = sizes.argmax(0)
     most: Matrix = np.take_along_axis(changes, best[None], 0)[0]
@@ -83,19 +88,19 @@ def _changed_most(
 
 def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
     notes = []
-    sizes = [(found.provenance.n_layers, found.provenance.n_heads) for found in (a, b)]
+    sizes = [(heads.provenance.n_layers, heads.provenance.n_heads) for heads in (a, b)]
     if sizes[0] != sizes[1]:
         spelled = [f"'{label}' has {_sizes(*size)}" for label, size in zip(labels, sizes, strict=True)]
         shared = [_range(letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)]
         notes.append(f"{', '.join(spelled)}: {' and '.join(shared)} of both are compared")
-    if isinstance(a, HeadSurvey) and isinstance(b, HeadSurvey) and _data(a.probes) != _data(b.probes):
+    if isinstance(a, HeadRoles) and isinstance(b, HeadRoles) and _data(a.probes) != _data(b.probes):
         notes.append(f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts")
-    if isinstance(a, MeasuredHeads) and isinstance(b, MeasuredHeads):
-        tokens = [[token.text for text in found.texts for token in text.tokens] for found in (a, b)]
+    if isinstance(a, HeadScores) and isinstance(b, HeadScores):
+        tokens = [[token.text for text in heads.texts for token in text.tokens] for heads in (a, b)]
         if tokens[0] != tokens[1]:
             notes.append(f"the models read different tokens: {len(tokens[0]):,} and {len(tokens[1]):,}")
-    for label, found in zip(labels, (a, b), strict=True):
-        notes += [f"{label}: {note}" for note in found.notes]
+    for label, heads in zip(labels, (a, b), strict=True):
+        notes += [f"{label}: {note}" for note in heads.notes]
     return notes
 
 

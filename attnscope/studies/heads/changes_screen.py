@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadSurvey, MeasuredHeads
+from attnscope.findings.heads import HeadRoles, HeadScores
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import (
     ROLES_ALONE,
@@ -43,34 +43,34 @@ _LONGEST_HEADING = 12  # characters
 _LEAST = 0.005  # smaller changes would show as 0.00
 
 
-def present_changes(found: HeadComparison, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_changes(comparison: HeadComparison, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn what differs between the heads of two models into parts."""
-    labels = [side.label if settings.verbose else short_path(side.label) for side in found.sides]
-    labels = labels if len(set(labels)) == len(labels) else [side.label for side in found.sides]
-    first, second = (side.roles or side.measured for side in found.sides)
+    labels = [side.label if settings.verbose else short_path(side.label) for side in comparison.sides]
+    labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
+    first, second = (side.roles or side.measured for side in comparison.sides)
     assert first is not None and second is not None
-    yield from _header(found, labels, (first, second), settings)
+    yield from _header(comparison, labels, (first, second), settings)
     yield GAP
-    if isinstance(first, HeadSurvey) and isinstance(second, HeadSurvey) and len(found.differences) > ROLES_ALONE:
-        yield from _roles(found, labels, (first, second), listing)
+    if isinstance(first, HeadRoles) and isinstance(second, HeadRoles) and len(comparison.differences) > ROLES_ALONE:
+        yield from _roles(comparison, labels, (first, second), listing)
     else:
-        yield from _numbers(found, labels, (first, second), settings, listing)
-    yield notes(found.notes)
-    one_role = ["--role induction (its values for every head)"] if len(found.differences) > ROLES_ALONE else []
+        yield from _numbers(comparison, labels, (first, second), settings, listing)
+    yield notes(comparison.notes)
+    one_role = ["--role induction (its values for every head)"] if len(comparison.differences) > ROLES_ALONE else []
     yield from more_options([*one_role, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
 
 
 def _header(
-    found: HeadComparison,
+    comparison: HeadComparison,
     labels: Sequence[str],
-    sides: tuple[HeadSurvey | MeasuredHeads, HeadSurvey | MeasuredHeads],
+    sides: tuple[HeadRoles | HeadScores, HeadRoles | HeadScores],
     settings: DisplaySettings,
 ) -> Iterator[ViewPart]:
     """Say which models are compared, and on what."""
     first, second = sides
-    if isinstance(first, HeadSurvey):
+    if isinstance(first, HeadRoles):
         yield from unknown_tokens(first.probes.unknown, first.probes.tokens)
-    texts = [] if isinstance(first, HeadSurvey) else [
+    texts = [] if isinstance(first, HeadRoles) else [
         TextReport(n, text.text, None, text.tokens, text.context, [], [], []) for n, text in enumerate(first.texts)
     ]  # fmt: skip
     yield from unknown_words(texts)
@@ -78,10 +78,10 @@ def _header(
     other = Report(second.provenance, second.mask, [])
     if second.provenance.weights == "random" != first.provenance.weights:
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(labels[1])))
-    yield Facts([("compare", (Span(f"{found.axis}: "), *_arrow(labels)))])
+    yield Facts([("compare", (Span(f"{comparison.axis}: "), *_arrow(labels)))])
     if other.mask != first.mask:
         yield Facts([("mask", (*untrusted(labels[1]), Span(": "), *describe_mask(other.mask, own_mask_name(other))))])
-    if isinstance(first, HeadSurvey):
+    if isinstance(first, HeadRoles):
         yield Facts([(name, note(text)) for name, text in describe_probes(first)])
         return
     for shown, text in zip(texts, first.texts, strict=True):
@@ -94,18 +94,20 @@ def _arrow(labels: Sequence[str]) -> Spans:
 
 
 def _roles(
-    found: HeadComparison, labels: Sequence[str], sides: tuple[HeadSurvey, HeadSurvey], listing: Listing
+    comparison: HeadComparison, labels: Sequence[str], sides: tuple[HeadRoles, HeadRoles], listing: Listing
 ) -> Iterator[ViewPart]:
     """Present all roles: how much each head changed, the heads that changed most, and the changes of every role."""
-    size = np.abs(found.changed_most)
+    size = np.abs(comparison.changed_most)
     n_layers, n_heads = size.shape
     mains = [[row[:n_heads] for row in side.main[:n_layers]] for side in sides]
-    changed = sum(a != b for one, two in zip(*mains, strict=True) for a, b in zip(one, two, strict=True))
+    changed = sum(
+        a != b for first_row, second_row in zip(*mains, strict=True) for a, b in zip(first_row, second_row, strict=True)
+    )
     text = f"  largest change of a role; {changed} of {size.size} heads have another main role"
     yield paragraph((Span("what changed", "title"), Span(text)))
     letters = [
-        [_letter(a) if a == b else f"{_letter(a)}→{_letter(b)}" for a, b in zip(one, two, strict=True)]
-        for one, two in zip(*mains, strict=True)
+        [_letter(a) if a == b else f"{_letter(a)}→{_letter(b)}" for a, b in zip(first_row, second_row, strict=True)]
+        for first_row, second_row in zip(*mains, strict=True)
     ]
     full = float(np.nanmax(size)) if np.isfinite(size).any() else 0.0
     yield head_grid(size, letters, Scale(0.0, full, False), Digits(2))
@@ -114,9 +116,9 @@ def _roles(
         yield paragraph(ours(f"no role of any of {size.size:,} heads changes by {_LEAST:g} or more"))
         yield GAP
         return
-    yield _changed_heads(found, labels, sides, listing)
+    yield _changed_heads(comparison, labels, sides, listing)
     yield GAP
-    yield _changed_roles(found, labels, sides, listing)
+    yield _changed_roles(comparison, labels, sides, listing)
     yield GAP
     text = f"A→B: the main role was A and is B; {UNCLEAR} is no clear role. A darker shade is a larger change."
     yield paragraph(ours(text), remark=True)
@@ -127,13 +129,13 @@ def _letter(role: str | None) -> str:
 
 
 def _changed_heads(
-    found: HeadComparison, labels: Sequence[str], sides: tuple[HeadSurvey, HeadSurvey], listing: Listing
+    comparison: HeadComparison, labels: Sequence[str], sides: tuple[HeadRoles, HeadRoles], listing: Listing
 ) -> Table:
     """List the heads that changed most, with their main role in both models."""
-    heads = Listing(listing.top, listing.sort, signed=False).heads(found.changed_most, _MOST)
-    heads = [place for place in heads if abs(found.changed_most[place]) >= _LEAST]
-    by_name = {each.name: each for each in found.differences}
-    changes = [_change(by_name[str(found.role[layer][head])], layer, head) for layer, head in heads]
+    heads = Listing(listing.top, listing.sort, signed=False).heads(comparison.changed_most, _MOST)
+    heads = [place for place in heads if abs(comparison.changed_most[place]) >= _LEAST]
+    by_name = {difference.name: difference for difference in comparison.differences}
+    changes = [_change(by_name[str(comparison.role[layer][head])], layer, head) for layer, head in heads]
     columns = [
         Column(heading, [_main_role(side, layer, head) for layer, head in heads], left=True)
         for heading, side in zip(_headings(labels), sides, strict=True)
@@ -152,49 +154,52 @@ def _headings(labels: Sequence[str]) -> list[Spans]:
     return [untrusted(label) for label in labels] if short else [ours("first"), ours("second")]
 
 
-def _main_role(survey: HeadSurvey, layer: int, head: int) -> Spans:
+def _main_role(survey: HeadRoles, layer: int, head: int) -> Spans:
     name = survey.main[layer][head]
     if name is None:
         return ours("no clear role", "dim")
-    role = next(each for each in survey.roles if each.name == name)
+    role = next(values for values in survey.roles if values.name == name)
     value = spell_value(role.values, None, layer, head, 2)
     return Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title} {value}")
 
 
-def _change(each: HeadDifference, layer: int, head: int, digits: int = 2, *, named: bool = True) -> Spans:
+def _change(difference: HeadDifference, layer: int, head: int, digits: int = 2, *, named: bool = True) -> Spans:
     """Spell a change with its sign and standard error, and the title of its role."""
-    value, error = float(each.difference[layer, head]), float(each.error[layer, head])
+    value, error = float(difference.difference[layer, head]), float(difference.error[layer, head])
     sign = MINUS if value < 0 else "+"
     spelled = f"{sign}{abs(value):.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
-    title = ROLES[each.name].title if each.name in ROLES else each.name
+    title = ROLES[difference.name].title if difference.name in ROLES else difference.name
     return ours(f"{title} {spelled}" if named else spelled)
 
 
 def _changed_roles(
-    found: HeadComparison, labels: Sequence[str], sides: tuple[HeadSurvey, HeadSurvey], listing: Listing
+    comparison: HeadComparison, labels: Sequence[str], sides: tuple[HeadRoles, HeadRoles], listing: Listing
 ) -> Table:
     """List every role, the one that changed most first: heads that have it in each model, and the largest changes."""
-    most = {each.name: _largest(each.difference) for each in found.differences}
-    shown = sorted(found.differences, key=lambda each: -most[each.name])
-    n_layers, n_heads = found.changed_most.shape
+    most = {difference.name: _largest(difference.difference) for difference in comparison.differences}
+    shown = sorted(comparison.differences, key=lambda difference: -most[difference.name])
+    n_layers, n_heads = comparison.changed_most.shape
     counts = [[name for row in side.main[:n_layers] for name in row[:n_heads]] for side in sides]
     names: list[Spans] = []
     cells: list[Text] = []
-    for each in shown:
-        role = ROLES[each.name]
+    for difference in shown:
+        role = ROLES[difference.name]
         names.append((Span(role.letter, "bold", colour=role.colour), Span(f" {role.title}")))
-        heads = Listing(listing.top, listing.sort, signed=False).heads(each.difference, _OF_A_ROLE)
+        heads = Listing(listing.top, listing.sort, signed=False).heads(difference.difference, _OF_A_ROLE)
         listed = [
-            (*ours(f"L{layer}H{head} "), *_change(each, layer, head, named=False))
+            (*ours(f"L{layer}H{head} "), *_change(difference, layer, head, named=False))
             for layer, head in heads
-            if abs(each.difference[layer, head]) >= _LEAST
+            if abs(difference.difference[layer, head]) >= _LEAST
         ]
-        nothing = "no head changes" if most[each.name] >= 0 else "not measured in both"
+        nothing = "no head changes" if most[difference.name] >= 0 else "not measured in both"
         cells.append(Text(listed or [ours(nothing, "dim")], "  ", cut="" if listing.top is None else None))
     columns = [
         Column(
             column_heading,
-            [ours("–" if ROLES[each.name].rank is None else str(names.count(each.name))) for each in shown],
+            [
+                ours("–" if ROLES[difference.name].rank is None else str(names.count(difference.name)))
+                for difference in shown
+            ],
         )
         for column_heading, names in zip(_headings(labels), counts, strict=True)
     ]
@@ -208,45 +213,45 @@ def _largest(difference: Matrix) -> float:
 
 
 def _numbers(
-    found: HeadComparison,
+    comparison: HeadComparison,
     labels: Sequence[str],
-    sides: tuple[HeadSurvey | MeasuredHeads, HeadSurvey | MeasuredHeads],
+    sides: tuple[HeadRoles | HeadScores, HeadRoles | HeadScores],
     settings: DisplaySettings,
     listing: Listing,
 ) -> Iterator[ViewPart]:
     """Present a few roles, or one number, of both models on one scale, and the difference."""
     values = [
-        {side.measure: side.values} if isinstance(side, MeasuredHeads) else {r.name: r.values for r in side.roles}
+        {side.measure: side.values} if isinstance(side, HeadScores) else {r.name: r.values for r in side.roles}
         for side in sides
     ]
     digits = max(2, settings.precision)
-    for each in found.differences:
-        role = ROLES.get(each.name)
-        meaning = role.meaning if role else sides[0].meaning if isinstance(sides[0], MeasuredHeads) else ""
-        title = f"{role.letter} {role.title}" if role else each.name
+    for difference in comparison.differences:
+        role = ROLES.get(difference.name)
+        meaning = role.meaning if role else sides[0].meaning if isinstance(sides[0], HeadScores) else ""
+        title = f"{role.letter} {role.title}" if role else difference.name
         yield paragraph((Span(title, "title"), Span("  "), *note(meaning)))
-        if _largest(each.difference) < 0:
+        if _largest(difference.difference) < 0:
             yield paragraph(ours("not measured in both", "dim"))
             continue
-        n_layers, n_heads = each.difference.shape
-        if not np.nan_to_num(each.difference).any():
-            yield paragraph(ours(f"the same number in all {each.difference.size:,} heads"))
+        n_layers, n_heads = difference.difference.shape
+        if not np.nan_to_num(difference.difference).any():
+            yield paragraph(ours(f"the same number in all {difference.difference.size:,} heads"))
             yield GAP
             continue
-        small = digits_for(each.difference, digits).decimals
-        both = [numbers[each.name] for numbers in values]
+        small = digits_for(difference.difference, digits).decimals
+        both = [numbers[difference.name] for numbers in values]
         for label, matrix in zip(labels, both, strict=True):
             yield paragraph(untrusted(label, "bold"))
             yield head_numbers(matrix[:n_layers, :n_heads], settings, together=both)
         yield paragraph((*ours("difference  ", "bold"), *_arrow(labels)))
-        yield head_numbers(each.difference, settings, signed=True)
+        yield head_numbers(difference.difference, settings, signed=True)
         yield GAP
-        heads = Listing(listing.top, listing.sort, signed=False).heads(each.difference, _MOST)
+        heads = Listing(listing.top, listing.sort, signed=False).heads(difference.difference, _MOST)
         items = [
             (
                 *ours(f"L{layer}H{head} {spell_value(both[0], None, layer, head, small)} → "),
                 *ours(f"{spell_value(both[1], None, layer, head, small)} ("),
-                *_change(each, layer, head, small, named=False),
+                *_change(difference, layer, head, small, named=False),
                 *ours(")"),
             )
             for layer, head in heads

@@ -54,18 +54,18 @@ class Sums:
             drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
             self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
 
-    def add(self, name: str, layer: int, sequences: Sequence[int], found: Tensor) -> None:
+    def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor) -> None:
         """Add what was found of some sequences, (sequences, heads, …), to their blocks."""
         total = self.arrays[name][:, layer]
-        np.add.at(total, np.array(sequences) % len(total), found.cpu().double().numpy())
+        np.add.at(total, np.array(sequences) % len(total), values.cpu().double().numpy())
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
         """Add what was found by offset; a short text has fewer of them."""
         reach, width = recorder.reach or 0, self.arrays["offset_sums"].shape[-1]
-        for name, found in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
-            wide = found.new_zeros(*found.shape[:-1], width)
-            wide[..., self._reach - reach : self._reach + reach + 1] = found[..., :-1]
-            wide[..., -1] = found[..., -1]
+        for name, values in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
+            wide = values.new_zeros(*values.shape[:-1], width)
+            wide[..., self._reach - reach : self._reach + reach + 1] = values[..., :-1]
+            wide[..., -1] = values[..., -1]
             self.add(name, layer, texts, wide)
 
 
@@ -181,15 +181,15 @@ def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:
     Returns:
         The scores; where the weights of a layer are not known, why.
     """
-    found = []
+    scores = []
     for layer in range(sizes[0]):
         with engine.holding(layer):
             pair = engine.value_and_output(layer)
             if isinstance(pair, str):
                 return pair
-            value, output = (one.detach().cpu().double().numpy() for one in pair)
-        found.append(_copying_of_heads(value, output, sizes[1]))
-    return np.stack(found)
+            value, output = (matrix.detach().cpu().double().numpy() for matrix in pair)
+        scores.append(_copying_of_heads(value, output, sizes[1]))
+    return np.stack(scores)
 
 
 def _copying_of_heads(value: Array, output: Array, heads: int) -> Array:

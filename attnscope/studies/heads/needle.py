@@ -105,13 +105,13 @@ def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
 
 
 def find_needle(
-    run: RunConfig, asked: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig, options: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> NeedleSurvey:
     """Measure what heads read of a needle, by length and depth.
 
     Args:
         run: The model, and how it runs; without texts.
-        asked: What is hidden, and where.
+        options: What is hidden, and where.
         progress: See session.inspect.
         session: Models that are open already.
 
@@ -124,21 +124,21 @@ def find_needle(
     if prediction_kind(run, source, run.mask) != "next" or not isinstance(source.tokenizer, FileTokenizer):
         hint = "use a causal language model with its head"
         raise UsageError(f"{source.name} does not predict the next token", where=arg("needle"), hint=hint)
-    cue, answer = split_needle(asked.needle, asked.answer)
-    prompts = {(length, depth): prompt for length, depth, prompt in _prompts(run, asked, source, (cue, answer))}
+    cue, answer = split_needle(options.needle, options.answer)
+    prompts = {(length, depth): prompt for length, depth, prompt in _prompts(run, options, source, (cue, answer))}
     survey = survey_heads(
-        replace(run, texts=()), SurveyOptions(("retrieval",), asked.draws, asked.seed), session=session
+        replace(run, texts=()), SurveyOptions(("retrieval",), options.draws, options.seed), session=session
     )
     values = survey.roles[0].values
     order = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None, kind="stable")[:_HEADS]
     heads = [divmod(int(n), values.shape[1]) for n in order]
-    shape = len(asked.lengths), len(asked.depths)
+    shape = len(options.lengths), len(options.depths)
     weight, every, bits = (np.empty(shape, np.float32) for _ in range(3))
     mask = None
     for number, ((length, depth), prompt) in enumerate(prompts.items(), 1):
         step = f"needle {number} of {len(prompts)}"
         read, log_probability, mask = _measure(run, source, session, prompt, step)
-        at = asked.lengths.index(length), asked.depths.index(depth)
+        at = options.lengths.index(length), options.depths.index(depth)
         weight[at] = np.mean([read[head] for head in heads])
         every[at] = read.mean()
         bits[at] = log_probability
@@ -146,14 +146,14 @@ def find_needle(
     return NeedleSurvey(
         provenance(source, run, device),
         describe_mask_use(source, run, mask),
-        asked.needle,
+        options.needle,
         cue,
         answer.strip(),
-        "attnscope's own texts, again and again" if asked.filler is None else "the file",
+        "attnscope's own texts, again and again" if options.filler is None else "the file",
         heads,
         [float(values[head]) for head in heads],
-        list(asked.lengths),
-        list(asked.depths),
+        list(options.lengths),
+        list(options.depths),
         weight,
         every,
         bits,
@@ -166,7 +166,7 @@ def _plan(prompt: _Prompt) -> TextPlan:
 
 
 def _prompts(
-    run: RunConfig, asked: NeedleOptions, source: ModelSource, parts: tuple[str, str]
+    run: RunConfig, options: NeedleOptions, source: ModelSource, parts: tuple[str, str]
 ) -> "list[tuple[int, float, _Prompt]]":
     """Return the text of every length and depth.
 
@@ -174,29 +174,29 @@ def _prompts(
         UsageError: A length is too short or too long.
     """
     cue, answer = parts
-    filler = asked.filler if asked.filler is not None else " ".join(TEXTS)
-    framed, _ = tokenize(source, asked.needle, None, arg("needle"), truncate=False)
+    filler = options.filler if options.filler is not None else " ".join(TEXTS)
+    framed, _ = tokenize(source, options.needle, None, arg("needle"), truncate=False)
     before = special_frame(source, framed)[0]
-    needle = _encode(source, f" {asked.needle.strip()} ", arg("needle"))
+    needle = _encode(source, f" {options.needle.strip()} ", arg("needle"))
     asking = _encode(source, _JOINT + cue, arg("needle"))
     both = _encode(source, _JOINT + cue + answer, arg("answer"))
     if [token.id for token in both[: len(asking)]] != [token.id for token in asking] or len(both) == len(asking):
         hint = "let the answer begin with a word of its own"
         raise UsageError("its first token is part of what comes before it", where=arg("answer"), hint=hint)
     fixed = len(before) + len(needle) + len(both)
-    longest, most = max(asked.lengths), source.config.max_positions
-    if min(asked.lengths) <= fixed:
-        found = f"{min(asked.lengths)} tokens, of which the needle and its question take {fixed}"
-        raise UsageError(found, where=arg("lengths"), hint=f"use {fixed + 32} or more")
+    longest, most = max(options.lengths), source.config.max_positions
+    if min(options.lengths) <= fixed:
+        message = f"{min(options.lengths)} tokens, of which the needle and its question take {fixed}"
+        raise UsageError(message, where=arg("lengths"), hint=f"use {fixed + 32} or more")
     if most is not None and longest > most:
-        found = f"{longest:,} tokens, but the model takes at most {most:,}"
-        raise UsageError(found, where=arg("lengths"), hint=f"use {most:,} or less")
+        message = f"{longest:,} tokens, but the model takes at most {most:,}"
+        raise UsageError(message, where=arg("lengths"), hint=f"use {most:,} or less")
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
     found_prompts = []
-    for length in asked.lengths:
+    for length in options.lengths:
         count = length - fixed
-        for depth in asked.depths:
+        for depth in options.depths:
             at = _sentence_start(text, round(depth * count), count)
             start = len(before) + at
             tokens = [*before, *text[:at], *needle, *text[at:count], *both]
@@ -213,8 +213,8 @@ def _encode(source: ModelSource, text: str, where: str) -> list[Token]:
     tokens = source.tokenizer.encode(text, where=where, special=False)
     worst = max(tokens, key=lambda token: token.id)
     if worst.id >= source.config.vocab_size:
-        found = f"token '{worst.piece}' has id {worst.id}, but the embedding has {source.config.vocab_size} rows"
-        raise AttnscopeError(found, where=where, hint="the tokenizer belongs to another model")
+        message = f"token '{worst.piece}' has id {worst.id}, but the embedding has {source.config.vocab_size} rows"
+        raise AttnscopeError(message, where=where, hint="the tokenizer belongs to another model")
     return [replace(token, start=None, end=None) for token in tokens]
 
 
@@ -243,10 +243,10 @@ def _measure(
     groups[0, list(prompt.reading)] = _READING
     spans = SpanTokens(groups, 3)
     recorders = [SpanRecorder(range(c.n_heads), spans) for _ in range(c.n_layers)]
-    layers = {layer: [one] for layer, one in enumerate(recorders)}
+    layers = {layer: [recorder] for layer, recorder in enumerate(recorders)}
     hidden = forward(plan, batch, engine, layers, (step, session.progress), final=True)
     assert hidden is not None
     logs = log_softmax(engine, hidden[0, list(prompt.reading)]).cpu()
     total = sum(float(logs[n, target]) for n, target in enumerate(prompt.answer))
-    read = np.stack([one.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy() for one in recorders])
+    read = np.stack([recorder.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy() for recorder in recorders])
     return read, total / float(np.log(2.0)), engine.describe_mask()

@@ -16,64 +16,66 @@ _NAMED = 5  # retrieval heads that are named
 _SHADES = "·░▒▓█"
 
 
-def present_needle(found: NeedleSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn what heads read of a needle into parts."""
-    yield from report_header(Report(found.provenance, found.mask, []), settings)
+    yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     named = "  ".join(
         f"L{layer}H{head} {formatted(value, 'z.2f')}"
-        for (layer, head), value in zip(found.heads[:_NAMED], found.retrieval, strict=False)
+        for (layer, head), value in zip(survey.heads[:_NAMED], survey.retrieval, strict=False)
     )
     facts: list[tuple[str, Spans]] = [
-        ("needle", untrusted(found.needle)),
-        ("asked", (*untrusted(found.cue), Span(" "), Span(found.answer, "bold", "untrusted"))),
-        ("filler", ours(found.filler)),
-        ("heads", ours(f"the {len(found.heads)} with the largest role retrieval: {named} …")),
+        ("needle", untrusted(survey.needle)),
+        ("asked", (*untrusted(survey.cue), Span(" "), Span(survey.answer, "bold", "untrusted"))),
+        ("filler", ours(survey.filler)),
+        ("heads", ours(f"the {len(survey.heads)} with the largest role retrieval: {named} …")),
     ]
     yield Facts(facts, remark=False)
     yield GAP
-    said = "  weight of the tokens that predict the answer on the needle, mean of these heads; shades up to "
-    full = float(found.weight.max()) or 1.0
-    said += formatted(full, f"z.{max(2, settings.precision)}f")
-    yield paragraph((Span("depth × length", "title"), Span(said, "dim")))
-    yield _picture(found, full, settings)
+    caption = "  weight of the tokens that predict the answer on the needle, mean of these heads; shades up to "
+    full = float(survey.weight.max()) or 1.0
+    caption += formatted(full, f"z.{max(2, settings.precision)}f")
+    yield paragraph((Span("depth × length", "title"), Span(caption, "dim")))
+    yield _picture(survey, full, settings)
     yield GAP
-    said = "  log₂ of its probability, and the weight on the needle of the retrieval heads and of all heads, averaged "
-    yield paragraph((Span("answer", "title"), Span(f"{said}over depths, and over lengths", "dim")))
-    yield _table("length", [f"{length:,}" for length in found.lengths], found, axis=1)
+    caption = (
+        "  log₂ of its probability, and the weight on the needle of the retrieval heads and of all heads, averaged "
+    )
+    yield paragraph((Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "dim")))
+    yield _table("length", [f"{length:,}" for length in survey.lengths], survey, axis=1)
     yield GAP
-    yield _table("depth", [f"{depth:g}" for depth in found.depths], found, axis=0)
+    yield _table("depth", [f"{depth:g}" for depth in survey.depths], survey, axis=0)
     yield GAP
-    worst = np.unravel_index(int(np.argmin(found.log_probability)), found.log_probability.shape)
-    at = f"{found.lengths[worst[0]]:,} tokens, depth {found.depths[worst[1]]:g}"
-    bits = formatted(float(found.log_probability[worst]), "z.2f")
-    yield notes([f"the answer is least probable at {at}: log₂ p = {bits}", *found.notes])
+    worst = np.unravel_index(int(np.argmin(survey.log_probability)), survey.log_probability.shape)
+    at = f"{survey.lengths[worst[0]]:,} tokens, depth {survey.depths[worst[1]]:g}"
+    bits = formatted(float(survey.log_probability[worst]), "z.2f")
+    yield notes([f"the answer is least probable at {at}: log₂ p = {bits}", *survey.notes])
     yield from more_options(
         ["--lengths N,N", "--depths 0,0.1,…,1", "--format json, -o needle.csv (every cell)"], settings
     )
 
 
-def _picture(found: NeedleSurvey, full: float, settings: DisplaySettings) -> Table:
+def _picture(survey: NeedleSurvey, full: float, settings: DisplaySettings) -> Table:
     """Return the weight of every depth and length, each with a shade."""
     digits = max(2, settings.precision)
     columns = [
         Column(f"{length:,}", [f"{formatted(float(value), f'z.{digits}f')} {_shade(value / full)}" for value in row])
-        for length, row in zip(found.lengths, found.weight, strict=True)
+        for length, row in zip(survey.lengths, survey.weight, strict=True)
     ]
-    return Table("depth", [], labels=[ours(f"{depth:g}") for depth in found.depths], further=columns)
+    return Table("depth", [], labels=[ours(f"{depth:g}") for depth in survey.depths], further=columns)
 
 
 def _shade(share: float) -> str:
     return _SHADES[min(len(_SHADES) - 1, int(share * len(_SHADES)))] * 2
 
 
-def _table(name: str, labels: Sequence[str], found: NeedleSurvey, axis: int) -> Table:
+def _table(name: str, labels: Sequence[str], survey: NeedleSurvey, axis: int) -> Table:
     """Return means over the other axis."""
     columns = [
         Column(heading, [formatted(float(value), f"z.{digits}f") for value in values.mean(axis)])
         for heading, values, digits in (
-            ("log₂ p", found.log_probability, 2),
-            ("retrieval", found.weight, 3),
-            ("all heads", found.all_heads, 3),
+            ("log₂ p", survey.log_probability, 2),
+            ("retrieval", survey.weight, 3),
+            ("all heads", survey.all_heads, 3),
         )
     ]
     return Table(name, columns, labels=[ours(label) for label in labels])

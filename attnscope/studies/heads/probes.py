@@ -111,11 +111,11 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
         probes.append(probe(np.concatenate((copy, copy)), targets, draw))
     for draw in range(draws if needle else 0):
         wanted = random.choice(ids, needle, replace=False)
-        others = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
-        depth = int(random.integers(0, len(others) - needle + 1))  # at least a needle's length before its copy
+        other_ids = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
+        depth = int(random.integers(0, len(other_ids) - needle + 1))  # at least a needle's length before its copy
         rows = range(start + 2 * half - needle, start + 2 * half - 1)
         keys = range(start + depth + 1, start + depth + needle)
-        numbers = np.concatenate((others[:depth], wanted, others[depth:], wanted))
+        numbers = np.concatenate((other_ids[:depth], wanted, other_ids[depth:], wanted))
         probes.append(probe(numbers, {"retrieval": (rows, keys)}, draw))
     for draw in range(draws if third else 0):
         copy, rows = random.choice(ids, third, replace=False), range(start + 2 * third, start + 3 * third)

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.findings.heads import KeyContrast, MeasuredHeads, MeasuredText
+from attnscope.findings.heads import HeadScores, KeyContrast, MeasuredText
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.words import whole_words
 from attnscope.request.run_config import RunConfig
@@ -23,7 +23,7 @@ OF_KEYS = {
     "value": "Contribution α·‖v‖ of the keys to the rows.",
     "projected": "Contribution α·‖v W_O‖ of the keys to the rows.",
 }
-MEASURES = OF_KEYS | {one.name: one.meaning for one in ROW_STATISTICS}
+MEASURES = OF_KEYS | {statistic.name: statistic.meaning for statistic in ROW_STATISTICS}
 
 
 def ask_heads(
@@ -32,7 +32,7 @@ def ask_heads(
     progress: ProgressCallback | None = None,
     session: Session | None = None,
     against: PositionSelection | None = None,
-) -> MeasuredHeads:
+) -> HeadScores:
     """Measure one number for every head.
 
     Args:
@@ -66,15 +66,15 @@ def ask_heads(
     kept = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
     plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
     model, device = session.load(plans[0], len(plans))
-    others = [None if against is None else _against(against, run, text) for text in texts]
+    subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
     total, count, engine = np.zeros((2, c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
         keys = [texts[n].keys for n in group]
-        minus = [others[n] or [] for n in group]
-        found = _Question(measure, batch, [rows[n] for n in group], (keys, minus), count.shape)
-        forward(plan, batch, engine, found.recorders, ("measuring heads", session.progress))
-        for sums, here in zip((total, count), found.sums(), strict=True):
+        minus = [subtracted_keys[n] or [] for n in group]
+        question = _Question(measure, batch, [rows[n] for n in group], (keys, minus), count.shape)
+        forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
+        for sums, here in zip((total, count), question.sums(), strict=True):
             sums += here
     assert engine is not None
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -88,7 +88,7 @@ def ask_heads(
             text.context,
             minus,
         )
-        for text, here, minus in zip(texts, rows, others, strict=True)
+        for text, here, minus in zip(texts, rows, subtracted_keys, strict=True)
     ]
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask())
@@ -96,7 +96,7 @@ def ask_heads(
     if against is not None:
         values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
         meaning = f"{meaning[:-1]}, minus the same for the keys that they are held against."
-    return MeasuredHeads(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
+    return HeadScores(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
 
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
@@ -108,10 +108,10 @@ def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list
     written = run.texts[text.number]
     sources, texts = text.tokens, (written.text, written.pair)
     if text.context is not None:
-        found = sorted(against.find(text.context, (written.context,), arg("against")))
+        positions = sorted(against.find(text.context, (written.context,), arg("against")))
     else:
-        found = sorted(against.find(sources, texts, arg("against"), spans=text.spans))
-    return whole_words(sources, found) if run.words else found
+        positions = sorted(against.find(sources, texts, arg("against"), spans=text.spans))
+    return whole_words(sources, positions) if run.words else positions
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:
@@ -144,11 +144,11 @@ class _Question:
         from attnscope.model.recorders import ColumnRecorder, RowRecorder
 
         self._measure, device = measure, batch.tokens.real.device
-        every = sorted({row for one in rows for row in one})
+        every = sorted({row for statistic in rows for row in statistic})
         shown = torch.zeros_like(batch.tokens.real)
         wanted = torch.zeros(2, *batch.sources.real.shape, dtype=torch.bool, device=device)
-        for number, some in enumerate(rows):
-            shown[number, torch.tensor(some, device=device)] = True
+        for number, text_rows in enumerate(rows):
+            shown[number, torch.tensor(text_rows, device=device)] = True
             for side in (0, 1):
                 wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
         self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
@@ -157,8 +157,10 @@ class _Question:
         self._columns = [
             ColumnRecorder(heads, every, shown, batch.sources, by=measure) for _ in range(shape[0]) if not names
         ]
-        pairs = zip(self._rows, self._columns, strict=True) if self._columns else ((one,) for one in self._rows)
-        self.recorders = {layer: list(some) for layer, some in enumerate(pairs)}
+        pairs = (
+            zip(self._rows, self._columns, strict=True) if self._columns else ((statistic,) for statistic in self._rows)
+        )
+        self.recorders = {layer: list(layer_recorders) for layer, layer_recorders in enumerate(pairs)}
 
     def sums(self) -> tuple[Array, Array]:
         """Return the sums over rows of both sets of keys, (2, layers, heads), and the numbers of rows, (layers, heads).

@@ -1,4 +1,4 @@
-"""Measure the roles of every head: probes and texts to a HeadSurvey."""
+"""Measure the roles of every head: probes and texts to a HeadRoles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
-from attnscope.findings.heads import HeadSurvey, Probes, RoleValues
+from attnscope.findings.heads import HeadRoles, Probes, RoleValues
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.dividing import divide
@@ -49,15 +49,15 @@ class SurveyOptions:
 
 def survey_heads(
     run: RunConfig,
-    asked: SurveyOptions,
+    options: SurveyOptions,
     progress: ProgressCallback | None = None,
     session: Session | None = None,
-) -> HeadSurvey:
+) -> HeadRoles:
     """Do what `attnscope heads` does, without printing.
 
     Args:
         run: The model, how it runs, and the texts; without texts, the shipped ones.
-        asked: What is measured.
+        options: What is measured.
         progress: See pipeline.inspect.
         session: Models that are open already.
 
@@ -78,41 +78,43 @@ def survey_heads(
         raise UsageError("roles need the queries of all tokens", where=arg("qkv"), hint=hint)
     texts, notes = _tokenized(run, source, shipped=shipped)
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
-    measured = {role.measured for role in HEAD_ROLES if asked.roles is None or role.name in asked.roles}
-    draws = asked.draws if measured - {"texts", "weights", *OF_PARTS} else 0
-    random = draw_probes(source, special_frame(source, worded), draws, asked.seed)
+    measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
+    draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
+    random = draw_probes(source, special_frame(source, worded), draws, options.seed)
     passes = _passes(texts, random)
-    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in one.tokens] for one in passes]
-    plans = plan_passes(run, source, planned, _bytes_kept(source, [one.tokens for one in passes], len(texts)))
+    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in pass_.tokens] for pass_ in passes]
+    plans = plan_passes(run, source, planned, _bytes_kept(source, [pass_.tokens for pass_ in passes], len(texts)))
     model, device = session.load(plans[0], len(plans))
 
     from attnscope.studies.heads.measure import BLOCKS, Sums, copying_scores
 
     sizes = source.config.n_layers, source.config.n_heads
-    sums = Sums(sizes, len(texts), asked.draws if random.probes else 0, max(map(len, texts)))
-    parts = _parts(run, asked, texts)
+    sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
+    parts = _parts(run, options, texts)
     names = (*(_RECEIVER if parts.spans else ()), *(_ALIGNMENT if parts.segments else ()))
     sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in names}
-    for number, (plan, one) in enumerate(zip(plans, passes, strict=True), 1):
+    for number, (plan, pass_) in enumerate(zip(plans, passes, strict=True), 1):
         batch, engine = prepare(plan, model, device)
-        here = one.measured(batch, sizes, random) if "texts" in measured or not one.of_texts else None
-        beside = parts.measured(batch, one.numbers, sizes) if one.of_texts and names else None
+        here = pass_.measured(batch, sizes, random) if "texts" in measured or not pass_.of_texts else None
+        beside = parts.measured(batch, pass_.numbers, sizes) if pass_.of_texts and names else None
         step = f"measuring heads, {number} of {len(plans)}", session.progress
         recorded = [part for part in (here, beside) if part is not None]
-        recorders = {layer: [one for part in recorded for one in part.recorders[layer]] for layer in range(sizes[0])}
+        recorders = {
+            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in range(sizes[0])
+        }
         forward(plan, batch, engine, recorders, step)
         for part in recorded:
             part.add_to(sums)
-    if asked.roles is None or "copying" in asked.roles:
-        found = copying_scores(engine, sizes)
-        if isinstance(found, str):
-            notes.append(f"copying is not measured: {found}")
+    if options.roles is None or "copying" in options.roles:
+        scores = copying_scores(engine, sizes)
+        if isinstance(scores, str):
+            notes.append(f"copying is not measured: {scores}")
         else:
-            sums.arrays["copying"] = found[None]
-    roles, main = role_values(sums.arrays, _kept(sums, asked))
-    made, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
-    probes = _describe(source, asked, texts, random, shipped=shipped)
-    return HeadSurvey(made, mask, probes, roles, main, [*notes, *_missing(random, roles, runs=source.runs)])
+            sums.arrays["copying"] = scores[None]
+    roles, main = role_values(sums.arrays, _kept(sums, options))
+    model_provenance, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    probes = _describe(source, options, texts, random, shipped=shipped)
+    return HeadRoles(model_provenance, mask, probes, roles, main, [*notes, *_missing(random, roles, runs=source.runs)])
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class _Parts:
         return SegmentPass(batch, numbers, spans, segments, sizes)
 
 
-def _parts(run: RunConfig, asked: SurveyOptions, texts: Sequence[list[Token]]) -> _Parts:
+def _parts(run: RunConfig, options: SurveyOptions, texts: Sequence[list[Token]]) -> _Parts:
     """Divide texts for the roles that need that: into sentences, if `receiver` is asked for and nothing else is said.
 
     Raises:
@@ -144,7 +146,7 @@ def _parts(run: RunConfig, asked: SurveyOptions, texts: Sequence[list[Token]]) -
     """
     from attnscope.studies.heads.segments import segments_of
 
-    named = asked.roles or ()
+    named = options.roles or ()
     divided = [divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)]
     segments = [segments_of(tokens, spans) for tokens, spans in zip(texts, divided, strict=True)]
     if "receiver" in named and all(spans is None for spans in divided):
@@ -155,8 +157,8 @@ def _parts(run: RunConfig, asked: SurveyOptions, texts: Sequence[list[Token]]) -
         hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
         raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
     known = [spans for spans in divided if spans is not None]
-    wanted = asked.roles is None or "receiver" in named
-    aligned = asked.roles is None or any(name.startswith("alignment") for name in named)
+    wanted = options.roles is None or "receiver" in named
+    aligned = options.roles is None or any(name.startswith("alignment") for name in named)
     return _Parts(
         known if wanted and len(known) == len(texts) else [],
         known_segments if aligned and len(known_segments) == len(texts) else [],
@@ -197,13 +199,13 @@ def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
 
 
 def _describe(
-    source: ModelSource, asked: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
+    source: ModelSource, options: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
 ) -> Probes:
     """Return what roles were measured on."""
     unknown = getattr(source.tokenizer, "unknown_id", None)
     return Probes(
-        seed=asked.seed,
-        draws=asked.draws if random.probes else 0,
+        seed=options.seed,
+        draws=options.draws if random.probes else 0,
         repeated=random.repeated,
         needle=random.needle,
         before=[token.piece for token in random.before],
@@ -221,7 +223,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     texts, notes = [], list[str]()
     for text in run.texts:
         try:
-            tokens, said = tokenize(
+            tokens, text_notes = tokenize(
                 source,
                 text.text,
                 text.pair,
@@ -235,7 +237,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
             hint = "pass a text that the model's tokenizer knows"
             raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.parts.message})", hint=hint) from e
         texts.append(tokens)
-        notes += [f"{text.where}: {note}" for note in said]
+        notes += [f"{text.where}: {note}" for note in text_notes]
     return texts, notes
 
 
@@ -250,15 +252,15 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
     return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
 
 
-def _kept(sums: "Sums", asked: SurveyOptions) -> list[HeadRole]:
+def _kept(sums: "Sums", options: SurveyOptions) -> list[HeadRole]:
     """Return the roles that were asked for."""
     return [
         role
         for role in HEAD_ROLES
         if (
             role.measured not in OF_PARTS or role.needs[0] in sums.arrays
-            if asked.roles is None
-            else role.name in asked.roles
+            if options.roles is None
+            else role.name in options.roles
         )
     ]
 
@@ -297,17 +299,17 @@ def role_values(
     return roles, main
 
 
-def _missing(random: RandomProbes, asked: Sequence[RoleValues], *, runs: bool) -> list[str]:
+def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool) -> list[str]:
     """Return which of these roles could not be measured on texts, and which on random tokens."""
-    worded = [role for role in asked if role.measured == "texts"]
+    worded = [role for role in roles if role.measured == "texts"]
     notes = list[str]()
     if worded and all(np.isnan(role.values).all() for role in worded):
-        said = _not_measured([role.name for role in worded])
-        notes.append(f"{said}: no text has a word after its first two tokens")
-    if any(role.name == "receiver" and np.isnan(role.values).all() for role in asked):
+        names = _not_measured([role.name for role in worded])
+        notes.append(f"{names}: no text has a word after its first two tokens")
+    if any(role.name == "receiver" and np.isnan(role.values).all() for role in roles):
         notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
-    if missed := [role.name for role in asked if sizes.get(role.measured, 1) == 0]:
+    if missed := [role.name for role in roles if sizes.get(role.measured, 1) == 0]:
         reason = "the vocabulary or the longest text of this model is too small"
         notes.append(f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}")
     return notes

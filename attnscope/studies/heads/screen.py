@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadSurvey, KeyContrast, MeasuredHeads, MeasuredText, RoleValues
+from attnscope.findings.heads import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.screens.header import (
     counted,
@@ -55,11 +55,11 @@ class Listing:
         return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
 
 
-def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_survey(survey: HeadRoles, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn a survey of all heads into parts."""
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
-    yield Facts([(name, note(said)) for name, said in describe_probes(survey)])
+    yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
     yield GAP
     if len(survey.roles) <= ROLES_ALONE:
         for role in survey.roles:
@@ -73,17 +73,17 @@ def present_survey(survey: HeadSurvey, settings: DisplaySettings, listing: Listi
         yield GAP
         none = main.count(None)
         have = "has" if none == 1 else "have"
-        said = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
+        message = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
         shown = f" ({UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
         shown += "; a role with – is never the main one." if beside else "."
-        yield paragraph((said, Span(shown)), remark=True)
+        yield paragraph((message, Span(shown)), remark=True)
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
 
 
-def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_measured(measured: HeadScores, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Turn one number for every head into parts; see present_survey."""
     texts = [
         TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
@@ -91,8 +91,8 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     ]
     yield from unknown_words(texts)
     yield from report_header(Report(measured.provenance, measured.mask, []), settings)
-    for asked, text in zip(texts, measured.texts, strict=True):
-        yield text_header(asked, len(texts), settings)
+    for written, text in zip(texts, measured.texts, strict=True):
+        yield text_header(written, len(texts), settings)
         yield Facts(list(describe_rows(text)))
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
@@ -109,7 +109,7 @@ def present_measured(measured: MeasuredHeads, settings: DisplaySettings, listing
     yield from more_options(more, settings)
 
 
-def _contrasted(measured: MeasuredHeads, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:
+def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:
     """List the heads with the largest differences, beside what both sets of keys get."""
     places = replace(listing, signed=False).heads(measured.values, _STRONGEST)
     numbers = {"difference": measured.values, "key": contrast.keys, "against": contrast.against}
@@ -123,12 +123,12 @@ def _contrasted(measured: MeasuredHeads, contrast: KeyContrast, listing: Listing
     return Table("head", columns, labels=[ours(f"L{layer}H{head}") for layer, head in places])
 
 
-def describe_probes(survey: HeadSurvey) -> Iterator[tuple[str, str]]:
+def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
     """Say on what texts and random tokens roles were measured."""
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
-    said = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
-    yield "texts", said
+    text = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
+    yield "texts", text
     if probes.repeated:
         n, size = probes.draws, probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
@@ -154,7 +154,7 @@ def describe_rows(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
             yield name, named
 
 
-def _picture(survey: HeadSurvey) -> HeatGrid:
+def _picture(survey: HeadRoles) -> HeatGrid:
     """Present the letter of each head's main role, and its strength."""
     roles = {role.name: role for role in survey.roles}
     letters = [[UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
@@ -206,10 +206,10 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Span
     ]
     if not heads:
         measured = not np.isnan(role.values).all()
-        said = ours("0" if measured else "–", "dim")
-        return said, Text([ours("no head" if measured else "not measured", "dim")])
-    said = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
-    return said, Text(heads, "  ", cut="" if listing.top is None else None)
+        cell = ours("0" if measured else "–", "dim")
+        return cell, Text([ours("no head" if measured else "not measured", "dim")])
+    cell = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
+    return cell, Text(heads, "  ", cut="" if listing.top is None else None)
 
 
 def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
@@ -220,8 +220,8 @@ def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, di
 
 def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
     """Present the value of one role for every head."""
-    said = note(f"{role.meaning}")
-    yield paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *said, Span(f" ({role.source})")))
+    meaning = note(f"{role.meaning}")
+    yield paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *meaning, Span(f" ({role.source})")))
     if np.isnan(role.values).all():
         yield paragraph(ours("not measured", "dim"))
         return
@@ -254,6 +254,6 @@ def head_numbers(
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:
     """List the heads with the largest values."""
     digits = max(2, settings.precision)
-    found = listing.heads(values, _STRONGEST)
-    items = [f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}" for layer, head in found]
+    heads = listing.heads(values, _STRONGEST)
+    items = [f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}" for layer, head in heads]
     return Facts([("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold")

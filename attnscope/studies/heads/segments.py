@@ -94,11 +94,11 @@ class SegmentPass:
         for layer, receiver in enumerate(self._receivers):
             weights = receiver.compute().cpu().double().numpy()
             for text, spans in enumerate(self._spans or ()):
-                found = receiver_kurtosis(weights[text], spans)
-                if found is None:
+                kurtosis = receiver_kurtosis(weights[text], spans)
+                if kurtosis is None:
                     continue
-                known = np.isfinite(found)
-                values = {"receiver": np.where(known, found, 0.0), "receivers": known.astype(np.float64)}
+                known = np.isfinite(kurtosis)
+                values = {"receiver": np.where(known, kurtosis, 0.0), "receivers": known.astype(np.float64)}
                 for name, value in values.items():
                     sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
         for layer, alignment in enumerate(self._alignments):
@@ -130,8 +130,8 @@ def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
     off = scores - scores.mean(-1, keepdims=True)
     variance = (off**2).mean(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = np.where(variance > 0, (off**4).mean(-1) / variance**2 - 3, np.nan)
-    return found
+        kurtosis: Array = np.where(variance > 0, (off**4).mean(-1) / variance**2 - 3, np.nan)
+    return kurtosis
 
 
 def alignment_parts(moments: Array, n_keys: int) -> dict[str, Array]:

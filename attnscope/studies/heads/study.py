@@ -30,18 +30,18 @@ def _show_needle(survey: Any, settings: "DisplaySettings", _display: Display) ->
     return present_needle(survey, settings)
 
 
-def _show_changes(found: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+def _show_changes(comparison: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
     from attnscope.studies.heads.changes_screen import present_changes
     from attnscope.studies.heads.screen import Listing
 
-    return present_changes(found, settings, display.listing or Listing())
+    return present_changes(comparison, settings, display.listing or Listing())
 
 
 STUDY = Study(
     (
-        FindingsKind("heads", "attnscope.findings.heads:HeadSurvey", _show_roles, (*DRAWN, *TABLES)),
+        FindingsKind("heads", "attnscope.findings.heads:HeadRoles", _show_roles, (*DRAWN, *TABLES)),
         FindingsKind(
-            "measured-heads", "attnscope.findings.heads:MeasuredHeads", _show_measured, (*DRAWN, *TABLES), "heads"
+            "measured-heads", "attnscope.findings.heads:HeadScores", _show_measured, (*DRAWN, *TABLES), "heads"
         ),
         FindingsKind(
             "compared-heads",

@@ -59,6 +59,6 @@ class HeadTracker:
             for name in MEASURES
         }  # (layers, heads, rows) each
         largest = stacked["max_score"].nan_to_num(nan=-torch.inf).amax(-1)
-        found = {name: values.nanmean(-1) for name, values in stacked.items()}
-        found["max_score"] = largest.masked_fill(largest == -torch.inf, torch.nan)
-        return {name: values.numpy() for name, values in found.items()}
+        measures = {name: values.nanmean(-1) for name, values in stacked.items()}
+        measures["max_score"] = largest.masked_fill(largest == -torch.inf, torch.nan)
+        return {name: values.numpy() for name, values in measures.items()}

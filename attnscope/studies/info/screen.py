@@ -43,7 +43,7 @@ def present_info(
     """
     facts = [(name, value) for name, value in _facts(description) if value]
     facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
-    facts += [("note", said) for said in description.notes if not data_only]
+    facts += [("note", text) for text in description.notes if not data_only]
     yield _lines(facts)
     if cost is not None:
         yield GAP
@@ -64,7 +64,7 @@ def present_models(models: KnownModels) -> Iterator[ViewPart]:
     """Turn the known models into parts, each beside the option that takes its name."""
     for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
         yield paragraph(ours(title, "bold"))
-        yield Facts([(name, ours(said)) for name, said in facts.items()], remark=False, indent=1, look="")
+        yield Facts([(name, ours(text)) for name, text in facts.items()], remark=False, indent=1, look="")
         yield GAP
     yield paragraph(ours("families (model_type in a config.json)", "bold"))
     yield Text([ours(family) for family in models.families], ", ", indent=1)

@@ -21,8 +21,8 @@ def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
     product: Array | None = None
     for layer in layers:
         # A row that sums to less than 1, because of a sink or a mask, is divided by its sum, as in the authors' code.
-        one = normalized(layer + np.eye(len(layer)) if residual else layer)
-        product = one if product is None else one @ product
+        step = normalized(layer + np.eye(len(layer)) if residual else layer)
+        product = step if product is None else step @ product
     assert product is not None, "there is no layer"
     return product
 

@@ -67,15 +67,17 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
     if source.first_queries:
         hint = "give queries of every token, or remove it"
         raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
-    asked = plan_flow(run, source)
-    model, device = session.load(asked.plan)
-    texts, engine, find = [], None, _zeroing if asked.measure.zeroing else _weights
-    for number, text in enumerate(asked.shown):
-        one = replace(asked.plan, text_plans=[asked.plan.text_plans[number]])
-        batch, engine = prepare(one, model, device)
-        step = f"{run.measure}, text {number + 1} of {len(asked.shown)}" if len(asked.shown) > 1 else run.measure
-        matrices = find(one, batch, engine, asked.layers, (step, session.progress))
-        texts.append(_text_report(run, text, matrices, asked.layers, asked.measure))
+    flow_plan = plan_flow(run, source)
+    model, device = session.load(flow_plan.plan)
+    texts, engine, find = [], None, _zeroing if flow_plan.measure.zeroing else _weights
+    for number, text in enumerate(flow_plan.shown):
+        text_plan = replace(flow_plan.plan, text_plans=[flow_plan.plan.text_plans[number]])
+        batch, engine = prepare(text_plan, model, device)
+        step = (
+            f"{run.measure}, text {number + 1} of {len(flow_plan.shown)}" if len(flow_plan.shown) > 1 else run.measure
+        )
+        matrices = find(text_plan, batch, engine, flow_plan.layers, (step, session.progress))
+        texts.append(_text_report(run, text, matrices, flow_plan.layers, flow_plan.measure))
     assert engine is not None
     mask = describe_mask_use(source, run, engine.describe_mask())
     return Report(provenance(source, run, device), mask, texts)
@@ -135,8 +137,8 @@ def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
     """Refuse a model whose layers do more to tokens than the measure follows."""
     where = arg("measure", measure.name)
     if source.needs_context or source.part == "cross":
-        found = "is not defined under cross-attention, where a layer's output also depends on a second text"
-        raise UsageError(found, where=where, hint=f"use a model without cross-attention, or {arg('part', 'encoder')}")
+        message = "is not defined under cross-attention, where a layer's output also depends on a second text"
+        raise UsageError(message, where=where, hint=f"use a model without cross-attention, or {arg('part', 'encoder')}")
     if measure.residual and not source.config.residual:
         hint = "use rollout-no-residual"
         raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
@@ -180,10 +182,10 @@ def _plan(
         AttnscopeError: It does not fit into memory.
     """
     texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
-    asked = msgspec.structs.replace(
+    request = msgspec.structs.replace(
         run, layer=IndexSelection.of(layers), head=MEAN, stages=("weights",), top=0, query=None, key=None
     )
-    plan = plan_for_texts(asked, source, texts)
+    plan = plan_for_texts(request, source, texts)
     longest = max(texts, key=lambda text: len(text.tokens))
     cells, matrices = len(longest.tokens) ** 2, 1 if measure.cumulative else len(layers)
     results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown)
@@ -213,7 +215,7 @@ def _weights(
 
     every, heads = plan.text_plans[0].queries, range(engine.sizes[1])
     recorders = {layer: MatrixRecorder(("weights",), heads, every, every, mean=True) for layer in layers}
-    forward(plan, batch, engine, {layer: [one] for layer, one in recorders.items()}, step)
+    forward(plan, batch, engine, {layer: [recorder] for layer, recorder in recorders.items()}, step)
     return [
         np.nan_to_num(recorders[layer].compute()["weights"][0, 0].cpu().numpy().astype(np.float64)) for layer in layers
     ]
@@ -227,7 +229,7 @@ def _zeroing(
 
     n = len(plan.text_plans[0].tokens)
     what, on_progress = step
-    found: dict[int, Array] = {}
+    changes: dict[int, Array] = {}
     done, total = 0, len(layers) * n
 
     def advance(count: int) -> None:
@@ -240,10 +242,10 @@ def _zeroing(
 
     def block(layer: int, again: "RunBlock", x: "torch.Tensor", y: "torch.Tensor", mask: "Mask") -> None:
         if layer in layers:
-            found[layer] = normalized(output_changes(again, x, y, mask, _copies(n), advance).cpu().numpy())
+            changes[layer] = normalized(output_changes(again, x, y, mask, _copies(n), advance).cpu().numpy())
 
     engine.run_blocks(batch, layers[-1], block)
-    return [found[layer] for layer in layers]
+    return [changes[layer] for layer in layers]
 
 
 def _text_report(
@@ -256,14 +258,14 @@ def _text_report(
         covered = [(layers, rollout(matrices, residual=measure.residual))]
     else:
         covered = [([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True)]
-    for some, matrix in covered:
+    for covered_tokens, matrix in covered:
         rows = matrix[text.queries]
         keys, values = strongest(rows, eligible, run.top)
         nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
         left_out = [] if run.special else ["special tokens", "first token"]
-        flows.append(TokenFlow(measure.name, some, part, nothing, keys, values.astype(np.float32), left_out))
+        flows.append(TokenFlow(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out))
     given = run.texts[text.number]
     return TextReport(
         text.number,

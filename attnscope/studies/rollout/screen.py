@@ -30,20 +30,20 @@ def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> Pan
     nothing = [position in flow.nothing for position in text.queries]
     digits = digits_for(flow.matrix, max(settings.precision, 1))
     cells = texts("weights", flow.matrix, nothing, digits)
-    said, pictured = (ours(_said(text, flow, mark)) for mark in ("0", "·"))
+    lines, pictured = (ours(_said(text, flow, mark)) for mark in ("0", "·"))
     rows, columns = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     scale = scale_for("weights", flow.matrix)
     title = ours(SHARES)  # written and drawn as weights are: from 0, and 0 is exact
-    drawn = flow.matrix, cells, rows, columns, scale, digits, nothing, said, pictured
+    drawn = flow.matrix, cells, rows, columns, scale, digits, nothing, lines, pictured
     return Panel("weights", title, *drawn, small=small_cells(cells, digits))
 
 
 def _said(text: TextReport, flow: TokenFlow, zero: str) -> str:
-    whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} tokens"
+    scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} tokens"
     zeros = f"; {zero} is exactly zero" if (flow.matrix == 0).any() else ""
     after, before = f"after layer {flow.layers[-1]}", f"before layer {flow.layers[0]}"
     masked = "; masked: no token reaches it" if flow.nothing else ""
-    return f"of each token {before} (column) in each token {after} (row); each row sums to 1{whole}{zeros}{masked}"
+    return f"of each token {before} (column) in each token {after} (row); each row sums to 1{scope}{zeros}{masked}"
 
 
 def _ranking(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *, compact: bool) -> Bars:

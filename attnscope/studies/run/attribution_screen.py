@@ -16,39 +16,44 @@ _PARTS = 12  # parts that are listed
 _SOURCES = 8  # tokens that are listed
 
 
-def present_attribution(text: TextReport, found: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_attribution(text: TextReport, attribution: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present what every part adds to the logit of a token."""
     yield GAP
-    yield _heading(text, found, settings)
+    yield _heading(text, attribution, settings)
     yield _ranking(
-        "part", [(ours(name), value) for name, value in _parts(found)], found.total, _PARTS, settings, rest="parts"
+        "part",
+        [(ours(name), value) for name, value in _parts(attribution)],
+        attribution.total,
+        _PARTS,
+        settings,
+        rest_label="parts",
     )
     yield GAP
     yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
-    yield head_numbers(found.heads, settings)
-    yield strongest(found.heads, None, Listing(signed=False), settings)
+    yield head_numbers(attribution.heads, settings)
+    yield strongest(attribution.heads, None, Listing(signed=False), settings)
     yield GAP
     yield paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
     named: list[tuple[Spans, float]] = [
         ((Span(f"{position} "), token_span(text.tokens, position)), value)
-        for position, value in enumerate(found.sources.tolist())
+        for position, value in enumerate(attribution.sources.tolist())
     ]
-    yield _ranking("token", named, float(found.sources.sum()), _SOURCES, settings, rest="tokens")
+    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings, rest_label="tokens")
     yield GAP
     yield paragraph(
         (Span("head ← token", "bold"), Span("  what a head adds by reading one token, largest first", "dim"))
     )
-    yield Text([_edge(text, edge, settings) for edge in found.edges[:_SOURCES]], " · ", 1)
+    yield Text([_edge(text, edge, settings) for edge in attribution.edges[:_SOURCES]], " · ", 1)
 
 
-def _heading(text: TextReport, found: Attribution, settings: DisplaySettings) -> Text:
-    what: Spans = (Span("logit of ", "bold"), _target(found.target))
-    if found.against is not None:
-        what = (*what, Span(" minus that of ", "bold"), _target(found.against))
-    after = Span(f"  after {found.position} ", "dim"), token_span(text.tokens, found.position, "dim")
-    capped = f", before the soft-cap of {found.softcap:g}" if found.softcap is not None else ""
-    said = f": {number_text(found.total, settings.precision)}, with the scale of the final norm frozen{capped}"
-    return paragraph((*what, *after, Span(said, "dim")))
+def _heading(text: TextReport, attribution: Attribution, settings: DisplaySettings) -> Text:
+    what: Spans = (Span("logit of ", "bold"), _target(attribution.target))
+    if attribution.against is not None:
+        what = (*what, Span(" minus that of ", "bold"), _target(attribution.against))
+    after = Span(f"  after {attribution.position} ", "dim"), token_span(text.tokens, attribution.position, "dim")
+    capped = f", before the soft-cap of {attribution.softcap:g}" if attribution.softcap is not None else ""
+    caption = f": {number_text(attribution.total, settings.precision)}, with the scale of the final norm frozen{capped}"
+    return paragraph((*what, *after, Span(caption, "dim")))
 
 
 def _edge(text: TextReport, edge: LogitEdge, settings: DisplaySettings) -> Spans:
@@ -60,20 +65,28 @@ def _target(token: TargetToken) -> Span:
     return Span(token.text, "bold", "token")
 
 
-def _parts(found: Attribution) -> list[tuple[str, float]]:
+def _parts(attribution: Attribution) -> list[tuple[str, float]]:
     """List every part with what it adds."""
-    n_layers, n_heads = found.heads.shape
-    parts = [("embedding", found.embedding), ("biases of norm and head", found.constant)]
+    n_layers, n_heads = attribution.heads.shape
+    parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
     parts += [
-        (f"L{layer}H{head}", float(found.heads[layer, head])) for layer in range(n_layers) for head in range(n_heads)
+        (f"L{layer}H{head}", float(attribution.heads[layer, head]))
+        for layer in range(n_layers)
+        for head in range(n_heads)
     ]
-    parts += [(f"L{layer} MLP", value) for layer, value in enumerate(found.mlps.tolist())]
-    parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(found.attention_biases.tolist())]
+    parts += [(f"L{layer} MLP", value) for layer, value in enumerate(attribution.mlps.tolist())]
+    parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(attribution.attention_biases.tolist())]
     return [(name, value) for name, value in parts if value]
 
 
 def _ranking(
-    heading: str, named: list[tuple[Spans, float]], total: float, most: int, settings: DisplaySettings, *, rest: str
+    heading: str,
+    named: list[tuple[Spans, float]],
+    total: float,
+    most: int,
+    settings: DisplaySettings,
+    *,
+    rest_label: str,
 ) -> Table:
     """Rank parts by how much they add or take away, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
@@ -81,8 +94,8 @@ def _ranking(
     values = [value for _, value in shown]
     labels = [label for label, _ in shown]
     if len(named) > most:
-        others = len(named) - most
-        labels.append(ours(f"{others} other {rest if others > 1 else rest.removesuffix('s')}", "dim"))
+        left_out = len(named) - most
+        labels.append(ours(f"{left_out} other {rest_label if left_out > 1 else rest_label.removesuffix('s')}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0
     bars: list[float | None] = [value / largest for value in values]

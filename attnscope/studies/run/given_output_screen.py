@@ -15,44 +15,44 @@ from attnscope.views.spans import Span, Spans, ours, token_span
 _LISTED = 4  # other rules that are named
 
 
-def present_given_output(text: TextReport, found: GivenOutput, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_given_output(text: TextReport, given: GivenOutput, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the comparison of a given output into parts."""
     place: Spans = (
-        *ours(f"L{found.layer}H{found.head}, query {found.query} "),
-        token_span(text.tokens, found.query),
-        *ours(f", dimension {found.dimension}"),
+        *ours(f"L{given.layer}H{given.head}, query {given.query} "),
+        token_span(text.tokens, given.query),
+        *ours(f", dimension {given.dimension}"),
     )
-    if found.agrees:
-        agreement = f"equals the computed one up to {found.largest:.1g} (rounding explains {found.limit:.1g})"
+    if given.agrees:
+        agreement = f"equals the computed one up to {given.largest:.1g} (rounding explains {given.limit:.1g})"
         yield Facts([("output", (Span("the given output ", "good"), *ours(agreement)))], remark=False)
         return
-    numbers = f"; given {found.given:.6g}, computed {found.computed:.6g})"
-    since = f", from layer {found.first_layer} on" if len(found.layers) > 1 else ""
+    numbers = f"; given {given.given:.6g}, computed {given.computed:.6g})"
+    since = f", from layer {given.first_layer} on" if len(given.layers) > 1 else ""
     lines: list[tuple[str, Spans]] = [
         (
             "output",
             (
                 Span("the given output differs ", "bad"),
-                *ours(f"by up to {found.largest:.2g} ("),
+                *ours(f"by up to {given.largest:.2g} ("),
                 *place,
-                *ours(f"{numbers}{since}; rounding explains {found.limit:.1g}"),
+                *ours(f"{numbers}{since}; rounding explains {given.limit:.1g}"),
             ),
         )
     ]
-    if found.explained_by is not None:
-        best = found.tried[0]
+    if given.explained_by is not None:
+        best = given.tried[0]
         lines.append(("", ours(f"it is that of another rule: {best.rule} (difference {best.difference:.1g})", "bold")))
-    elif found.tried:
-        tried = ", ".join(f"{each.rule} {each.difference:.2g}" for each in found.tried[:_LISTED])
+    elif given.tried:
+        tried = ", ".join(f"{rule.rule} {rule.difference:.2g}" for rule in given.tried[:_LISTED])
         lines.append(("tried", ours(f"no other rule explains it: {tried}")))
     yield Facts(lines, remark=False)
     yield GAP
     yield paragraph((Span("output", "title"), *ours("  largest |given − computed| of every head")))
-    values = found.differences
+    values = given.differences
     digits = digits_for(values, max(2, settings.precision))
     scale = Scale(0.0, float(values.max(initial=0.0)), False)
     yield head_grid(values, [[digits.text(value) for value in row] for row in values.tolist()], scale, digits)
-    if found.layers != list(range(len(found.layers))):
-        yield notes([f"rows are layers {', '.join(map(str, found.layers))}"])
+    if given.layers != list(range(len(given.layers))):
+        yield notes([f"rows are layers {', '.join(map(str, given.layers))}"])
     yield GAP
     yield strongest(values, None, Listing(), settings)

@@ -74,33 +74,33 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
     """Return a walk through a report, with every other head in summary."""
     saved = {}
     for n, text in enumerate(report.texts):
-        whole = text if every_head is None else every_head.summary.texts[n]
-        saved[n, 0] = _saved(report, text, whole, None if every_head is None else every_head.roles[n])
+        summary = text if every_head is None else every_head.summary.texts[n]
+        saved[n, 0] = _saved(report, text, summary, None if every_head is None else every_head.roles[n])
     return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
 
 
-def _saved(report: Report, text: TextReport, whole: TextReport, roles: TextRoles | None) -> SavedText:
+def _saved(report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None) -> SavedText:
     named = {(head.layer, head.head): head for head in text.heads}
-    others = {(head.layer, head.head): head for head in whole.heads}
-    layers = ordered(head.layer for head in (*text.heads, *whole.heads))
-    heads = ordered(head.head for head in (*text.heads, *whole.heads))
-    made = {
+    other_heads = {(head.layer, head.head): head for head in summary.heads}
+    layers = ordered(head.layer for head in (*text.heads, *summary.heads))
+    heads = ordered(head.head for head in (*text.heads, *summary.heads))
+    walks = {
         (layers.index(layer), heads.index(head)): partial(
-            _head, text, whole, named.get((layer, head)), others.get((layer, head))
+            _head, text, summary, named.get((layer, head)), other_heads.get((layer, head))
         )
-        for layer, head in {**others, **named}
+        for layer, head in {**other_heads, **named}
     }
-    return SavedText(lambda: with_roles(_scene(report, text, whole), roles), lambda: made)
+    return SavedText(lambda: with_roles(_scene(report, text, summary), roles), lambda: walks)
 
 
-def _scene(report: Report, text: TextReport, whole: TextReport) -> Scene:
+def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
     import msgspec
 
     axes = text_scene(report, text)
-    heads = [*whole.heads] if whole is not text else []
+    heads = [*summary.heads] if summary is not text else []
     known = {(head.layer, head.head) for head in heads}
     heads += [head for head in text.heads if (head.layer, head.head) not in known]
-    every = text_scene(report, msgspec.structs.replace(whole, heads=heads))
+    every = text_scene(report, msgspec.structs.replace(summary, heads=heads))
     stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
     chosen = next((head for head in text.heads if head.chosen), text.heads[0])
     return replace(
@@ -113,35 +113,35 @@ def _scene(report: Report, text: TextReport, whole: TextReport) -> Scene:
     )
 
 
-def _head(text: TextReport, whole: TextReport, named: HeadReport | None, other: HeadReport | None) -> WalkHead:
+def _head(text: TextReport, summary: TextReport, named: HeadReport | None, other: HeadReport | None) -> WalkHead:
     """Return a head on the axes of the text: as it was named, else in summary."""
     if named is None:
         assert other is not None
-        found = walk_head(whole, other)
-        return replace(_spread(found, text, whole), exact=bool(found.stages))
-    found = walk_head(text, named)
+        head = walk_head(summary, other)
+        return replace(_spread(head, text, summary), exact=bool(head.stages))
+    head = walk_head(text, named)
     if other is None:
-        return found
-    more = _spread(walk_head(whole, other), text, whole)
-    if found.sources is not None and more.sources is not None:
-        ranks = found.sources.places.shape[1], more.sources.places.shape[1]
-        return found if ranks[0] >= ranks[1] else replace(found, sources=more.sources)
-    return replace(found, sources=more.sources, rows=more.rows)
+        return head
+    more = _spread(walk_head(summary, other), text, summary)
+    if head.sources is not None and more.sources is not None:
+        ranks = head.sources.places.shape[1], more.sources.places.shape[1]
+        return head if ranks[0] >= ranks[1] else replace(head, sources=more.sources)
+    return replace(head, sources=more.sources, rows=more.rows)
 
 
-def _spread(head: WalkHead, text: TextReport, whole: TextReport) -> WalkHead:
+def _spread(head: WalkHead, text: TextReport, summary: TextReport) -> WalkHead:
     """Put the rows that a summary lists where the text has them."""
     queries = text.queries or list(range(len(text.tokens)))
-    if whole.queries == queries or not whole.queries:
+    if summary.queries == queries or not summary.queries:
         return head
-    places = _indices(whole.queries, queries)
+    places = _indices(summary.queries, queries)
     rows = {name: _placed(array, places, len(queries), np.nan) for name, array in head.rows.items()}
     masked = frozenset(int(places[row]) for row in head.masked_rows)
     sources = head.sources
     if sources is not None:
         measures = {name: _placed(array, places, len(queries), np.nan) for name, array in sources.measures.items()}
-        found = _placed(sources.places, places, len(queries), -1)
-        sources = RankedSources(sources.by, found, measures, sources.left_out)
+        places_in_rows = _placed(sources.places, places, len(queries), -1)
+        sources = RankedSources(sources.by, places_in_rows, measures, sources.left_out)
     return replace(head, rows=rows, masked_rows=masked, sources=sources)
 
 
@@ -150,6 +150,6 @@ def _indices(chosen: Sequence[int], among: Sequence[int]) -> np.ndarray:
 
 
 def _placed(array: np.ndarray, places: np.ndarray, length: int, nothing: float) -> Any:
-    found = np.full((length, *array.shape[1:]), nothing, dtype=array.dtype)
-    found[places] = array
-    return found
+    spread = np.full((length, *array.shape[1:]), nothing, dtype=array.dtype)
+    spread[places] = array
+    return spread

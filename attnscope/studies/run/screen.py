@@ -136,10 +136,10 @@ def _present_head(
     if ranking is not None and text.generated and settings.brief and _all_rows(text):
         yield from generated(text, ranking)
         yield GAP
-        others = ", ".join([*(stage.name for stage in stages), "the contributors of the other rows"])
-        yield from _not_shown(others, stages, settings)
+        omitted = ", ".join([*(stage.name for stage in stages), "the contributors of the other rows"])
+        yield from _not_shown(omitted, stages, settings)
         return
-    forms = [[*some, *others] for some in matrices for others in rankings]
+    forms = [[*matrix_set, *ranking_set] for matrix_set in matrices for ranking_set in rankings]
     if len(forms) > 1:
         drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
         yield FirstFitting(forms, None if drawn is None else [*drawn, *rankings[-1]])
@@ -151,17 +151,17 @@ def _present_head(
 
 def _all_rows(text: TextReport) -> bool:
     """Tell whether the user selected no rows: all are shown, or those before generated tokens."""
-    predicting = [one.position for one in text.generated]
+    predicting = [prediction.position for prediction in text.generated]
     return text.queries in (list(range(len(text.tokens))), predicting[-len(text.queries) :])
 
 
 def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
     """Return the form in which the weights are the only matrix, if there are others."""
     weights = [stage for stage in stages if stage.name == "weights"]
-    others = [stage.name for stage in stages if stage.name != "weights"]
-    if not weights or not others:
+    other_stages = [stage.name for stage in stages if stage.name != "weights"]
+    if not weights or not other_stages:
         return []
-    return [[GAP, Matrices(weights), *_not_shown(", ".join(others), stages, settings)]]
+    return [[GAP, Matrices(weights), *_not_shown(", ".join(other_stages), stages, settings)]]
 
 
 def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
@@ -171,8 +171,8 @@ def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: Di
         return None
     queries, keys = (list(range(size + 1)) for size in sizes)
     pooled = Pooled(queries, keys, head.stages["weights"])
-    others = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
-    return [GAP, weight_map(text, pooled), *_not_shown(others, stages, settings)]
+    omitted = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
+    return [GAP, weight_map(text, pooled), *_not_shown(omitted, stages, settings)]
 
 
 def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:
@@ -192,7 +192,7 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     `brief`: No stages were named, so that the weights of two heads are enough.
     """
     layers = {head.layer for head in text.heads}
-    numbered = all(isinstance(one, int) for head in text.heads for one in (head.layer, head.head))
+    numbered = all(isinstance(number, int) for head in text.heads for number in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
     most = 1 if brief else _MOST_EACH if len(layers) > 1 else _MOST_OF_LAYER
     return numbered and drawn and len(text.heads) > most

@@ -41,10 +41,10 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
         for r, position in enumerate(words)
     ]
-    rest: list[tuple[str, str] | None] = [None] * len(rows)
+    remainders: list[tuple[str, str] | None] = [None] * len(rows)
     if top.by == "weight" and not settings.verbose:
         for r, row in enumerate(rows):
-            rows[r], rest[r] = _summed(text, head, r, row, digits[0])
+            rows[r], remainders[r] = _summed(text, head, r, row, digits[0])
     return Bars(
         token_axis(source_kind(text), text.sources),
         [weight_heading(settings), *(MEASURES[name] for name in list(measures)[1:])],
@@ -52,7 +52,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         token_axis("query", text.tokens, words),
         title=title,
         meaning=_norms(list(measures), titled=top.by == "value" and not left_out) if len(measures) > 1 else (),
-        rest=rest,
+        rest=remainders,
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
     )
@@ -81,24 +81,26 @@ def brief(ranking: Bars) -> Bars:
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
     """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front ends with the name α·‖v‖, which is then left out."""
-    said = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
-    return ours(said + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
+    text = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
+    return ours(text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 
 
 def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
     """Present what each token that the model generated was made of: the strongest sources of the query before it."""
     rows = {query: row for row, query in enumerate(text.queries)}
-    chosen = [(one.position, rows[one.position]) for one in text.generated if one.position in rows]
+    chosen = [
+        (prediction.position, rows[prediction.position]) for prediction in text.generated if prediction.position in rows
+    ]
     if chosen:
-        said = (
+        caption = (
             Span("generated tokens", "bold"),
             Span("  what the token before each attended to when the model predicted it", "dim"),
         )
         yield GAP
         yield msgspec.structs.replace(
             ranking,
-            title=said,
-            meaning=_norms([name for name, said in MEASURES.items() if said in ranking.measures], titled=False),
+            title=caption,
+            meaning=_norms([name for name, meaning in MEASURES.items() if meaning in ranking.measures], titled=False),
             queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
             rows=[ranking.rows[row] for _, row in chosen],
             rest=[ranking.rest[row] for _, row in chosen],
@@ -136,9 +138,9 @@ def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: 
     `excluded`: which sources do not take part in the ranking.
     `digits`: how the sum is written; one that would be 0 as less than the smallest number.
     """
-    others = np.where(excluded, 0.0, weights)
-    others[kept] = 0
-    return f"{(others > 0).sum()} more", _sum_text(float(others.sum()), digits)
+    other_weights = np.where(excluded, 0.0, weights)
+    other_weights[kept] = 0
+    return f"{(other_weights > 0).sum()} more", _sum_text(float(other_weights.sum()), digits)
 
 
 def _sum_text(total: float, digits: Digits) -> str:

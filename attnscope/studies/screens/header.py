@@ -36,16 +36,16 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
         more = ours(", …") if len(words) > _NAMED else ()
         yield paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
-        said = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
-        said += f" unknown to the tokenizer (marked {UNKNOWN})"
-        yield paragraph((_UNKNOWN_WORDS, Span(f" {said}")), remark=True)
+        message = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
+        message += f" unknown to the tokenizer (marked {UNKNOWN})"
+        yield paragraph((_UNKNOWN_WORDS, Span(f" {message}")), remark=True)
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
     """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
     if count:
-        said = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
-        yield paragraph((_UNKNOWN_WORDS, Span(said)), remark=True)
+        text = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
+        yield paragraph((_UNKNOWN_WORDS, Span(text)), remark=True)
 
 
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
@@ -53,45 +53,49 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
 
     `labelled`: the title of every head says that weights are random.
     """
-    made = report.provenance
-    if made.weights == "random" and not (labelled and settings.data_only):
-        said = " untrained model: real arithmetic, meaningless patterns"
-        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(said)))
-    if made.family == "weights":
-        said = " these are another program's weights: there are no scores behind them here"
-        yield paragraph((Span(" GIVEN, NOT COMPUTED ", "alarm"), Span(said)))
-    sizes = f"{counted(made.n_layers, 'layer')} × {counted(made.n_heads, 'head')}"
+    provenance = report.provenance
+    if provenance.weights == "random" and not (labelled and settings.data_only):
+        text = " untrained model: real arithmetic, meaningless patterns"
+        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(text)))
+    if provenance.family == "weights":
+        text = " these are another program's weights: there are no scores behind them here"
+        yield paragraph((Span(" GIVEN, NOT COMPUTED ", "alarm"), Span(text)))
+    sizes = f"{counted(provenance.n_layers, 'layer')} × {counted(provenance.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
-    machine = [one for one in (made.device, made.dtype) if one not in usual]
-    given = made.weights == "given"
-    engine = [] if made.engine == "native" or given else [f"engine {made.engine}"]
-    items = [*map(untrusted, [made.part] if made.part else []), ours(sizes), *map(untrusted, [*machine, *engine])]
-    family = () if given else untrusted(f" ({made.family})")
+    machine = [value for value in (provenance.device, provenance.dtype) if value not in usual]
+    given = provenance.weights == "given"
+    engine = [] if provenance.engine == "native" or given else [f"engine {provenance.engine}"]
+    items = [
+        *map(untrusted, [provenance.part] if provenance.part else []),
+        ours(sizes),
+        *map(untrusted, [*machine, *engine]),
+    ]
+    family = () if given else untrusted(f" ({provenance.family})")
     after = (*family, Span(" · "), *_joined(items, " · "))
-    title = made.family if given else "model"
+    title = provenance.family if given else "model"
     if settings.verbose:
-        folders = [untrusted(one) for one in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", made.model or "?")]
+        folders = [untrusted(part) for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", provenance.model or "?")]
         lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
-        lines = [(title, OneLine(untrusted(short_path(made.model)), after, end=True))]
-    if made.adapter is not None:
-        lines.append(("adapter", untrusted(made.adapter)))
-    if made.family != "weights":
+        lines = [(title, OneLine(untrusted(short_path(provenance.model)), after, end=True))]
+    if provenance.adapter is not None:
+        lines.append(("adapter", untrusted(provenance.adapter)))
+    if provenance.family != "weights":
         lines.append(("mask", describe_mask(report.mask, own_mask_name(report))))
     if report.cuts:
         lines.append(("cut", (*untrusted(", ".join(report.cuts), "warning"), Span("; the model ran without"))))
     if settings.verbose and report.mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
-    if settings.verbose and made.values != "exact":  # a map says so itself
-        lines.append(("values", untrusted(made.values)))
-    if made.weights_hash is not None:
-        lines.append(("weights", ours(f"SHA-256 {made.weights_hash}")))
-    if made.tokenizer is not None:
-        folder = re.sub(r"(?<=.)[/\\]tokenizer\.json$", "", made.tokenizer)
-        whose = made.tokenizer if settings.verbose else short_path(folder)
+    if settings.verbose and provenance.values != "exact":  # a map says so itself
+        lines.append(("values", untrusted(provenance.values)))
+    if provenance.weights_hash is not None:
+        lines.append(("weights", ours(f"SHA-256 {provenance.weights_hash}")))
+    if provenance.tokenizer is not None:
+        folder = re.sub(r"(?<=.)[/\\]tokenizer\.json$", "", provenance.tokenizer)
+        whose = provenance.tokenizer if settings.verbose else short_path(folder)
         lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
-    noted = [*made.notes, *(made.details if settings.verbose else [])]
-    yield Facts([*lines, *(("note", note(one)) for one in noted)])
+    noted = [*provenance.notes, *(provenance.details if settings.verbose else [])]
+    yield Facts([*lines, *(("note", note(remark)) for remark in noted)])
 
 
 def own_mask_name(report: Report) -> str:
@@ -146,8 +150,8 @@ def text_header(
     `around`: start of the word that has to be shown if not all of the text fits.
     """
     name = name or ("text" if count == 1 else f"text {text.index}")
-    made = sum(token.made for token in text.tokens)
-    generated = f", {made:,} of them generated (marked {NEW})" if made else ""
+    n_generated = sum(token.made for token in text.tokens)
+    generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
     size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
     lead, quoted, characters = _quoted(text.text, settings, around)
     rows = ""
@@ -167,8 +171,8 @@ def text_header(
         done = "its column is masked; its row is computed"
         if text.padding > 1:
             done = "their columns are masked; their rows are computed"
-        said = f"{counted(text.padding, 'token')}, up to the longest text: {done}, but not used"
-        lines.append(("padding", ours(said)))
+        message = f"{counted(text.padding, 'token')}, up to the longest text: {done}, but not used"
+        lines.append(("padding", ours(message)))
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
     if not fits:
@@ -213,14 +217,14 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
 def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
     spans = [Span(head_name(head), "title")]
-    said = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
-    said += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
+    parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
+    parts += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
     between = "  "
     if report.provenance.weights == "random":
         spans += RANDOM_WEIGHTS
         between = " "  # the badge ends with a blank
-    for one in said:
-        spans += [Span(between), *one]
+    for part in parts:
+        spans += [Span(between), *part]
         between = "  "
     yield paragraph(tuple(spans))
     if facts := _row_facts(text, head):
@@ -244,23 +248,23 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Describe the average row, of all or of those shown; as in the choice of a head, special tokens do not count."""
     sources = text.sources[: len(text.sources) - text.padding]
     forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
-    for one in ROW_STATISTICS:
-        some = one.key_token is None or any(map(one.key_token, sources))
-        near = one.within is None or (head.means is not None and one.within < len(text.tokens))
-        if one.phrase is not None and some and near:
-            forms.setdefault(one.place, []).append((one.name, one.phrase))
-    said = dict(form for place in sorted(forms) for form in forms[place])
+    for statistic in ROW_STATISTICS:
+        needs_token = statistic.key_token is None or any(map(statistic.key_token, sources))
+        near = statistic.within is None or (head.means is not None and statistic.within < len(text.tokens))
+        if statistic.phrase is not None and needs_token and near:
+            forms.setdefault(statistic.place, []).append((statistic.name, statistic.phrase))
+    forms_said = dict(form for place in sorted(forms) for form in forms[place])
     shown = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
-    found = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    known = [name for name in said if getattr(found, name) is not None]
-    facts = [said[name].format(getattr(found, name)) for name in known]
+    means = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
+    known = [name for name in forms_said if getattr(means, name) is not None]
+    facts = [forms_said[name].format(getattr(means, name)) for name in known]
     if any(continues(text.tokens, position) for position in range(len(text.tokens))):
         facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
-    shares = [n for n, name in enumerate(known) if _quantity(said[name]) == "on"]
-    if sum(getattr(found, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
+    shares = [n for n, name in enumerate(known) if _quantity(forms_said[name]) == "on"]
+    if sum(getattr(means, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
         facts[shares[-1]] += " (keys can count twice)"
-    for n, (phrase, following) in enumerate(pairwise(said[name] for name in known)):
+    for n, (phrase, following) in enumerate(pairwise(forms_said[name] for name in known)):
         facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
     if not facts:
         return []
@@ -278,13 +282,22 @@ def _quantity(phrase: str) -> str:
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     """Average the shown rows that count."""
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
-    known = {name: each[counted & np.isfinite(each)] for name, each in values.items() if each is not None}
-    return Means(**(dict.fromkeys(values) | {name: float(each.mean()) for name, each in known.items() if each.size}))
+    known = {
+        name: row_values[counted & np.isfinite(row_values)]
+        for name, row_values in values.items()
+        if row_values is not None
+    }
+    return Means(
+        **(
+            dict.fromkeys(values)
+            | {name: float(row_values.mean()) for name, row_values in known.items() if row_values.size}
+        )
+    )
 
 
 def notes(notes: Iterable[str]) -> Facts:
     """Say what was left out, and which option shows it."""
-    return Facts([("note", note(said)) for said in notes])
+    return Facts([("note", note(text)) for text in notes])
 
 
 def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:

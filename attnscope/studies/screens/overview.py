@@ -42,10 +42,10 @@ def least_attended(
     listed = order[: settings.least]
     without = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
-    said = f"  of {len(order):,} tokens{without}; received: weight from {rows}, 1 being an even share"
-    yield paragraph((Span("least attended", "bold"), Span(said, "dim")))
-    said = "an even share is what a token receives if queries spread their weight evenly over the keys that they see"
-    yield paragraph(ours(said, "dim"), remark=True)
+    caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}, 1 being an even share"
+    yield paragraph((Span("least attended", "bold"), Span(caption, "dim")))
+    caption = "an even share is what a token receives if queries spread their weight evenly over the keys that they see"
+    yield paragraph(ours(caption, "dim"), remark=True)
     values = [float(received[key]) for key in listed]
     columns = [Column("received", column_texts(values, max(2, settings.precision)))]
     keys = token_axis(source_kind(text), text.sources, listed)
@@ -61,9 +61,9 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (total or 1.0)
-    said = f"  of {len(mass):,} sources{without}, by total weight from all queries"
-    said += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
-    yield paragraph((Span("most attended", "bold"), Span(said, "dim")))
+    caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
+    caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
+    yield paragraph((Span("most attended", "bold"), Span(caption, "dim")))
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)
         digits = digits_for(parts, 1)

@@ -16,14 +16,14 @@ GENERATED = (
 
 def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
     """Present what the model predicts in a text."""
-    for one in text.predictions:
+    for prediction in text.predictions:
         yield GAP
-        yield _heading(report, text, one)
-        tokens = [(Span(token.text, "", "token"),) for token in one.tokens]
-        shares = [token.probability for token in one.tokens]
+        yield _heading(report, text, prediction)
+        tokens = [(Span(token.text, "", "token"),) for token in prediction.tokens]
+        shares = [token.probability for token in prediction.tokens]
         columns = [
             Column("probability", [percent(share) for share in shares]),
-            Column("logit", [formatted(token.logit, "z.2f") for token in one.tokens], "dim"),
+            Column("logit", [formatted(token.logit, "z.2f") for token in prediction.tokens], "dim"),
         ]
         yield Table("token", columns, labels=tokens, bars=shares)
 
@@ -32,35 +32,37 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     """Present the tokens that the model generated, each with the probability that it had."""
     yield GAP
     count = len(text.generated)
-    said = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
-    yield paragraph((Span("generated", "bold"), Span(said, "dim")))
+    caption = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
+    yield paragraph((Span("generated", "bold"), Span(caption, "dim")))
     wide = len(str(len(text.tokens) - 1))
-    names = [(f"{one.position + 1:>{wide}} ", one.tokens[0].text) for one in text.generated]
+    names = [(f"{prediction.position + 1:>{wide}} ", prediction.tokens[0].text) for prediction in text.generated]
     tokens = [(Span(number), Span(name, "", "token")) for number, name in names]
-    shares = [one.tokens[0].probability for one in text.generated]
-    seconds = [one.tokens[1] if len(one.tokens) > 1 else None for one in text.generated]
+    shares = [candidate.tokens[0].probability for candidate in text.generated]
+    seconds = [prediction.tokens[1] if len(prediction.tokens) > 1 else None for prediction in text.generated]
     columns = [
         Column("probability", [percent(share) for share in shares]),
-        Column("next best", ["" if one is None else percent(one.probability) for one in seconds], "dim"),
+        Column(
+            "next best", ["" if candidate is None else percent(candidate.probability) for candidate in seconds], "dim"
+        ),
     ]
     yield Table("token", columns, labels=tokens, bars=shares)
 
 
-def generated_row(one: Prediction) -> Text:
+def generated_row(prediction: Prediction) -> Text:
     """Present a generated token in one line, under `GENERATED`; for tokens that are shown one by one."""
-    shares = [percent(token.probability) for token in one.tokens[:2]]
-    numbers = f"{one.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
-    return Text(((Span(numbers), Span(one.tokens[0].text, "bold", "token")),))
+    shares = [percent(token.probability) for token in prediction.tokens[:2]]
+    numbers = f"{prediction.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
+    return Text(((Span(numbers), Span(prediction.tokens[0].text, "bold", "token")),))
 
 
-def _heading(report: Report, text: TextReport, one: Prediction) -> Text:
+def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     """Say what is predicted, and under which mask where that is not the one that is shown."""
-    place, token = Span(f"{one.position} "), token_span(text.tokens, one.position)
-    where = Span(" after " if one.kind == "next" else " in place of ", "dim")
+    place, token = Span(f"{prediction.position} "), token_span(text.tokens, prediction.position)
+    where = Span(" after " if prediction.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
     under = (Span(", under the model's own mask", "dim"),) if own else ()
     blank: Spans = ()
-    if any(" " in token.text for token in one.tokens):
+    if any(" " in token.text for token in prediction.tokens):
         blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
     return paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
 

@@ -15,20 +15,20 @@ from attnscope.views.spans import Span, Spans, ours, untrusted
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def present_strips(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the shares of every span for each generated token, and their mean over the answer."""
-    shares = found.generated
+    shares = spans.generated
     if shares is None or not len(shares):
         return
-    names = found.text.names
-    told = [kind == "text" for kind in found.text.kinds]  # sinks and templates take most, whatever is read
+    names = spans.text.names
+    told = [kind == "text" for kind in spans.text.kinds]  # sinks and templates take most, whatever is read
     mean = np.nanmean(shares, axis=0)
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0
     yield GAP
-    said = "  each token was predicted from the token before it, whose weight on every span is shown, "
-    said += f"mean of all {found.weights.shape[0] * found.weights.shape[1]} heads"
-    yield paragraph((Span("the answer, token by token", "title"), Span(said, "dim")))
+    caption = "  each token was predicted from the token before it, whose weight on every span is shown, "
+    caption += f"mean of all {spans.weights.shape[0] * spans.weights.shape[1]} heads"
+    yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
     yield Facts([("spans", _legend(names))], remark=False)
     most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
     digits = max(2, settings.precision)
@@ -37,7 +37,7 @@ def present_strips(text: TextReport, found: SpanReport, settings: DisplaySetting
         Column("most of text", [untrusted(names[n]) for n in most], left=True),
         Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
     ]
-    generated = [one.position + 1 for one in text.generated]
+    generated = [prediction.position + 1 for prediction in text.generated]
     axis = token_axis("new", text.tokens, generated)
     labels: list[Spans] = [(Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)]
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])

@@ -39,10 +39,10 @@ class ShownSpans:
 
     def join(self, weights: Matrix, sizes: Sequence[int]) -> Matrix:
         """Join rows and columns: weights are summed over keys, and averaged over the tokens of queries."""
-        summed = np.stack([weights[:, some].sum(1) for some in self.members], axis=1)
+        summed = np.stack([weights[:, members].sum(1) for members in self.members], axis=1)
         rows = []
-        for some in self.members:
-            live = [span for span in some if not np.isnan(summed[span]).all()]
+        for members in self.members:
+            live = [span for span in members if not np.isnan(summed[span]).all()]
             tokens = np.array([sizes[span] for span in live], dtype=np.float64)
             rows.append(
                 np.average(summed[live], axis=0, weights=tokens) if live else np.full(len(self.members), np.nan)
@@ -50,17 +50,17 @@ class ShownSpans:
         return np.stack(rows)
 
 
-def joined_spans(found: SpanReport, most: int = MOST) -> ShownSpans:
+def joined_spans(span_report: SpanReport, most: int = MOST) -> ShownSpans:
     """Join neighbours until at most `most` are left, about equally long; the span that is read from stays alone."""
-    spans = found.text
+    spans = span_report.text
     sizes = np.bincount(spans.of_token, minlength=len(spans.names)).tolist()
     groups = [[number] for number in range(len(spans.names))]
-    alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {found.query}
+    alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {span_report.query}
     while len(groups) > most:
         together = [
-            (sum(sizes[n] for n in (*one, *other)), at)
-            for at, (one, other) in enumerate(pairwise(groups))
-            if not alone & {*one, *other}
+            (sum(sizes[n] for n in (*first, *second)), at)
+            for at, (first, second) in enumerate(pairwise(groups))
+            if not alone & {*first, *second}
         ]
         if not together:
             break
@@ -79,20 +79,20 @@ def _range_name(first: str, last: str) -> str:
 
 
 def present_spans(
-    text: TextReport, found: SpanReport, settings: DisplaySettings, *, heat: bool = False
+    text: TextReport, spans: SpanReport, settings: DisplaySettings, *, heat: bool = False
 ) -> Iterator[ViewPart]:
     """Present the weights between the spans of a text, and what one of them reads."""
     yield GAP
-    panel = span_panel(text, found, joined_spans(found), settings)
+    panel = span_panel(text, spans, joined_spans(spans), settings)
     yield HeatGrid([panel]) if heat else Matrices([panel])
     yield GAP
-    yield from _reading(text, found, settings)
+    yield from _reading(text, spans, settings)
 
 
-def averaged_heads(text: TextReport, found: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
+def averaged_heads(text: TextReport, spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
     """Return the layers and heads that a matrix of spans averages, and how they are called; None for all."""
     heads = [(head.layer, head.head) for head in text.heads if head.chosen is None]
-    n_layers, n_heads = found.weights.shape[:2]
+    n_layers, n_heads = spans.weights.shape[:2]
     numbered = [(layer, head) for layer, head in heads if isinstance(layer, int) and isinstance(head, int)]
     if not heads or len(numbered) < len(text.heads) or len(numbered) == n_layers * n_heads:
         return None, f"mean of all {n_layers * n_heads} heads"
@@ -104,12 +104,12 @@ def averaged_heads(text: TextReport, found: SpanReport) -> tuple[list[tuple[int,
     return numbered, f"mean of {len(numbered)} heads"
 
 
-def mean_weights(found: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
+def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
     """Return the mean of some heads, or of all, (spans, spans), and of what they give to sinks; None for no sinks."""
     chosen = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
-    size = len(found.text.names)
-    weights = found.weights[chosen].reshape(-1, size, size).astype(np.float64)
-    sink = None if found.sink is None else found.sink[chosen].reshape(-1, size).astype(np.float64)
+    size = len(spans.text.names)
+    weights = spans.weights[chosen].reshape(-1, size, size).astype(np.float64)
+    sink = None if spans.sink is None else spans.sink[chosen].reshape(-1, size).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return _mean(weights), None if sink is None else _mean(sink)
 
@@ -123,25 +123,28 @@ def _mean(values: Matrix) -> Matrix:
 
 
 def span_panel(
-    text: TextReport, found: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None
+    text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None
 ) -> Panel:
     """Return the matrix of spans, with a column for the sink where there is one."""
-    heads, whose = averaged_heads(text, found)
-    weights, sink = mean_weights(found, heads)
-    sizes = np.bincount(found.text.of_token, minlength=len(found.text.names)).tolist()
+    heads, whose = averaged_heads(text, spans)
+    weights, sink = mean_weights(spans, heads)
+    sizes = np.bincount(spans.text.of_token, minlength=len(spans.text.names)).tolist()
     matrix = shown.join(weights, sizes).astype(np.float32)
     rows = span_axis("query", shown)
     columns = replace(rows, kind="key")
     if sink is not None:
-        column = [np.nansum([sink[n] * sizes[n] for n in some]) / sum(sizes[n] for n in some) for some in shown.members]
+        column = [
+            np.nansum([sink[n] * sizes[n] for n in members]) / sum(sizes[n] for n in members)
+            for members in shown.members
+        ]
         matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
     digits = digits_for(matrix, max(settings.precision, 1))
     cells = texts("weights", matrix, masked, digits)
     sums = "each row sums to 1"
-    joined = f"; {len(found.text.names)} spans, neighbours joined" if len(shown.names) < len(found.text.names) else ""
-    said = ours(f"{whose}: mean over the row's tokens of their weight on the column's; {sums}{joined}")
+    joined = f"; {len(spans.text.names)} spans, neighbours joined" if len(shown.names) < len(spans.text.names) else ""
+    caption = ours(f"{whose}: mean over the row's tokens of their weight on the column's; {sums}{joined}")
     return Panel(
         "weights",
         title or ours("spans"),
@@ -152,8 +155,8 @@ def span_panel(
         scale_for("weights", matrix),
         digits,
         masked,
-        said,
-        said,
+        caption,
+        caption,
     )
 
 
@@ -163,66 +166,66 @@ def span_axis(kind: str, shown: ShownSpans) -> Axis:
     return Axis(kind, range(len(names)), names, [name.startswith("(") for name in shown.names], len(names))
 
 
-def _reading(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present what a span reads: every span's share, its most attended tokens, and the text in shades."""
-    heads, whose = averaged_heads(text, found)
-    weights, sink = mean_weights(found, heads)
-    shares, names = weights[found.query], found.text.names
-    name = Span(names[found.query], "bold", "untrusted")
-    size = counted(len(found.rows), "token")
+    heads, whose = averaged_heads(text, spans)
+    weights, sink = mean_weights(spans, heads)
+    shares, names = weights[spans.query], spans.text.names
+    name = Span(names[spans.query], "bold", "untrusted")
+    size = counted(len(spans.rows), "token")
     yield paragraph(
         (name, Span(" reads", "bold"), Span(f"  {size}, {whose}: share of their weight on each span", "dim"))
     )
     if np.isnan(shares).all():
         yield paragraph(ours("its tokens may attend to nothing", "dim"))
         return
-    shown = joined_spans(found)
-    share = [float(np.nansum(shares[some])) for some in shown.members]
-    labels: list[Spans] = [(Span(each, origin="untrusted"),) for each in shown.names]
+    shown = joined_spans(spans)
+    share = [float(np.nansum(shares[members])) for members in shown.members]
+    labels: list[Spans] = [(Span(name, origin="untrusted"),) for name in shown.names]
     values, sizes = list(share), [str(size) for size in shown.sizes]
     if sink is not None:
         labels.append(ours("(sink)"))
-        values.append(float(sink[found.query]))
+        values.append(float(sink[spans.query]))
         sizes.append("")
     largest = max(values) or 1.0
     columns = [Column("tokens", sizes, "dim"), Column("share", column_texts(values, max(2, settings.precision)))]
     yield Table("span", columns, labels=labels, bars=[value / largest for value in values])
     if settings.verbose:
         yield GAP
-        yield _by_layer(found, shown, settings)
+        yield _by_layer(spans, shown, settings)
         yield GAP
-        yield _by_token(text, found, settings)
+        yield _by_token(text, spans, settings)
     yield GAP
-    yield _attended(text, found, shown)
+    yield _attended(text, spans, shown)
     yield GAP
-    yield _shaded(text, found, shares, settings)
+    yield _shaded(text, spans, shares, settings)
 
 
-def most_attended(found: SpanReport, members: Sequence[int]) -> list[int]:
+def most_attended(spans: SpanReport, members: Sequence[int]) -> list[int]:
     """Return the tokens of some spans that the rows attend to most, over all heads, strongest first."""
-    received = np.nan_to_num(found.received)
-    tokens = [at for at, span in enumerate(found.text.of_token) if span in members]
+    received = np.nan_to_num(spans.received)
+    tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
     return sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
 
 
-def _attended(text: TextReport, found: SpanReport, shown: ShownSpans) -> Table:
+def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans) -> Table:
     """Name the tokens of each span that the rows attend to most."""
     cells = []
     for members in shown.members:
         named: list[Spans] = [
-            (token_span(text.tokens, at), Span(f" {found.received[at]:.3f}", "dim"))
-            for at in most_attended(found, members)
+            (token_span(text.tokens, at), Span(f" {spans.received[at]:.3f}", "dim"))
+            for at in most_attended(spans, members)
         ]
         cells.append(Text(named, " · "))
     labels = [(Span(name, origin="untrusted"),) for name in shown.names]
     return Table("span", [Column("most attended tokens, mean of all heads", cells, left=True)], labels=labels)
 
 
-def _by_layer(found: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
+def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
     """Return the shares of every layer, the mean of its heads."""
     layers = [
-        mean_weights(found, [(layer, head) for head in range(found.weights.shape[1])])[0][found.query]
-        for layer in range(len(found.weights))
+        mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][spans.query]
+        for layer in range(len(spans.weights))
     ]
     columns = [
         Column(
@@ -234,29 +237,29 @@ def _by_layer(found: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in range(len(layers))])
 
 
-def _by_token(text: TextReport, found: SpanReport, settings: DisplaySettings) -> Table:
+def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Table:
     """Name the spans that each token of the span reads most; of many tokens, the last."""
-    count, digits = min(MOST, len(found.rows)), max(2, settings.precision)
+    count, digits = min(MOST, len(spans.rows)), max(2, settings.precision)
     sources = []
-    for shares in np.nan_to_num(found.shares[-count:]):
+    for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
         named = [
-            (Span(f"{found.text.names[n]}", origin="untrusted"), Span(f" {shares[n]:.{digits}f}", "dim")) for n in best
+            (Span(f"{spans.text.names[n]}", origin="untrusted"), Span(f" {shares[n]:.{digits}f}", "dim")) for n in best
         ]
         sources.append(Text(list(named), " · "))
-    rows = found.rows[-count:]
+    rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
-    left_out = f"; the last {count} of {len(found.rows)} tokens" if count < len(found.rows) else ""
+    left_out = f"; the last {count} of {len(spans.rows)} tokens" if count < len(spans.rows) else ""
     title = f"spans that the token reads most, mean of all heads{left_out}"
     return Table("token", [Column(title, sources, left=True)], labels=labels)
 
 
-def _shaded(text: TextReport, found: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
+def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
     """Return the text; the background of a span says how large its share is."""
     largest = float(np.nanmax(shares)) or 1.0
     items: list[Spans] = []
     runs: list[tuple[int, list[int]]] = []
-    for position, span in enumerate(found.text.of_token):
+    for position, span in enumerate(spans.text.of_token):
         if runs and runs[-1][0] == span:
             runs[-1][1].append(position)
         else:
@@ -265,7 +268,7 @@ def _shaded(text: TextReport, found: SpanReport, shares: Matrix, settings: Displ
         share, words = float(np.nan_to_num(shares[span])), _excerpt(text, positions, settings)
         if not words.strip():  # line breaks of a template; the table has their share
             continue
-        label = Span(f"[{found.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")
+        label = Span(f"[{spans.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")
         items.append((label, Span(words, "", "untrusted", shade=share / largest)))
     return Text(items, " ")
 
@@ -281,8 +284,8 @@ def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettin
     placed = [text.tokens[at] for at in positions if text.tokens[at].start is not None and not text.tokens[at].made]
     if not placed:
         return spell_run([text.tokens[at] for at in positions])
-    whole = text.text if placed[0].segment == 0 else text.pair or ""
-    said = " ".join(whole[placed[0].start : placed[-1].end].split())
-    if len(said) <= _LONGEST or settings.verbose:
-        return said
-    return f"{said[: 2 * _LONGEST // 3]} … {said[-_LONGEST // 3 :]}"
+    full_text = text.text if placed[0].segment == 0 else text.pair or ""
+    excerpt = " ".join(full_text[placed[0].start : placed[-1].end].split())
+    if len(excerpt) <= _LONGEST or settings.verbose:
+        return excerpt
+    return f"{excerpt[: 2 * _LONGEST // 3]} … {excerpt[-_LONGEST // 3 :]}"

@@ -23,7 +23,7 @@ def stage_matrices(
     rows = token_axis("query", text.tokens, text.queries)
     keys = token_axis(source_kind(text), text.sources, text.keys)
     masked_rows = [position in head.fully_masked for position in text.queries]
-    found = []
+    matrices = []
     for name in STAGES:
         if name not in head.stages:
             continue
@@ -38,13 +38,15 @@ def stage_matrices(
             columns = dim_axis(matrix.shape[1])
         cells = texts(name, matrix, masked_rows, digits)
         shares = {"percent": settings.percent}
-        said, pictured = (
+        captions, pictured = (
             ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture, **shares))
             for picture in (False, True)
         )
         drawn = matrix, cells, rows, columns, scale_for(name, matrix), digits
-        found.append(Panel(name, ours(name), *drawn, masked_rows, said, pictured, small=small_cells(cells, digits)))
-    return found
+        matrices.append(
+            Panel(name, ours(name), *drawn, masked_rows, captions, pictured, small=small_cells(cells, digits))
+        )
+    return matrices
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool, percent: bool) -> str:
@@ -61,17 +63,17 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"
-    whole = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
+    scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
     zero = f"; {NOT_ALLOWED if picture else '0'} is exactly zero"
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
-    one = f"each row{' with its sink' if head.rows.sink is not None else ''} sums to {'100 %' if percent else '1'}"
-    return f"{mean}{of}{', in %' if percent else ''}; {one}{whole}{zeros}{masked}"
+    row_sum = f"each row{' with its sink' if head.rows.sink is not None else ''} sums to {'100 %' if percent else '1'}"
+    return f"{mean}{of}{', in %' if percent else ''}; {row_sum}{scope}{zeros}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:
-    said = f"scores × {head.scale:.4g}"
+    text = f"scores × {head.scale:.4g}"
     if head.softcap is not None:
-        said += f", soft-capped at {head.softcap:g}"
-    return said if head.bias is None else f"{said}, plus {BIAS_NAMES.get(head.bias, head.bias)} bias"
+        text += f", soft-capped at {head.softcap:g}"
+    return text if head.bias is None else f"{text}, plus {BIAS_NAMES.get(head.bias, head.bias)} bias"

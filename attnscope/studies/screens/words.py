@@ -33,8 +33,8 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     digits = digits_for(matrix, max(settings.precision, 1))
     digits = digits.as_percent() if settings.percent else digits
     cells = texts("weights", matrix, masked, digits)
-    said = ours("between words: summed over a word's keys, averaged over its queries")
-    drawn = matrix, cells, rows, columns, scale_for("weights", matrix), digits, masked, said, said
+    caption = ours("between words: summed over a word's keys, averaged over its queries")
+    drawn = matrix, cells, rows, columns, scale_for("weights", matrix), digits, masked, caption, caption
     return Panel("weights", ours("weights"), *drawn, small=small_cells(cells, digits))
 
 
@@ -45,25 +45,25 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     out = ranked_out(text.sources, head.top.left_out)
     excluded = np.array([bool(out[word].any()) for word in words.keys])
     digits = weight_digits(merged.weights, settings)
-    whole, (rows, columns) = len(text.keys) == len(text.sources), word_axes(text, words)
+    all_keys, (rows, columns) = len(text.keys) == len(text.sources), word_axes(text, words)
     bars: list[list[Bar] | None] = []
-    rest: list[tuple[str, str] | None] = []
+    remainders: list[tuple[str, str] | None] = []
     for row in merged.weights.astype(np.float64):
         order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[: head.top.keys.shape[1]]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
-        kept = [n for n in listed if row[n] >= LITTLE or settings.verbose or not whole]
+        kept = [n for n in listed if row[n] >= LITTLE or settings.verbose or not all_keys]
         masked = bool(np.isnan(row).all())
         bars.append(None if masked else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept])
-        rest.append(rest_of(row, kept, excluded, digits) if len(kept) < len(listed) else None)
+        remainders.append(rest_of(row, kept, excluded, digits) if len(kept) < len(listed) else None)
     left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
-    left_out += "" if whole else ", of the columns shown"
+    left_out += "" if all_keys else ", of the columns shown"
     return Bars(
         columns,
         [weight_heading(settings)],
         bars,
         rows,
         title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
-        rest=rest,
+        rest=remainders,
         compact=compact,
     )
 

@@ -62,7 +62,7 @@ def selections(n_heads: int, n_queries: int) -> list[Selection]:
     ]
 
 
-class Findings:
+class RecorderCheck:
     """The recorders of several runs over one text, and the checks of what they kept.
 
     Args:
@@ -73,32 +73,34 @@ class Findings:
     def __init__(self, model_shape: ModelShape, tokens: list[Token]) -> None:
         self._look, self._tokens = model_shape, tokens
         self._sources = tokens if model_shape.context is None else model_shape.context
-        self._asked = selections(model_shape.n_heads, len(tokens))
+        self._selections = selections(model_shape.n_heads, len(tokens))
         self._traces: list[Trace] = []
 
     def recorders(self, batch: Batch) -> Mapping[int, Sequence[Recorder]]:
         """Make the recorders of every layer, as `attnscope run` would."""
-        self._traces = [self._trace(one, batch) for one in self._asked]
+        self._traces = [self._trace(selection, batch) for selection in self._selections]
         return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in range(self._look.n_layers)}
 
-    def _trace(self, asked: Selection, batch: Batch) -> Trace:
+    def _trace(self, selection: Selection, batch: Batch) -> Trace:
         shown = torch.zeros_like(batch.tokens.real)
-        shown[:, asked.rows] = True
+        shown[:, selection.rows] = True
         record_spec = RecordSpec(
             stages=(),
-            rows=asked.rows,
-            counted=asked.rows,
+            rows=selection.rows,
+            counted=selection.rows,
             columns=list(range(len(self._sources))),
             top=_TOP,
-            by=asked.by,
-            parts=reported_parts(asked.pool),
-            pool=asked.pool or 0,
+            by=selection.by,
+            parts=reported_parts(selection.pool),
+            pool=selection.pool or 0,
         )
-        eligible = batch.sources.real if asked.special else batch.sources.content()
+        eligible = batch.sources.real if selection.special else batch.sources.content()
         record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
         layers = range(self._look.n_layers)
         return make_trace(
-            [HeadSelection((layer,), (head,)) for layer in layers for head in asked.heads], record_spec, record_tokens
+            [HeadSelection((layer,), (head,)) for layer in layers for head in selection.heads],
+            record_spec,
+            record_tokens,
         )
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
@@ -109,37 +111,41 @@ class Findings:
             limit: Largest allowed deviation, as a share of the largest value of its kind if that is above 1.
         """
         gaps = [torch.zeros(3, self._look.n_heads, dtype=torch.float64) for _ in layers]
-        for asked, trace in zip(self._asked, self._traces, strict=True):
+        for selection, trace in zip(self._selections, self._traces, strict=True):
             words = np.array([not token.special for token in self._tokens])
             counted = words if words.any() else ~words
             extent = TextExtent(len(self._tokens), len(self._sources), torch.from_numpy(counted))
-            place = TextSlice(0, asked.rows, [], extent if asked.pool else None)
+            place = TextSlice(0, selection.rows, [], extent if selection.pool else None)
             for unit, recorded in trace.recorded:
                 layer, head = unit.layers[0], unit.heads[0]
                 report = head_report(unit, recorded, trace, place, left_out=[])
-                again = Again(layers[layer], head, self._sources, same=self._look.context is None)
-                found = [
-                    again.contributors(report, asked),
-                    again.statistics(report, asked),
-                    again.sums(report, counted) if asked.pool else 0.0,
+                recomputed = RecomputedHead(
+                    layers[layer], head, self._sources, self_attention=self._look.context is None
+                )
+                errors = [
+                    recomputed.contributors(report, selection),
+                    recomputed.statistics(report, selection),
+                    recomputed.sums(report, counted) if selection.pool else 0.0,
                 ]
-                gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(found, dtype=torch.float64))
+                gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(errors, dtype=torch.float64))
         names = ("contributors are the strongest sources", "row statistics follow from weights",
                  "maps, sums and averages follow from weights")  # fmt: skip
-        return [make_check(name, [one[number] for one in gaps], limit) for number, name in enumerate(names)]
+        return [
+            make_check(name, [layer_gaps[number] for layer_gaps in gaps], limit) for number, name in enumerate(names)
+        ]
 
 
-class Again:
+class RecomputedHead:
     """One head's stages in float64, and what follows from them.
 
     Args:
         seen: The layer.
         head: The head.
         sources: The tokens that keys stand for.
-        same: Queries and keys are the same tokens.
+        self_attention: Queries and keys are the same tokens.
     """
 
-    def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, same: bool) -> None:
+    def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, self_attention: bool) -> None:
         self._dead = _numpy(seen.fully_masked[0, head]).astype(bool)  # (Q,)
         self._masked = _numpy(seen.stages["masked"][0, head])  # (Q, K)
         self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
@@ -147,7 +153,7 @@ class Again:
             None if seen.inputs.spec.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
         )
         self._sources, self._special = sources, np.array([token.special for token in sources])
-        self._same = same
+        self._self_attention = self_attention
         value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
         self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
         if seen.projection is None:
@@ -157,14 +163,14 @@ class Again:
             part = _numpy(seen.projection[:, head * width : (head + 1) * width])  # (D, Ev)
             self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
 
-    def contributors(self, report: HeadReport, asked: Selection) -> float:
+    def contributors(self, report: HeadReport, selection: Selection) -> float:
         """Return the largest error of the recorded strongest sources; infinite where a key is invalid."""
-        eligible = np.ones(len(self._special), dtype=bool) if asked.special else ~self._special
-        if not asked.special:
+        eligible = np.ones(len(self._special), dtype=bool) if selection.special else ~self._special
+        if not selection.special:
             eligible[0] = False
         measures = {"weight": report.top.weight, "value": report.top.value, "projected": report.top.projected}
         worst = 0.0
-        for row, query in enumerate(asked.rows):
+        for row, query in enumerate(selection.rows):
             free = eligible & (self._masked[query] > -np.inf) & ~self._dead[query]
             listed = report.top.keys[row]
             keys = listed[listed >= 0]
@@ -175,8 +181,8 @@ class Again:
                     expected = np.where(listed < 0, np.nan, self._weights[query, listed] * self._norms[name][listed])
                     worst = max(worst, _apart(values[row], expected))
             # Ranking by weight uses the very scores that the recorder saw, so no deviation is allowed.
-            exact = asked.by == "weight"
-            ranks = self._masked[query] if exact else self._weights[query] * self._norms[asked.by]
+            exact = selection.by == "weight"
+            ranks = self._masked[query] if exact else self._weights[query] * self._norms[selection.by]
             free[keys] = False
             order = np.concatenate((ranks[keys], [ranks[free].max()] if free.any() and len(keys) else []))
             rise = float(np.diff(order).max(initial=0.0))
@@ -185,13 +191,13 @@ class Again:
             worst = max(worst, rise / max(1.0, float(np.abs(order).max(initial=0.0))))
         return worst
 
-    def statistics(self, report: HeadReport, asked: Selection) -> float:
+    def statistics(self, report: HeadReport, selection: Selection) -> float:
         """Return the largest difference between recorded row statistics and those of the weights."""
         expected = self._statistics()
-        gaps = [_apart(getattr(report.rows, name), values[asked.rows]) for name, values in expected.items()]
+        gaps = [_apart(getattr(report.rows, name), values[selection.rows]) for name, values in expected.items()]
         if self._sink is not None and report.rows.sink is not None:
-            gaps.append(_apart(report.rows.sink, self._sink[asked.rows]))
-        fully_masked = [query for query in asked.rows if self._dead[query]]
+            gaps.append(_apart(report.rows.sink, self._sink[selection.rows]))
+        fully_masked = [query for query in selection.rows if self._dead[query]]
         extent = report.fully_masked == fully_masked and (report.rows.sink is None) == (self._sink is None)
         return max(gaps) if extent else np.inf
 
@@ -204,11 +210,14 @@ class Again:
             np.arange(n_queries)[:, None],
             np.arange(n_keys)[None],
             self._sources,
-            same=self._same,
+            same=self._self_attention,
         )
         nothing = np.full(n_queries, np.nan)
-        found = {one.name: one.recount(rows) if self._same or not one.aligned else nothing for one in ROW_STATISTICS}
-        return {name: np.where(self._dead, np.nan, values) for name, values in found.items()}
+        by_name = {
+            statistic.name: statistic.recount(rows) if self._self_attention or not statistic.aligned else nothing
+            for statistic in ROW_STATISTICS
+        }
+        return {name: np.where(self._dead, np.nan, values) for name, values in by_name.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:
         """Return the largest difference of the pooled map, column sums and averages from those of the weights."""
@@ -229,25 +238,25 @@ class Again:
     def _pooled(self, queries: Sequence[int], keys: Sequence[int]) -> Array:
         """Return what a query of each run that may see anything gives to each run of keys on average."""
         by_run = np.stack([self._weights[:, start:end].sum(1) for start, end in pairwise(keys)], 1)  # (Q, runs)
-        found = np.full((len(queries) - 1, by_run.shape[1]), np.nan)
+        pooled = np.full((len(queries) - 1, by_run.shape[1]), np.nan)
         for run, (start, end) in enumerate(pairwise(queries)):
             live = by_run[start:end][~self._dead[start:end]]
             if len(live):
-                found[run] = live.mean(0)
-        return found
+                pooled[run] = live.mean(0)
+        return pooled
 
 
 def _numpy(tensor: Tensor) -> Array:
-    found: Array = tensor.cpu().double().numpy()
-    return found
+    array: Array = tensor.cpu().double().numpy()
+    return array
 
 
-def _apart(ours: Array, theirs: Array) -> float:
+def _apart(recorded: Array, expected: Array) -> float:
     """Return the largest difference, as a share of the largest magnitude where that is above 1.
 
     NaN equals NaN alone.
     """
-    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    a, b = np.asarray(recorded, np.float64), np.asarray(expected, np.float64)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
     gap = float(np.fmax.reduce(np.abs(a - b), axis=None, initial=0.0))
