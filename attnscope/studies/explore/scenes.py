@@ -24,11 +24,11 @@ from attnscope.views.walk.scene import (
     WALKED,
     Forecast,
     HeadNumber,
-    HeadRoles,
     Number,
     Passage,
     RankedSources,
     Scene,
+    SceneRoles,
     WalkHead,
     WalkMap,
 )
@@ -283,7 +283,7 @@ def head_roles(
     main_roles: Sequence[Sequence[str | None]],
     measured: str,
     sizes: tuple[Sequence[Number], Sequence[Number]],
-) -> HeadRoles:
+) -> SceneRoles:
     """Return the roles of the heads of a scene.
 
     Args:
@@ -304,7 +304,7 @@ def head_roles(
                 if name in names:
                     main[i, j] = names.index(name)
                     strength[i, j] = roles[main[i, j]].values[layer, head]
-    return HeadRoles(
+    return SceneRoles(
         names,
         [role.letter for role in roles],
         [colours.get(name, "#888888") for name in names],

@@ -92,7 +92,7 @@ class HeadNumber:
 
 
 @dataclass(frozen=True)
-class HeadRoles:
+class SceneRoles:
     """What every head does.
 
     Attributes:
@@ -232,7 +232,7 @@ class Scene:
     aligned: bool = True
     predictions: Sequence[Forecast] = ()
     numbers: Sequence[HeadNumber] = ()
-    roles: HeadRoles | None = None
+    roles: SceneRoles | None = None
     command: str = ""
     mask: str = ""
     rounded: int | None = None
