@@ -1,6 +1,6 @@
 """Attention of queries, keys and values, or of weights, that another program computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
@@ -12,6 +12,7 @@ from attnscope.api.options import (
     ModelHeadsArguments,
     ModelInspectArguments,
     Progress,
+    Spans,
     Stage,
     Tokens,
     check_names,
@@ -47,6 +48,9 @@ class FromArraysArguments(TypedDict, total=False):
     by: By
     special: bool
     pool: int | None
+    spans: Spans | None
+    words: bool
+    least: int
     measure: FlowWord
     progress: Progress | None
     max_memory: int | str | None
@@ -95,6 +99,7 @@ def from_qkv(
     tokens: object | None = None,
     layers: int | Sequence[int] | None = None,
     rope: PerLayer | None = None,
+    score_mod: Callable[..., Any] | None = None,
     layout: str | Sequence[str] | None = None,
     cu_seqlens: object | None = None,
     cu_seqlens_q: object | None = None,
@@ -114,7 +119,8 @@ def from_qkv(
         output: The output of attention, with the heads and tokens of q and the width of v, to be compared with the
             computed one (`data.texts[0].given_output`); None if it is unknown.
         mask: Which keys a query may see: an expression such as `causal` or `causal+window:4`, a boolean matrix
-            (queries, keys) or (heads, queries, keys), or a function of text, head, query and key as in FlexAttention.
+            (queries, keys) or (heads, queries, keys), or a function of text, head, query and key, as the `mask_mod` of
+            FlexAttention. A matrix of floats is added to the scaled scores, such as −inf or the bias of ALiBi.
         scale: Factor on q·k; None for 1/√width.
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         window: Number of keys that a query sees at most, itself included; None for no such limit.
@@ -124,6 +130,8 @@ def from_qkv(
         layers: Numbers of the layers; None to count from 0.
         rope: Rotation that q and k are still to get: the base, or a dict with theta, fraction, scaling and interleaved;
             None if they are as attention takes them.
+        score_mod: A function of a scaled score and of text, head, query and key, as in FlexAttention, that returns the
+            score to use instead; None for none.
         layout: Order of the axes, such as `tokens,heads,width` or `thd`; with several texts also `batch` or `b`, with
             several layers `layers` or `l`. None for `heads,tokens,width`, with an axis of layers in front if there are
             four in one array, and of texts if there are four in each of several.
@@ -147,6 +155,7 @@ def from_qkv(
         "window": window,
         "sinks": sinks,
         "rope": rope,
+        "score_mod": score_mod,
         "tokens": tokens,
         "text": text,
         "layout": layout,

@@ -29,7 +29,7 @@ from attnscope.request.arguments import (
 from attnscope.request.chat import chat_of
 from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
-from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction
+from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction, function_name
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import (
@@ -669,7 +669,7 @@ def mask_of(value: Any) -> tuple[MaskTerm, ...]:
     if isinstance(value, str):
         return parse_mask(value, "mask")
     if callable(value) and not hasattr(value, "__array__"):
-        return (Function(_function_name(value), value),)
+        return (Function(function_name(value), value),)
     matrix = _mask_matrix(value)
     cells = np.packbits(matrix).tobytes()
     return (MatrixFile(f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"),)
@@ -679,13 +679,7 @@ def _score_mod(value: Any) -> ScoreFunction:
     if not callable(value):
         hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
         raise UsageError(f"a {type(value).__name__} cannot be called", where="score_mod", hint=hint)
-    return ScoreFunction(_function_name(value), value)
-
-
-def _function_name(value: Callable[..., Any]) -> str:
-    """Return the name of a function, of a lambda with its line."""
-    name, code = getattr(value, "__name__", type(value).__name__), getattr(value, "__code__", None)
-    return f"lambda in line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
+    return ScoreFunction(function_name(value), value)
 
 
 def _mask_matrix(value: Any) -> "BoolMatrix":

@@ -317,8 +317,17 @@ class Intersection(Mask):
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
-        """The function of the part that has one."""
-        return next((part.changes_scores for part in self.parts if part.changes_scores is not None), None)
+        """The functions of the parts, one after the other."""
+        changes = [part.changes_scores for part in self.parts if part.changes_scores is not None]
+        if len(changes) < 2:
+            return changes[0] if changes else None
+
+        def change(scores: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+            for each in changes:
+                scores = each(scores, q, k, heads)
+            return scores
+
+        return change
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         """Combine the parts with a logical and."""

@@ -1,5 +1,6 @@
 """Random arrays with random settings, and what attention makes of them in NumPy float64."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +18,37 @@ SPELLINGS = {
 
 
 @dataclass
+class DrawnMask:
+    """The mask of a layer.
+
+    Attributes:
+        given: As `from_qkv` takes it.
+        allowed: Function of rows (Q, 1) and columns (1, K) to where attention is allowed, (Q, K) or (heads, Q, K).
+        added: The same, to what is added to scaled scores; None for nothing.
+    """
+
+    given: Any
+    allowed: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    added: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+
+
+@dataclass
 class Drawn:
     """Arrays of some texts.
 
     Attributes:
         parts: `q`, `k` and perhaps `v`: layer to text to (heads, tokens, width), float64 of float32 or narrower values.
         settings: Layer to scale, soft-cap, window and sinks; None for none.
-        mask: The mask expression, and the function of positions that it stands for.
+        masks: Layer to its mask.
+        score_mod: Slope of a function that takes from scaled scores what grows with head and distance; None for none.
         dtype: Type of the arrays.
         tokens: Words of every text.
     """
 
     parts: dict[str, dict[int, list[np.ndarray]]]
     settings: dict[int, dict[str, Any]]
-    mask: tuple[str, Any]
+    masks: dict[int, DrawnMask]
+    score_mod: float | None
     dtype: str
     tokens: list[list[str]] = field(default_factory=list)
 
@@ -49,7 +67,12 @@ class Drawn:
             scaled = s["softcap"] * np.tanh(scaled / s["softcap"])
         n = k.shape[1]
         i, j = np.arange(n - q.shape[1], n)[:, None], np.arange(n)[None]
-        allowed = np.broadcast_to(self.mask[1](i, j), scaled.shape[1:])
+        mask = self.masks[layer]
+        if mask.added is not None:
+            scaled = scaled + mask.added(i, j)
+        if self.score_mod is not None:
+            scaled = scaled - self.score_mod * np.arange(len(q))[:, None, None] * np.abs(i - j)
+        allowed = np.broadcast_to(mask.allowed(i, j), scaled.shape)
         if s["window"] is not None:
             allowed = allowed & (np.abs(i - j) < s["window"])
         masked = np.where(allowed, scaled, -np.inf)
@@ -60,7 +83,7 @@ class Drawn:
         with np.errstate(invalid="ignore"):
             exponentials = np.exp(shifted - shifted.max(-1, keepdims=True))
             weights = (exponentials / exponentials.sum(-1, keepdims=True))[..., : masked.shape[-1]]
-        weights = np.where(allowed.any(-1)[None, :, None], weights, np.nan)
+        weights = np.where(allowed.any(-1)[..., None], weights, np.nan)
         found = {"scores": scores, "scaled": scaled, "masked": masked, "weights": weights}
         if "v" in self.parts:
             v = self.parts["v"][layer][text]
@@ -74,7 +97,36 @@ MASKS = [
     ("causal+window:3", lambda i, j: (j <= i) & (i - j < 3)),
     ("prefix:2", lambda i, j: (j <= i) | (j < 2)),
     ("block:4", lambda i, j: i // 4 == j // 4),
+    ("causal+(sink:1|window:2)", lambda i, j: (j <= i) & ((j < 1) | (i - j < 2))),
+    (lambda b, h, q, k: (q >= k) & (q - k < h + 2), lambda i, j: (j <= i) & (i - j < np.arange(9)[:, None, None] + 2)),
 ]
+
+
+def draw_masks(
+    rng: np.random.Generator, layers: list[int], lengths: list[int], heads: int, *, windows: bool
+) -> dict[int, DrawnMask]:
+    """Draw the mask that all layers share, or one for each: an expression, a function, a matrix or a bias."""
+
+    def one() -> DrawnMask:
+        kind, n = rng.random(), lengths[0]
+        if len(lengths) > 1 or kind < 0.6:
+            usable = [at for at, mask in enumerate(MASKS) if mask[0] != "causal+window:3" or not windows]
+            given, allowed = MASKS[usable[rng.integers(len(usable))]]
+            return DrawnMask(given, lambda i, j: allowed(i, j)[:heads] if callable(given) else allowed(i, j))
+        if kind < 0.7:
+            first = int(rng.integers(1, n + 1))
+            sizes = [size for size in (first, n - first) if size]
+            ends = np.repeat(np.arange(len(sizes)), sizes)
+            return DrawnMask(f"docs:{','.join(map(str, sizes))}", lambda i, j: ends[i] == ends[j])
+        matrix = rng.random((heads, n, n) if rng.random() < 0.5 else (n, n)) < 0.7
+        if kind < 0.85:
+            return DrawnMask(matrix, lambda i, j: matrix[..., i, j])
+        bias = rng.normal(size=matrix.shape).astype(np.float32)
+        added = np.where(matrix, bias, -np.inf if rng.random() < 0.5 else np.finfo(np.float32).min)
+        return DrawnMask(added, lambda i, j: matrix[..., i, j], lambda i, j: np.where(matrix, bias, 0.0)[..., i, j])
+
+    shared = one()
+    return dict.fromkeys(layers, shared) if rng.random() < 0.6 else {layer: one() for layer in layers}
 
 
 def draw(rng: np.random.Generator) -> Drawn:
@@ -107,7 +159,10 @@ def draw(rng: np.random.Generator) -> Drawn:
         first = first or drawn
         settings[layer] = drawn if per_layer else first
     tokens = [[str(rng.choice(WORDS)) for _ in range(n)] for n in lengths]
-    return Drawn(parts, settings, MASKS[rng.integers(len(MASKS))], dtype, tokens)
+    windows = any(each["window"] is not None for each in settings.values())
+    masks = draw_masks(rng, layers, lengths, kv_heads * share, windows=windows)
+    score_mod = float(rng.uniform(0.01, 0.3)) if rng.random() < 0.2 else None
+    return Drawn(parts, settings, masks, score_mod, dtype, tokens)
 
 
 def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -151,8 +206,13 @@ def arguments(drawn: Drawn, rng: np.random.Generator) -> dict[str, Any]:
         values = {layer: settings[name] for layer, settings in drawn.settings.items()}
         same = all(value == next(iter(values.values())) for value in values.values())
         given[name] = next(iter(values.values())) if same else values if rng.random() < 0.5 else [*values.values()]
-    if drawn.mask[0] != "causal" or rng.random() < 0.5:
-        given["mask"] = drawn.mask[0]
+    masks = {layer: mask.given for layer, mask in drawn.masks.items()}
+    shared = len({id(mask) for mask in drawn.masks.values()}) == 1
+    given["mask"] = masks[drawn.layers[0]] if shared else masks if rng.random() < 0.5 else [*masks.values()]
+    if isinstance(given["mask"], str) and given["mask"] == "causal" and rng.random() < 0.5:
+        del given["mask"]
+    if drawn.score_mod is not None:
+        given["score_mod"] = lambda score, b, h, q, k: score - drawn.score_mod * h * (q - k).abs()
     return given | {"tokens": drawn.tokens[0] if one_text else drawn.tokens}
 
 

@@ -48,24 +48,26 @@ def expected(layers, **settings):
 
 def test_plain_pytorch():
     class Block(torch.nn.Module):
-        def __init__(self):
+        def __init__(self, added=None):
             super().__init__()
-            self.qkv = torch.nn.Linear(12, 36)
+            self.qkv, self.added = torch.nn.Linear(12, 36), added
 
         def forward(self, x):
             q, k, v = (side.unflatten(-1, (3, 4)).transpose(1, 2) for side in self.qkv(x).chunk(3, -1))
-            made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+            mask = {"is_causal": True} if self.added is None else {"attn_mask": self.added}
+            made = torch.nn.functional.scaled_dot_product_attention(q, k, v, **mask, scale=0.3)
             return x + made.transpose(1, 2).flatten(2)
 
     torch.manual_seed(0)
-    model, x = torch.nn.Sequential(Block(), Block()), torch.randn(1, 5, 12)
+    causal = torch.zeros(5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
+    model, x = torch.nn.Sequential(Block(), Block(torch.randn(1, 3, 5, 5) + causal)), torch.randn(1, 5, 12)
     original = torch.nn.functional.scaled_dot_product_attention
     report = names("Plain PyTorch")["report_of"](model, x)
     assert torch.nn.functional.scaled_dot_product_attention is original
     for layer, block in enumerate(model):
         with torch.no_grad():
             q, k, _ = (side.unflatten(-1, (3, 4)).transpose(1, 2)[0] for side in block.qkv(x).chunk(3, -1))
-            scores = (q @ k.mT * 0.3).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
+            scores = q @ k.mT * 0.3 + (causal if block.added is None else block.added[0])
             x = block(x)
         np.testing.assert_allclose(report.weights[layer], scores.softmax(-1), atol=1e-6)
     given = report.data.texts[0].given_output

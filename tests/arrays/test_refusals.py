@@ -88,9 +88,32 @@ REFUSED = {
         lambda: attnscope.from_qkv(Q, K, mask=np.ones((4, 4), bool)),
         r"mask: has shape \[4, 4\], but the texts",
     ),
-    "a bias": (
-        lambda: attnscope.from_qkv(Q, K, mask=np.full((5, 5), -1.5)),
-        "mask: is a bias, with other numbers than",
+    "a bias of NaN": (
+        lambda: attnscope.from_qkv(Q, K, mask=np.full((5, 5), np.nan)),
+        "mask: holds NaN or inf, and is added to scores",
+    ),
+    "whole numbers as a mask": (lambda: attnscope.from_qkv(Q, K, mask=np.ones((5, 5), int)), "mask: is int64 of shape"),
+    "masks of other layers": (
+        lambda: attnscope.from_qkv([Q, Q], [K, K], mask=[np.tri(5, dtype=bool)]),
+        "mask: has 1 values for 2 layers; give one for each; masks of heads are one array",
+    ),
+    "a mask by name": (lambda: attnscope.from_qkv(Q, K, mask={"a": "causal"}), "mask: is given for layers .'a'."),
+    "a mask's file": (
+        lambda: attnscope.from_qkv(Q, K, mask="m.npy"),
+        "mask: 'm.npy' is a file; pass the matrix",
+    ),
+    "documents": (
+        lambda: attnscope.from_qkv(Q, K, mask="causal+docs:2,2"),
+        "mask: the documents have 4 tokens, but the texts have 5",
+    ),
+    "document ends": (
+        lambda: attnscope.from_qkv(Q, K, mask="docs:eos"),
+        "mask: given arrays name no token that",
+    ),
+    "a score function": (lambda: attnscope.from_qkv(Q, K, score_mod=2.0), "score_mod: a float cannot be called"),
+    "explained functions": (
+        lambda: attnscope.from_qkv(Q, K, V, score_mod=lambda s, b, h, q, k: s).explain(query=1, layer=0, head=0),
+        "score_mod: the arithmetic that is explained has no such function",
     ),
     "memory": (lambda: attnscope.from_qkv(Q, K, max_memory="1K"), "needs about"),
     "by value": (lambda: attnscope.from_qkv(Q, K, by="value"), "by='value': no values are given"),

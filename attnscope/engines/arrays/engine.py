@@ -21,6 +21,7 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec, Rotation
 from attnscope.model.masks import (
     FunctionMask,
     GivenQueriesMask,
+    ScoreFunctionMask,
     build_mask,
     intersect,
     mask_from_matrix,
@@ -30,7 +31,7 @@ from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import BlockObserver
 from attnscope.model.tile import Recorder
 from attnscope.model.workspace import Workspace
-from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.expression import mask_files, parse_mask
 from attnscope.request.masks.terms import Mask, MaskTerm, MatrixFile
 
 
@@ -90,7 +91,7 @@ class ArraysEngine:
                     attend(
                         inputs,
                         recorders[layer],
-                        observed=self._observed(inputs.spec.mask, batch),
+                        observed=self._observed(layer, batch),
                         need_output=False,
                         tile_elements=self.settings.tile_elements,
                         workspace=workspace,
@@ -149,13 +150,35 @@ class ArraysEngine:
         scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
         sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        mask = intersect((self._own(layer, batch), *self._queries(batch), pad_mask))
-        return AttentionSpec(scale, mask, settings.softcap, sinks=sinks)
+        mask = intersect((self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad_mask))
+        bias = self._bias(layer)
+        return AttentionSpec(scale, mask, settings.softcap, bias, None if bias is None else "given", sinks)
 
     def _queries(self, batch: Batch) -> list[Mask]:
         """Return the mask that leaves rows whose queries were not given without keys, if there are any."""
         firsts = [self.given.first_queries[number] for number in self.numbers(batch)]
         return [GivenQueriesMask(tuple(firsts), torch.tensor(firsts, device=self.device))] if any(firsts) else []
+
+    def _bias(self, layer: int) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """Return what a layer's mask adds to scores; None if it adds nothing."""
+        names = mask_files(parse_mask(self.given.config().mask_of(layer)))
+        biases = [torch.from_numpy(self.given.biases[name]) for name in names if name in self.given.biases]
+        if not biases:
+            return None
+        (bias,) = (each.to(self.device) for each in biases)
+
+        def added(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+            return bias[q, k] if bias.ndim == 2 else bias[heads[:, None, None], q, k]
+
+        return added
+
+    def _score_masks(self, batch: Batch) -> list[Mask]:
+        """Return the mask that changes scores as the arrays' own function does, if there is one."""
+        if self.given.score_mod is None:
+            return []
+        function = self.given.score_mod.function
+        numbers = torch.tensor(self.numbers(batch), device=self.device)
+        return [ScoreFunctionMask(lambda score, b, h, q, k: function(score, numbers[b], h, q, k))]
 
     def _own(self, layer: int, batch: Batch) -> Mask:
         terms = parse_mask(self.given.config().mask_of(layer))
@@ -182,14 +205,14 @@ class ArraysEngine:
                 self._masks[place] = mask_from_matrix(given, self.device)
         return self._masks[place]
 
-    def _observed(self, own: Mask, batch: Batch) -> Mask | None:
+    def _observed(self, layer: int, batch: Batch) -> Mask | None:
         """Return the mask that recorders see instead; None for the arrays' own."""
         if not self.settings.same_scores:
             return None
         lengths = batch.tokens.lengths
         pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        requested = build_mask(self.settings.terms, own, self.settings.resolved)
-        return intersect((requested, *self._queries(batch), pad_mask))
+        requested = build_mask(self.settings.terms, self._own(layer, batch), self.settings.resolved)
+        return intersect((*self._score_masks(batch), requested, *self._queries(batch), pad_mask))
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -1,13 +1,17 @@
 """Arrays that another program computed, with what is known about them, as plain data. Never imports torch."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from attnscope.base.errors import UsageError
 from attnscope.base.model_config import ModelConfig
 from attnscope.engines.arrays.settings import LayerSettings
 from attnscope.findings.tokens import Token
+from attnscope.request.masks.terms import ScoreFunction
 from attnscope.request.run_config import TextInput
 
 
@@ -27,6 +31,34 @@ class GivenSizes:
     value_width: int
 
 
+class GivenConfig(ModelConfig, frozen=True):
+    """The sizes of given arrays, whose layers may have masks that differ by more than a window.
+
+    Attributes:
+        masks: Layer to its mask expression; empty if all layers have the same.
+        score_mod: The function that changes scores, as a report names it; None for none.
+    """
+
+    masks: dict[int, str] = msgspec.field(default_factory=dict)
+    score_mod: str | None = None
+
+    def mask_of(self, layer: int) -> str:
+        """Return the mask expression of one layer."""
+        mask, window = self.masks.get(layer, self.mask), self.windows[layer] if self.windows else None
+        return mask if window is None else f"{mask}+window:{window}"
+
+    def masks_of(self, n_layers: int) -> frozenset[str]:
+        """List the different mask expressions of the first `n_layers` layers."""
+        return frozenset(map(self.mask_of, range(n_layers)))
+
+    def describe_mask(self) -> str:
+        """Return the mask of all layers, or how many layers have each, and the function that changes scores."""
+        counts = Counter(map(self.mask_of, self.masks))
+        each = f"{', '.join(f'{mask} in {count}' for mask, count in counts.items())} of {len(self.masks)} layers"
+        described = each if self.masks else super().describe_mask()
+        return described if self.score_mod is None else f"{described}, with {self.score_mod}"
+
+
 @dataclass(frozen=True)
 class GivenArrays:
     """Queries, keys and values of some layers, or their weights.
@@ -38,9 +70,10 @@ class GivenArrays:
         query_ranges: The same of queries, which may be those of a text's last tokens alone.
         texts: Every text with its tokens.
         read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
-        mask: Mask expression that all layers share; windows are settings.
-        matrices: What the expression names: boolean matrices, (queries, keys) or (heads, queries, keys), or a
+        matrices: What mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a
             `mask_mod` of FlexAttention.
+        biases: Name of a matrix to what is added to the scores that it allows.
+        score_mod: What a Python function makes of scaled scores; None for none.
         dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
         outputs: The output of attention is given, too, as `output`.
     """
@@ -54,8 +87,9 @@ class GivenArrays:
     texts: list[tuple[str, list[Token]]]
     read: Callable[[int], Mapping[str, Any]]
     layer_bytes: int
-    mask: str = "causal"
     matrices: Mapping[str, Any] = field(default_factory=dict)
+    biases: Mapping[str, Any] = field(default_factory=dict)
+    score_mod: ScoreFunction | None = None
     dtype: str = "float32"
     fingerprint: str = ""
     weights: bool = False
@@ -85,12 +119,14 @@ class GivenArrays:
     def config(self) -> ModelConfig:
         """Return the sizes that the program needs of a model; there are no weights."""
         windows = {layer: settings.window for layer, settings in self.settings.items()}
+        masks = [settings.mask for settings in self.settings.values()]
         n_layers, width = 1 + max(self.layers), max(1, self.sizes.width)
+        differ = len(set(masks)) > 1
         scales, caps = (
             {getattr(layer_settings, name) for layer_settings in self.settings.values()}
             for name in ("scale", "softcap")
         )
-        return ModelConfig(
+        return GivenConfig(
             vocab_size=1 + max(token.id for _, tokens in self.texts for token in tokens),
             d_model=self.sizes.heads * width,
             n_layers=n_layers,
@@ -98,8 +134,10 @@ class GivenArrays:
             n_kv_heads=self.sizes.kv_heads,
             d_head=width,
             d_value=self.sizes.value_width,
-            mask=self.mask,
+            mask=masks[0],
+            masks={layer: settings.mask for layer, settings in self.settings.items()} if differ else {},
             windows=tuple(windows.get(layer) for layer in range(n_layers)) if any(windows.values()) else (),
+            score_mod=None if self.score_mod is None else str(self.score_mod),
             scale=next(iter(scales)) if len(scales) == 1 else None,
             softcap=next(iter(caps)) if len(caps) == 1 else None,
             sinks=any(layer_settings.sinks is not None for layer_settings in self.settings.values()),

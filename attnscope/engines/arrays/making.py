@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -14,7 +15,8 @@ from attnscope.checkpoints.tokenization.given import make_texts
 from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
 from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
-from attnscope.engines.arrays.settings import NAMES, LayerSettings, layer_settings, require_expression, split_windows
+from attnscope.engines.arrays.masks import function_digest, read_masks, read_score_mod
+from attnscope.engines.arrays.settings import NAMES, LayerSettings, layer_settings
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 _WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width is of queries
@@ -90,7 +92,7 @@ def from_arrays(
     Args:
         parts: `q`, `k`, and `v` and `output` if they are known; or `weights`. Each is one array, with or without an
             axis for layers, a list of arrays, or a dict by layer.
-        values: Settings, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
+        values: Settings, `mask`, `score_mod`, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
         layers: Numbers of the layers; None to count from 0.
     """
     from attnscope.engines.arrays.tensors import as_tensor
@@ -205,14 +207,26 @@ def _assemble(
     texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
     lengths = [end - start for start, end in ranges]
     rows = [end - start for start, end in queries]
-    mask, matrices, windows = _mask(values.get("mask"), layers, lengths, rows, sizes.heads, weights=weights)
     settings = layer_settings({key: values.get(key) for key in NAMES}, layers, sizes.heads)
-    if any(window is not None for window in windows.values()):
-        if values.get("window") is not None:
+    matrices, biases = {}, {}
+    if weights and values.get("mask") is not None:
+        raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
+    if weights:
+        settings = {n: replace(unmasked, mask="bidirectional") for n, unmasked in settings.items()}
+    else:
+        masks = read_masks(values.get("mask"), layers, lengths, rows, sizes.heads)
+        if values.get("window") is not None and any(window is not None for window in masks.windows.values()):
             raise AttnscopeError("masks of layers have windows already", where="window", hint="give them once")
         settings = {
-            n: LayerSettings(**{**_fields(unwindowed), "window": windows[n]}) for n, unwindowed in settings.items()
+            n: replace(
+                unmasked,
+                mask=masks.masks[n],
+                window=unmasked.window if masks.windows[n] is None else masks.windows[n],
+            )
+            for n, unmasked in settings.items()
         }
+        matrices, biases = masks.matrices, masks.biases
+    score_mod = read_score_mod(values.get("score_mod"))
     _check_ropes(settings, sizes.width)
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
@@ -220,6 +234,8 @@ def _assemble(
     notes += ["float64 numbers are computed in float32"] if "float64" in dtypes else []
     if len(layers) <= layers[-1]:
         notes.append(f"layers {', '.join(map(str, layers[:12]))}{', …' * (len(layers) > 12)} are given")
+    functions = [f for f in (*matrices.values(), score_mod and score_mod.function) if callable(f)]
+    settled = hashlib.sha256(digest + repr(settings).encode() + b"".join(map(function_digest, functions)))
     itemsize = max(_BYTES[dtype] for dtype in dtypes)
     numbers = max(
         sum(prod(shape) for place, shape in shapes.items() if place.startswith(f"layer.{n}.")) for n in layers
@@ -234,10 +250,11 @@ def _assemble(
         texts=texts,
         read=read,
         layer_bytes=numbers * itemsize,
-        mask=mask,
         matrices=matrices,
+        biases=biases,
+        score_mod=score_mod,
         dtype=next(iter(narrow)) if len(dtypes) == 1 and narrow else "float32",
-        fingerprint=digest.hex()[:16],
+        fingerprint=settled.hexdigest()[:16],
         weights=weights,
         outputs=any(name.endswith(".output") for name in shapes),
         notes=tuple(notes),
@@ -250,10 +267,6 @@ def _keys(packed: Mapping[str, PackedShape], place: str, *, weights: bool) -> Pa
         return packed[f"{place.rpartition('.')[0]}.k"]
     shape = packed[place]
     return PackedShape(shape.width * (shape.texts or 1), shape.heads, shape.width, shape.texts)
-
-
-def _fields(settings: LayerSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in NAMES}
 
 
 def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[int, int]]) -> list[str]:
@@ -309,74 +322,6 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
 
 def _spell(shape: PackedShape) -> str:
     return f"{shape.heads} heads × {shape.rows} tokens × {shape.width}"
-
-
-def _mask(
-    given: Any, layers: Sequence[int], lengths: Sequence[int], rows: Sequence[int], heads: int, *, weights: bool
-) -> tuple[str, dict[str, Any], dict[int, int | None]]:
-    """Return the mask that layers share, the matrices or the function that it names, and the window of each layer."""
-    if weights:
-        if given is not None:
-            raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
-        return "bidirectional", {}, {}
-    if given is None or isinstance(given, str):
-        return require_expression(given or "causal", "mask"), {}, {}
-    if isinstance(given, Mapping):
-        masks = {int(n): require_expression(str(mask), "mask") for n, mask in given.items()}
-        if set(masks) != set(layers):
-            hint = "give one for every layer, or one for all"
-            raise AttnscopeError(f"is given for layers {sorted(masks)[:8]}", where="mask", hint=hint)
-        return (*_shared(masks),)
-    if isinstance(given, list | tuple) and all(isinstance(layer_mask, str) for layer_mask in given):
-        if len(given) != len(layers):
-            raise AttnscopeError(
-                f"has {len(given)} values for {len(layers)} layers", where="mask", hint="give one for each"
-            )
-        return (*_shared({n: require_expression(m, "mask") for n, m in zip(layers, given, strict=True)}),)
-    if callable(given) and not hasattr(given, "__array__"):
-        code = getattr(given, "__code__", None)
-        name = f"array:{hashlib.sha256(code.co_code if code else repr(given).encode()).hexdigest()[:8]}"
-        return name, {name: given}, {}
-    matrix = _matrix(given, lengths, rows, heads)
-    name = f"array:{hashlib.sha256(matrix.tobytes()).hexdigest()[:8]}"
-    return name, {name: matrix}, {}
-
-
-def _shared(masks: Mapping[int, str]) -> tuple[str, dict[str, Any], dict[int, int | None]]:
-    mask, windows = split_windows(masks, "mask")
-    return mask, {}, windows
-
-
-def _matrix(
-    given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int
-) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Return a boolean matrix (queries, keys) or (heads, queries, keys), with a row for every token.
-
-    It is made of one with a row for every query, or of one that is added to scores: 0 where allowed, else −inf.
-    """
-    array = given.detach().cpu() if hasattr(given, "detach") else given
-    array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
-    if array.dtype.kind == "f":
-        allowed, least = array == 0, np.finfo(array.dtype).min / 2
-        if not bool((allowed | (array <= least)).all()):
-            hint = "pass True where attention is allowed, or 0 there and -inf elsewhere"
-            raise AttnscopeError("is a bias, with other numbers than 0 and -inf", where="mask", hint=hint)
-        array = allowed
-    while array.ndim > 2 and array.shape[0] == 1:
-        array = array[0]
-    per_head = array.ndim == 3 and array.shape[0] == heads
-    if array.dtype != np.bool_ or not (array.ndim == 2 or per_head):
-        hint = "pass an expression such as causal, or a boolean matrix (queries, keys)"
-        raise AttnscopeError(f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint)
-    missing = array.shape[-1] - array.shape[-2]
-    if missing > 0 and set(rows) == {array.shape[-2]}:
-        array = np.pad(array, [*[(0, 0)] * (array.ndim - 2), (missing, 0), (0, 0)])
-    if set(lengths) != {array.shape[-1]} or array.shape[-2] != array.shape[-1]:
-        message = (
-            f"has shape {list(array.shape)}, but the texts have {', '.join(map(str, sorted(set(lengths))[:8]))} tokens"
-        )
-        raise AttnscopeError(message, where="mask", hint="give a row for every query and a column for every key")
-    return np.ascontiguousarray(array)
 
 
 def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:

@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import Rope
-from attnscope.request.masks.expression import parse_mask, spell_mask
-from attnscope.request.masks.terms import SlidingWindow
 
 T = TypeVar("T")
 NAMES = ("scale", "softcap", "window", "sinks", "rope")  # settings that may differ between layers
@@ -43,6 +41,7 @@ class LayerSettings:
         window: N of an additional `window:N`; None for none.
         sinks: A logit for every head that takes part in the softmax and belongs to no key; None for none.
         rope: Rotation of queries and keys; None if they are as attention takes them.
+        mask: The mask expression, without the window.
     """
 
     scale: float | None = None
@@ -50,6 +49,7 @@ class LayerSettings:
     window: int | None = None
     sinks: tuple[float, ...] | None = None
     rope: GivenRope | None = None
+    mask: str = "causal"
 
 
 def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int) -> dict[int, LayerSettings]:
@@ -60,26 +60,6 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
     """
     by_name = {name: _by_layer(name, values.get(name), layers, heads) for name in NAMES}
     return {layer: LayerSettings(**{name: by_name[name][layer] for name in NAMES}) for layer in layers}
-
-
-def split_windows(masks: Mapping[int, str], where: str, *, always: bool = False) -> tuple[str, dict[int, int | None]]:
-    """Return the mask that all layers share, and the window of each.
-
-    Without `always`, a mask that all layers have stays as it is.
-    """
-    shared: dict[str, None] = {}
-    windows: dict[int, int | None] = {}
-    alike = len(set(masks.values())) == 1 and not always
-    for layer, mask in masks.items():
-        terms = parse_mask(mask, where)
-        sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]
-        kept = terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
-        shared[spell_mask(kept) or "bidirectional"] = None
-        windows[layer] = min(sizes, default=None)
-    if len(shared) > 1:
-        message = f"layers have {' and '.join(list(shared)[:3])}"
-        raise AttnscopeError(message, where=where, hint="only the window may differ between layers: pass window")
-    return next(iter(shared)), windows
 
 
 def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[int, Any]:
@@ -161,14 +141,3 @@ def _rope(value: Any) -> GivenRope:
         return GivenRope(msgspec.convert(fields, Rope), msgspec.convert(interleaved, bool))
     except msgspec.ValidationError as e:
         raise AttnscopeError(f"{e}", where="rope", hint=hint) from e
-
-
-def require_expression(mask: str, where: str) -> str:
-    """Return a mask expression in its usual spelling."""
-    try:
-        terms = parse_mask(mask, where)
-    except UsageError as e:
-        raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
-    if any(str(term) == "own" for term in terms):
-        raise AttnscopeError("given arrays have no model's own mask", where=where, hint="use causal or bidirectional")
-    return spell_mask(terms)

@@ -167,6 +167,12 @@ class ScoreFunction(Function):
         return f"score_mod:{self.name}"
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function, of a lambda with its line."""
+    name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
+    return f"lambda in line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
+
+
 class Bidirectional(MaskTerm):
     """Every query sees every key."""
 

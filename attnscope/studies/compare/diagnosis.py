@@ -10,8 +10,9 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.engines.arrays.given import GivenArrays
+from attnscope.engines.arrays.masks import split_windows
 from attnscope.engines.arrays.opening import ArraysInMemory
-from attnscope.engines.arrays.settings import GivenRope, LayerSettings, split_windows
+from attnscope.engines.arrays.settings import GivenRope, LayerSettings
 from attnscope.findings.compare import Comparison, Diagnosis, TriedSetting
 from attnscope.findings.run import Report
 from attnscope.findings.tokens import Token
@@ -233,11 +234,13 @@ class _Trial:
             if any(not _same(mine[layer], of_model[layer]) for layer in mine):
                 differing[name] = _spell(name, mine), _spell(name, of_model)
         if own_masks != dict(masks):
-            (mine_mask, mine_windows), (their_mask, their_windows) = _split(own_masks), _split(masks)
+            (mine_mask, mine_windows), (their_mask, their_windows) = (
+                split_windows(by_layer, always=True) for by_layer in (own_masks, masks)
+            )
             if mine_windows != their_windows:
                 differing["window"] = _spell("window", mine_windows), _spell("window", their_windows)
             if mine_mask != their_mask:
-                differing["mask"] = mine_mask, their_mask
+                differing["mask"] = _spell("mask", mine_mask), _spell("mask", their_mask)
         return differing
 
     def _gap(
@@ -250,14 +253,13 @@ class _Trial:
         }
         if _FOLDED in names:
             changes["scale"] = dict.fromkeys(model, 1.0)
-        arrays = self._arrays.with_settings(**changes)
         if names & {"mask", "window"} and masks is not None:
-            (mine_mask, mine_windows), (their_mask, their_windows) = _split(self._own_masks()), _split(masks)
-            arrays = replace(
-                arrays.with_settings(window=their_windows if "window" in names else mine_windows),
-                mask=their_mask if "mask" in names else mine_mask,
+            (mine, mine_windows), (theirs, their_windows) = (
+                split_windows(by_layer, always=True) for by_layer in (self._own_masks(), masks)
             )
-        arrays = replace(arrays, name=f"{self._arrays.name} {sorted(names)}")
+            changes["window"] = their_windows if "window" in names else mine_windows
+            changes["mask"] = theirs if "mask" in names else mine
+        arrays = replace(self._arrays.with_settings(**changes), name=f"{self._arrays.name} {sorted(names)}")
         report = inspect(_of_arrays(self._run, self._session, arrays), session=self._session)
         self._session.sources.clear()  # they hold on to variants of the arrays
         return _compared(self._reference, report, stage, self._limit)
@@ -288,11 +290,6 @@ def _settings(spec: "AttentionSpec", rope: GivenRope | None) -> LayerSettings:
     return LayerSettings(spec.scale, spec.softcap, None, sinks, rope)
 
 
-def _split(masks: Mapping[int, str]) -> tuple[str, dict[int, int | None]]:
-    """Return the mask that layers share, and the window of each."""
-    return split_windows(masks, "mask", always=True)
-
-
 def _same(mine: Any, other: Any) -> bool:
     if mine is None or other is None:
         return mine is other
@@ -313,6 +310,8 @@ def _spell(name: str, values: Mapping[int, Any]) -> str:
 def _spell_value(name: str, value: Any) -> str:
     if value is None:
         return "none"
+    if name == "mask":
+        return str(value)
     return "a logit for each head" if name == "sinks" else f"{value:.6g}"
 
 

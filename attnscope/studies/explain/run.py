@@ -37,8 +37,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     """
     _check_one(run)
     if run.score_mod is not None:
-        message = "the arithmetic that is explained has no such function"
-        raise UsageError(message, where=arg("score_mod"), hint="leave it out, or use inspect")
+        raise _changed_scores()
     session = session or Session(run.texts, progress)
     (source, run), on_progress = session.open(run), session.on_progress
     if source.stages is not None:
@@ -69,6 +68,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         capture = RowCapture(*place)
         _forward(engine, batch, capture, on_progress)
         origin = GivenOrigin(capture)
+    if capture.spec is not None and capture.spec.mask.changes_scores is not None:
+        raise _changed_scores()
     mask = describe_mask_use(source, run, engine.describe_mask())
     here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
     context = provenance(source, run, device), mask, None if here == mask.used else here
@@ -86,6 +87,11 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
     return fit_to_memory(plan, {"walk": 8 * kept, "kept": 20 * shown})
+
+
+def _changed_scores() -> UsageError:
+    message = "the arithmetic that is explained has no such function"
+    return UsageError(message, where=arg("score_mod"), hint="leave it out, or use inspect")
 
 
 def _check_one(run: RunConfig) -> None:
