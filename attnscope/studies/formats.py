@@ -25,16 +25,10 @@ _WHOLE = {"brief": False}  # a file has no end of the screen
 
 @dataclass(frozen=True)
 class Drawing:
-    """How findings are drawn, for formats that are made for eyes.
+    """Settings of formats that are made for reading.
 
     Attributes:
-        precision: Digits after the point.
-        width: Columns of what looks like a terminal.
-        listing: Of a survey of heads: which of them are listed; None for a choice by the format.
-        look: Of pictures.
-        data_only: Whether remarks are left out.
-        every_head: See Display.
-        detail: How much is shown.
+        listing: Heads of a survey that are listed; None for a choice by the format.
     """
 
     precision: int = 2
@@ -54,14 +48,12 @@ class Drawing:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """One format.
+    """A file format.
 
     Attributes:
-        ending: Of the file's name, with its dot.
-        write: Function that yields the bytes of a file, from findings and their drawing settings.
-        drawn: Whether it is made for reading: a window of a long text is enough, and numbers are rounded.
-        picture: Whether it is a picture.
-        page: Whether it is a page to walk through, which holds more than what is shown at first.
+        write: Yields the bytes of a file, from findings and their drawing.
+        drawn: Made for reading: a window of a long text is enough, and numbers are rounded.
+        page: A page to walk through, which holds more than it first shows.
         extra: The library that it needs.
     """
 
@@ -85,23 +77,14 @@ def export(
     every_head: Any = None,
     **detail: "Unpack[Detail]",
 ) -> Iterator[bytes]:
-    """Yield what a file of this name holds, piece by piece; writing it is the caller's business.
+    """Yield the contents of a file of this name piece by piece; the caller writes them.
 
     Args:
-        findings: Findings to export.
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg`, `.png` or `.pdf` (a figure),
             `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or
             `.parquet` (a row for every head of a survey, or for whatever is cut alone).
-        precision: Decimal places in formats made for reading; other formats are exact.
-        width: Columns of `.txt`, and of a picture of the terminal; None for 120.
-        listing: For a survey of heads, which heads are listed.
-        look: Of `.svg`: `figure`, or `terminal` for the table view in colour.
-        data_only: Leave out header, remarks and notes of formats made for reading.
-        every_head: See Display.
-        **detail: How much is shown in formats made for reading, all stages even where a terminal has no room for them.
-
-    Raises:
-        UsageError: The extension is unknown, or its format cannot hold these findings or this look.
+        look: Look of `.svg`: `figure`, or `terminal` for the table view in colour.
+        **detail: Levels of detail in formats made for reading.
     """
     file_format = format_for(path, kind_of(findings))
     check_look(path, look)
@@ -109,21 +92,13 @@ def export(
 
 
 def check_look(path: Path, look: Look) -> None:
-    """Refuse a look that a file of this name cannot have.
-
-    Raises:
-        UsageError: The look is `terminal`, and the file is not an .svg.
-    """
+    """Refuse a look that a file of this name cannot have."""
     if look == "terminal" and path.suffix.lower() != ".svg":
         raise UsageError(f"terminal cannot be used with {path.suffix}", where=arg("look"), hint="use an .svg file")
 
 
 def format_for(path: Path, kind: FindingsKind) -> FileFormat:
-    """Find the format of a file's name.
-
-    Raises:
-        UsageError: The extension is unknown, or its format cannot hold findings of this kind.
-    """
+    """Return the format of a file name; refuse one that cannot hold findings of this kind."""
     hint = f"use {' '.join(kind.formats)}"
     for form in FILE_FORMATS:
         if form.ending == path.suffix.lower():

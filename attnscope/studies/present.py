@@ -32,16 +32,14 @@ def present(
     """Turn findings of any kind into parts.
 
     Args:
-        findings: What to show.
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
         precision: Digits after the point in matrices; weights of contributors have one more.
-        options: Name the options of the command line that show more.
-        listing: Of a survey of heads, or of effects: which of them are listed.
+        options: Whether to name the command-line options that show more.
+        listing: Heads or effects that are listed.
         data_only: Leave out the header, remarks, notes and options, but not the label of random weights, nor a mask
             that is not the model's own.
-        every_head: See Display.
-        **detail: How much is shown.
+        **detail: Levels of detail.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)
     parts = kind_of(findings).show(findings, settings, Display(format, listing, every_head))

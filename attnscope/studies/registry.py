@@ -19,7 +19,7 @@ STUDIES = (
 
 @cache
 def study(name: str) -> Study:
-    """Return what a study declares."""
+    """Return the declaration of a study."""
     declared: Study = import_module(f"attnscope.studies.{name}.study").STUDY
     return declared
 

@@ -25,14 +25,13 @@ TABLES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Display:
-    """What a caller wants to see of findings, beyond the settings that all views share.
+    """What to show of findings, beyond the settings that all views share.
 
     Attributes:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
         listing: Which heads or effects are listed; None for a choice by the format.
-        every_head: Of a page: every head, or the roles of heads on the sides of a comparison; see
-            studies.run.every_head. None if there is none.
+        every_head: For a page: every head, or the roles of heads on the sides of a comparison; None for none.
     """
 
     format: Format = "table"
@@ -45,11 +44,10 @@ class FindingsKind:
     """A kind of findings.
 
     Attributes:
-        name: Name of the kind: the study's, unless the study has several.
+        name: The study's name, or one of its own if the study has several kinds.
         findings: Module and name of its class, such as `attnscope.findings.run:Report`.
-        show: Turns findings into parts.
-        formats: Extensions of the files that can hold it.
-        typed: How errors name the command that finds it.
+        formats: Extensions of files that can hold it.
+        typed: The command that finds it, as errors name it.
     """
 
     name: str
@@ -65,21 +63,20 @@ class FindingsKind:
 
     @property
     def schema(self) -> str:
-        """Name and version of its JSON."""
+        """Name and version of its JSON schema."""
         schema: str = self.findings_type().__struct_defaults__[-1]
         return schema
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command or a call in Python asks of a study.
+    """The request of a command or of a call in Python to a study.
 
     Attributes:
         run: The texts, the model, and what applies to every study.
-        values: Values of the study's own options by name; None for one that is not given.
-        brief: The findings are drawn for reading, so that a window of a long text is enough.
-        progress: Called with a step's name, what is done of it, and its total.
-        session: Models that are open already.
+        values: The study's own options by name; None for one that is not given.
+        brief: The findings are drawn for reading, so a window of a long text is enough.
+        progress: Called with a step's name, the work done, and the total.
     """
 
     run: "RunConfig"
@@ -91,16 +88,13 @@ class Request:
 
 @dataclass(frozen=True)
 class StudyCommand:
-    """A command and a Python function that need no code of their own.
+    """A command and Python function that need no code in `cli` or `api`.
 
     Attributes:
         help: Its help; the first line says what it does.
-        examples: Examples, a line each.
-        answer: Computes the findings.
-        options: Its options; none if `request/options.py` lists them under the study's name.
-        needs_text: Without a text it is refused; otherwise texts come from `--file` alone, and standard input is left
-            alone.
-        failed: Tells of findings whether they are a failure, for exit code 1; None if they never are.
+        options: Its options; empty if `request/options.py` lists them under the study's name.
+        needs_text: Whether a text is required; otherwise texts come only from `--file`, and stdin is not read.
+        failed: Returns whether findings are a failure (exit code 1); None if they never are.
     """
 
     help: str
@@ -113,10 +107,9 @@ class StudyCommand:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: one folder.
+    """The declaration of a study.
 
     Attributes:
-        kinds: The kinds of its findings.
         command: Its command; None if `cli` and `api` have code for it.
     """
 

@@ -30,7 +30,7 @@ def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
 
 
 def allowed_keys(layer: LayerStages) -> Tensor:
-    """Return which keys the rule allows, (B, H, Q, K): asked for the whole matrix at once, which no tile does."""
+    """Return the keys that the mask allows, (B, H, Q, K), evaluated for the whole matrix at once, unlike in tiles."""
     scores = layer.stages["scores"]
     q = torch.arange(scores.shape[2], device=scores.device)[:, None]
     k = torch.arange(scores.shape[3], device=scores.device)[None]

@@ -33,14 +33,12 @@ def make_check(
     note: str | None = None,
     layers: int | None = None,
 ) -> Check:
-    """Make a check of deviations; it reports the one nearest to its limit, or furthest beyond it.
+    """Judge deviations; report the one nearest to its limit, or furthest beyond it.
 
     Args:
-        name: The check's name.
         deviations: Deviations of every head, (H,): one tensor a layer; several passes follow each other.
-        limits: What they may be: one number for all, or one for each tensor.
-        note: Further information.
-        layers: Layers in a pass; None where each layer has one tensor.
+        limits: Largest allowed deviation: one number for all, or one for each tensor.
+        layers: Number of layers in a pass; None if each layer has one tensor.
     """
     limit_of = [limits] * len(deviations) if isinstance(limits, float) else limits
     worst = [float(deviation.max()) for deviation in deviations]
@@ -52,7 +50,7 @@ def make_check(
 
 
 def skipped_check(name: str, why: str) -> Check:
-    """Return a check that has no meaning here."""
+    """Return a check that does not apply."""
     return Check(name, "skipped", note=why)
 
 
@@ -67,11 +65,7 @@ def differences(
 
 
 def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
-    """Return each check of the text in which it is nearest to its limit, or furthest beyond it.
-
-    Args:
-        texts: The checks of each text.
-    """
+    """Return each check from the text in which it is nearest to its limit, or furthest beyond it."""
     by_name: dict[str, list[Check]] = {}
     for check in (check for checks in texts for check in checks):
         by_name.setdefault(check.name, []).append(check)
@@ -79,7 +73,7 @@ def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
 
 
 def _nearness(check: Check) -> float:
-    """Return the share of the limit that was measured; below 0 for a check that was skipped."""
+    """Return the measured share of the limit; below 0 for a skipped check."""
     if check.verdict == "skipped":
         return -1.0
     if check.measured is None or check.limit is None:
@@ -88,11 +82,7 @@ def _nearness(check: Check) -> float:
 
 
 def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Differences]:
-    """Return the differences of each layer in the text where they are nearest to their limit.
-
-    Args:
-        texts: The differences of each text.
-    """
+    """Return the differences of each layer from the text in which they are nearest to their limit."""
     by_stage: dict[tuple[str, str], list[Differences]] = {}
     for difference in (gaps for text in texts for gaps in text):
         by_stage.setdefault((difference.reference, difference.stage), []).append(difference)

@@ -23,9 +23,8 @@ class LayerStages:
     """One layer's attention over a batch.
 
     Attributes:
-        inputs: Queries, keys, values and specification of the layer's attention.
-        stages: Stage to (B, H, Q, K), or (B, H, Q, Ev).
-        fully_masked: Rows that may see nothing, (B, H, Q).
+        stages: Stage to matrix, (B, H, Q, K), or output, (B, H, Q, Ev).
+        fully_masked: Rows that see nothing, (B, H, Q).
         sink: Weight of each row on the sink, (B, H, Q); 0 if there is none.
         projection: The output projection, (D, H·Ev), in float64; None if there is none, or it was not requested.
     """
@@ -38,15 +37,11 @@ class LayerStages:
 
 
 class StageRecorder:
-    """A recorder that keeps everything, and that knows nothing of how others keep it.
+    """Keep all stages of a layer, independently of the other recorders.
 
     Args:
-        n_heads: Query heads.
-        n_queries: Rows.
-        n_keys: Columns.
-        include_masked: Scores of keys that are not allowed are wanted, too; without, a tile is as narrow as its mask
-            lets it.
-        projects: The output projection is kept, too.
+        include_masked: Whether to keep scores of keys that are not allowed; otherwise a tile is as narrow as its mask.
+        projects: Whether to keep the output projection.
     """
 
     def __init__(
@@ -62,7 +57,7 @@ class StageRecorder:
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for the scores of every key, where those that are not allowed are wanted."""
+        """Ask for the scores of every key, if those that are not allowed are kept."""
         return (0, self._keys) if self._include_masked else None
 
     def update(self, tile: Tile) -> None:
@@ -93,12 +88,9 @@ class StageRecorder:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What to look at.
+    """Sizes, device and context of a model.
 
     Attributes:
-        n_layers: Layers.
-        n_heads: Query heads in a layer.
-        device: Where the model is.
         context: Tokens that keys and values come from under cross-attention.
     """
 
@@ -122,14 +114,8 @@ def record_stages(
     """Return every layer's attention over these texts, padded on the right to one length.
 
     Args:
-        engine: The model.
-        texts: The tokens of each.
-        model_shape: What to look at.
-        include_masked: See Whole.
-        beside: Gives other recorders of the same pass, for a batch; None for none.
-
-    Raises:
-        AttnscopeError: A score is not finite.
+        include_masked: See StageRecorder.
+        beside: Makes other recorders for the same pass; None for none.
     """
     contexts = None if model_shape.context is None else [model_shape.context] * len(texts)
     batch = make_batch(texts, contexts, model_shape.device)
@@ -147,7 +133,7 @@ def record_stages(
 
 
 def _on_cpu(layer: LayerStages) -> LayerStages:
-    """Return the same on the CPU, where invariants can be computed in float64."""
+    """Copy the stages to the CPU, where laws can be computed in float64."""
     inputs = layer.inputs
     spec, (n_queries, n_keys) = inputs.spec, layer.stages["scores"].shape[2:]
     at = [torch.arange(n, device=inputs.q.device) for n in (n_queries, n_keys, inputs.q.shape[1])]

@@ -1,4 +1,4 @@
-"""What a run reports of attention apart from stages, counted again from the stages in NumPy float64.
+"""Recompute what recorders keep, from stages in float64.
 
 Recorders keep contributors, row statistics, column sums, averages and pooled maps while the model runs. This module
 recomputes them from the whole matrices of the same pass, by their definitions in `report`, without using the code of
@@ -34,14 +34,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Selection:
-    """What one run would ask for: recorders go different ways for whole layers and for a few heads and rows.
+    """One selection of heads and rows: recorders treat whole layers and single rows differently.
 
     Attributes:
-        heads: Query heads.
-        rows: Query positions.
-        by: What ranks contributors.
-        special: Special tokens and the first token take part in the ranking.
-        pool: Runs of a pooled map, each way; None for no map and no sums.
+        by: Measure that ranks contributors.
+        special: Whether special tokens and the first token take part in the ranking.
+        pool: Number of runs of a pooled map, each way; None for no map and no sums.
     """
 
     heads: list[int]
@@ -52,7 +50,7 @@ class Selection:
 
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:
-    """Return the selections that are checked: everything, a few neighbours, and some that are not neighbours."""
+    """Return the selections to check: everything, a few neighbours, and rows that are not neighbours."""
     heads, rows = list(range(n_heads)), list(range(n_queries))
     return [
         Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),
@@ -63,12 +61,7 @@ def selections(n_heads: int, n_queries: int) -> list[Selection]:
 
 
 class RecorderCheck:
-    """The recorders of several runs over one text, and the checks of what they kept.
-
-    Args:
-        model_shape: The model's sizes.
-        tokens: The text.
-    """
+    """Check what the recorders of several runs keep of one text."""
 
     def __init__(self, model_shape: ModelShape, tokens: list[Token]) -> None:
         self._look, self._tokens = model_shape, tokens
@@ -104,10 +97,9 @@ class RecorderCheck:
         )
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
-        """Compare what the recorders kept with the stages of the same pass.
+        """Compare the recorded numbers with the stages of the same pass.
 
         Args:
-            layers: Every layer's stages.
             limit: Largest allowed deviation, as a share of the largest value of its kind if that is above 1.
         """
         gaps = [torch.zeros(3, self._look.n_heads, dtype=torch.float64) for _ in layers]
@@ -136,13 +128,10 @@ class RecorderCheck:
 
 
 class RecomputedHead:
-    """One head's stages in float64, and what follows from them.
+    """One head's stages in float64, and the findings recomputed from them.
 
     Args:
-        seen: The layer.
-        head: The head.
-        sources: The tokens that keys stand for.
-        self_attention: Queries and keys are the same tokens.
+        sources: The tokens of the keys.
     """
 
     def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, self_attention: bool) -> None:
@@ -164,7 +153,7 @@ class RecomputedHead:
             self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
 
     def contributors(self, report: HeadReport, selection: Selection) -> float:
-        """Return the largest error of the recorded strongest sources; infinite where a key is invalid."""
+        """Return the largest error of the recorded strongest sources; infinite for an invalid key."""
         eligible = np.ones(len(self._special), dtype=bool) if selection.special else ~self._special
         if not selection.special:
             eligible[0] = False
@@ -192,7 +181,7 @@ class RecomputedHead:
         return worst
 
     def statistics(self, report: HeadReport, selection: Selection) -> float:
-        """Return the largest difference between recorded row statistics and those of the weights."""
+        """Return the largest difference between recorded and recomputed row statistics."""
         expected = self._statistics()
         gaps = [_apart(getattr(report.rows, name), values[selection.rows]) for name, values in expected.items()]
         if self._sink is not None and report.rows.sink is not None:
@@ -202,7 +191,7 @@ class RecomputedHead:
         return max(gaps) if extent else np.inf
 
     def _statistics(self) -> dict[str, Array]:
-        """Return every statistic, (Q,) each; NaN where a row may see nothing, or it has no meaning."""
+        """Return every statistic, (Q,) each; NaN for a row that sees nothing, or if it has no meaning."""
         n_queries, n_keys = self._weights.shape
         rows = WholeRows(
             self._weights,
@@ -220,7 +209,7 @@ class RecomputedHead:
         return {name: np.where(self._dead, np.nan, values) for name, values in by_name.items()}
 
     def sums(self, report: HeadReport, counted: Array) -> float:
-        """Return the largest difference of the pooled map, column sums and averages from those of the weights."""
+        """Return the largest difference of the pooled map, column sums and averages from recomputed ones."""
         assert report.pooled is not None and report.columns is not None and report.means is not None
         mass = self._weights.sum(0)
         gaps = [_apart(report.columns, mass)]
@@ -236,7 +225,9 @@ class RecomputedHead:
         return max(gaps)
 
     def _pooled(self, queries: Sequence[int], keys: Sequence[int]) -> Array:
-        """Return what a query of each run that may see anything gives to each run of keys on average."""
+        """Return the mean weight that the queries of a run give to each run of keys; rows that see nothing are left
+        out.
+        """
         by_run = np.stack([self._weights[:, start:end].sum(1) for start, end in pairwise(keys)], 1)  # (Q, runs)
         pooled = np.full((len(queries) - 1, by_run.shape[1]), np.nan)
         for run, (start, end) in enumerate(pairwise(queries)):
@@ -252,7 +243,7 @@ def _numpy(tensor: Tensor) -> Array:
 
 
 def _apart(recorded: Array, expected: Array) -> float:
-    """Return the largest difference, as a share of the largest magnitude where that is above 1.
+    """Return the largest difference, as a share of the largest magnitude if that is above 1.
 
     NaN equals NaN alone.
     """

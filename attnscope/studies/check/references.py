@@ -10,7 +10,7 @@ from attnscope.studies.check.observe import LayerStages
 
 
 def sdpa_difference(layer: LayerStages) -> Tensor:
-    """Return how far a layer's output is from torch's `scaled_dot_product_attention` in float32, (H,).
+    """Return the difference of a layer's output from torch's `scaled_dot_product_attention` in float32, (H,).
 
     The kernel has no soft-caps. A sink is an additional key, whose score is the sink's logit and whose value is 0.
     """
@@ -32,11 +32,9 @@ def sdpa_difference(layer: LayerStages) -> Tensor:
 
 
 def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
-    """Return how far what left a layer is from its output projection of weights·v; the same for every head, (H,).
+    """Return the difference of a layer's passed-on output from its projection of weights·v, equal for all heads, (H,).
 
     Args:
-        layer: The layer.
-        projection: The layer's output projection.
         went_on: Output of the projection when the model ran, (B, Q, D).
     """
     output = layer.stages["output"]  # (B, H, Q, Ev)
@@ -47,7 +45,7 @@ def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Te
 
 
 def row_difference(layer: LayerStages, reference: LayerStages, stage: str) -> Tensor:
-    """Return how far a stage of the first rows of the first text is from the same text's alone, (H,)."""
+    """Return the difference of a stage of the first text's first rows from the same text's alone, (H,)."""
     n_queries, n_keys = reference.stages["scores"].shape[2:]
     keys = slice(None) if stage == "output" else slice(n_keys)
     mine = layer.stages[stage][:1, :, :n_queries, keys]

@@ -33,13 +33,12 @@ Limits = list[dict[str, float]]
 def limits(
     alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
 ) -> Limits:
-    """Return the tolerance of each stage, in the measure of `largest_difference`: one number per layer.
+    """Return the tolerance of each stage for every layer, in the measure of `largest_difference`.
 
     Args:
         alone: The stages of a text.
-        again: Runs the model over the same text.
-        model: The model.
-        dtype: What it runs in: a correct number is up to half a step of this type away from its rounding.
+        again: Runs the model over the same text again.
+        dtype: Type that the model runs in: a correct number is up to half a step of it away from its rounding.
     """
     bounds = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
     sums: list[Tensor | None] = []
@@ -60,14 +59,11 @@ def limits(
 
 @contextmanager
 def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
-    """Change every number that an innermost module gives by up to its rounding, evenly distributed.
+    """Change every output of innermost modules by up to its rounding, uniformly.
 
     Args:
-        model: The model.
-        dtype: What it runs in.
-        seed: Of the random numbers.
-        sums: The rounding of the sums behind each output, in the order of the calls: filled by the first run over a
-            text, and used by the others. None for an output that is no sum, or if its own rounding is far larger.
+        sums: Rounding of the sums behind each output, in the order of calls: the first run fills it, later runs use it.
+            None for an output that is no sum, or whose sums are exact.
     """
     generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
     first = not sums
@@ -94,7 +90,7 @@ def sum_rounding(module: nn.Module, x: Any) -> Tensor | None:
     """Return how far rounding moves the sums of a linear layer in float32, (…, N): √K·‖x∘w‖ half steps.
 
     Args:
-        module: A module; one without a matrix, or that looks rows up in it, sums nothing.
+        module: A module; without a matrix, or with one that only looks rows up, it sums nothing.
         x: Its input, (…, K).
     """
     weight = getattr(module, "weight", None)

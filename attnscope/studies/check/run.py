@@ -54,14 +54,9 @@ class _CheckedModel:
     """A loaded model and a text.
 
     Attributes:
-        source: The model, described.
-        model: The model, loaded.
         reference: Loads the model with transformers, once.
-        text_plan: The text.
-        model_shape: What to look at.
-        dtype: Type that the model runs in.
-        exact: Limit of laws.
-        user_limit: Limit of everything that is not exact; None if the user gave none.
+        exact: Limit of the laws.
+        user_limit: Limit of all other checks; None for the default.
     """
 
     source: ModelSource
@@ -74,14 +69,14 @@ class _CheckedModel:
     user_limit: float | None
 
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
-        """Return the model under its own mask, for so many texts at once."""
+        """Return the model under its own mask, for this many texts at once."""
         given = self.text_plan.encoder_tokens
         read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
         settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
         return self.model.under(settings)
 
     def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
-        """Return what stages of a text may differ by between two ways to the same numbers, by layer."""
+        """Return the allowed difference of each stage between two ways to the same numbers, by layer."""
         if self.user_limit is not None:
             return [dict.fromkeys(STAGES, self.user_limit) for _ in alone]
         return limits(alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype))
@@ -89,7 +84,7 @@ class _CheckedModel:
     def judge(
         self, n_layers: int, compare: Callable[[Limits], list[Check]], bounds: Callable[[], Limits]
     ) -> list[Check]:
-        """Return checks under what rounding explains, which is only measured if parity in float32 does not suffice."""
+        """Judge by the parity of float32; measure what rounding explains only if that does not suffice."""
         if self.user_limit is None and self.dtype == "float32":
             checks = compare([dict.fromkeys(STAGES, FLOOR) for _ in range(n_layers)])
             if all(check.verdict != "fail" for check in checks):
@@ -109,18 +104,14 @@ def check(
     *,
     built_in: bool = False,
 ) -> CheckReport:
-    """Check what attnscope shows for a checkpoint and some texts by the laws of attention, and by references.
+    """Check attnscope's findings for a checkpoint and some texts by the laws of attention, and by references.
 
     Args:
-        run: The texts, and the model.
-        tolerance: Largest allowed difference in every check that is not exact; None for what rounding can do.
+        tolerance: Largest allowed difference in every check that is not exact; None for what rounding explains.
         progress: See pipeline.inspect.
         session: Models that are open already.
-        built_in: The user named no text: texts that the vocabulary does not fit are left out, others are truncated, and
-            one is drawn from the vocabulary.
-
-    Raises:
-        AttnscopeError: The model, a text or the memory do not allow it.
+        built_in: Whether the texts are built in: those that the vocabulary does not fit are left out, others are
+            truncated, and one is drawn from the vocabulary.
     """
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
@@ -185,7 +176,7 @@ def _checks(
 
 
 def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple[list[LayerStages], Check]:
-    """Run the text by itself, and check whether what each layer passed on follows from what was seen of it."""
+    """Run the text by itself, and check that each layer's passed-on output follows from its recorded stages."""
     name = "the output of attention is W·(weights·v)"
     projections = _projections(job, engine)
     if projections is None:
@@ -213,7 +204,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
 
 
 def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
-    """Return the output projection of every layer; None where any is missing."""
+    """Return the output projection of every layer; None if any is missing."""
     context = None if job.text_plan.context is None else [job.text_plan.context]
     projections = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
     known = [projection for projection in projections if projection is not None]
@@ -223,14 +214,14 @@ def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
 def _compare(
     name: str, layers: Sequence[LayerStages], reference: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
 ) -> Check:
-    """Return a check of the rows that two lists of layers share."""
+    """Check the rows that two lists of layers share."""
     pairs = [(stage, layer) for stage in stages for layer in range(len(reference))]
     gaps = [row_difference(layers[layer], reference[layer], stage) for stage, layer in pairs]
     return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(reference))
 
 
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]) -> Check:
-    """Compare tiles of three rows, with no more keys than they may see, with one tile of everything."""
+    """Compare tiles of three rows, with only the keys that they may see, with one tile of everything."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
     tiled = record_stages(engine, [job.text_plan.tokens], job.model_shape, include_masked=False)
     stages = "masked", "weights", "output"
@@ -257,7 +248,7 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
 
 
 def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
-    """Return why a prefix may see what follows; None where it may not."""
+    """Return why a prefix may see later tokens; None if it may not."""
     tokens = job.text_plan.tokens
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
@@ -268,7 +259,7 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _is_causal(job: _CheckedModel) -> bool:
-    """Tell whether the model's config guarantees a causal mask, whatever was observed."""
+    """Tell whether the model's config guarantees a causal mask."""
     source = job.source
     return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
 

@@ -15,7 +15,7 @@ _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped":
 
 
 def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn what was checked into parts, with the differences of each layer if a check failed or it is verbose."""
+    """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
     texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
     yield from unknown_words(texts)
     yield from report_header(Report(report.provenance, MaskUse(report.mask, report.mask), []), settings, labelled=True)

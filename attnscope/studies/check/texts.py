@@ -12,11 +12,7 @@ from attnscope.run.text_plan import TextPlan
 
 
 def fitting_texts(texts: Sequence[TextInput], source: ModelSource) -> tuple[TextInput, ...]:
-    """Return the texts of which the tokenizer knows at least half of the tokens; the first, if it knows none of them.
-
-    Raises:
-        AttnscopeError: The first text cannot be tokenized.
-    """
+    """Return the first text, and the other texts of which the tokenizer knows at least half the tokens."""
     fitting = []
     for text in texts[1:]:
         try:
@@ -29,7 +25,7 @@ def fitting_texts(texts: Sequence[TextInput], source: ModelSource) -> tuple[Text
 
 
 def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, TextPlan] | None:
-    """Return a description and tokens drawn from the vocabulary, in place of the tokens of the longest text.
+    """Return a description and tokens drawn from the vocabulary, as many as the longest text has.
 
     None if the vocabulary is not known.
     """

@@ -12,11 +12,7 @@ MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a 
 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
-    """Return positions of the pieces that two texts share: a longest common subsequence (Wagner and Fischer, 1974).
-
-    Raises:
-        AttnscopeError: They are too long for that, and too different.
-    """
+    """Return positions of a longest common subsequence of two texts' pieces (Wagner and Fischer, 1974)."""
     a, b = [t.piece for t in first], [t.piece for t in second]
     shortest = min(len(a), len(b))
     start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
@@ -56,15 +52,13 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
 def pair_replaced(
     first: Sequence[Token], second: Sequence[Token], shared: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return positions of tokens that take each other's place, and of those that two texts share, in order.
+    """Return positions of shared tokens and of tokens that replace each other, in order.
 
     Between two shared tokens, tokens are paired one by one if both sides have equally many, as are the pieces of one
     word as far as both words have them. Other tokens have no counterpart.
 
     Args:
-        first: Tokens of one text.
-        second: Tokens of the other.
-        shared: What align found.
+        shared: Pairs that `align` found.
     """
     ends = [(-1, -1), *shared, (len(first), len(second))]
     pairs = list(shared)
@@ -79,7 +73,7 @@ def pair_replaced(
 
 
 def _is_word(tokens: Sequence[Token]) -> bool:
-    """Tell whether tokens are next to each other with nothing between them."""
+    """Tell whether tokens are adjacent, with nothing between them."""
     return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
 
 

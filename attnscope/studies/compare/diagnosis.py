@@ -1,4 +1,4 @@
-"""Compare given queries and keys with a model, and find what of its settings they were computed without, by trying."""
+"""Compare given queries and keys with a model, and find by trying which of its settings they were computed without."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,17 +48,11 @@ def compare_with_arrays(
     """Run a model on the text of given arrays, and compare the weights.
 
     Args:
-        run: The model, and its texts; none for those of the arrays.
+        run: The model, and its texts; none: the arrays' own.
         arrays: Queries and keys, or weights.
-        labels: Names of the model and of the arrays.
-        key: See compare_runs.
         progress: See pipeline.inspect.
         tolerance: See compare_runs; also the difference up to which settings agree.
         session: Models that are open already.
-        selected: See compare_runs.
-
-    Raises:
-        AttnscopeError: The model makes other tokens of the texts, or has other sizes.
     """
     run = run if run.texts else msgspec.structs.replace(run, texts=_plain_texts(arrays))
     session = session or Session(run.texts, progress)
@@ -85,7 +79,7 @@ def _plain_texts(arrays: GivenArrays) -> tuple[TextInput, ...]:
 
 
 def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConfig:
-    """Return the same run over arrays, which the session has from now on."""
+    """Return the run over these arrays, which the session holds from now on."""
     session.live = {**session.live, arrays.name: ArraysInMemory(arrays)}
     default = RunConfig(())
     plain = {name: getattr(default, name) for name in _MODEL_FIELDS}
@@ -93,7 +87,7 @@ def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConf
 
 
 def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> GivenArrays:
-    """Return the arrays with the model's tokens, which have to be as many as theirs."""
+    """Return the arrays with the model's tokens; refuse another number of tokens."""
     if len(run.texts) != len(arrays.texts):
         message = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
         raise AttnscopeError(message, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
@@ -109,11 +103,7 @@ def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> Giv
 
 
 def _given_rows(arrays: GivenArrays) -> list[int]:
-    """Return the positions whose queries were given in every text.
-
-    Raises:
-        AttnscopeError: There are none.
-    """
+    """Return the positions whose queries every text gives; refuse arrays without any."""
     rows = range(max(arrays.first_queries), min(len(tokens) for _, tokens in arrays.texts))
     if not rows:
         hint = "give the queries of every token, or compare one text"
@@ -135,11 +125,10 @@ def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
 
 @dataclass(frozen=True)
 class _Gap:
-    """How far weights are apart.
+    """The largest difference of weights, and where it is.
 
     Attributes:
-        size: The largest difference.
-        place: Layer, head, text and query of it.
+        place: Layer, head, text and query of the largest difference.
         first_layer: The first layer with a difference beyond the limit; None if there is none.
     """
 
@@ -149,13 +138,11 @@ class _Gap:
 
 
 class _Trial:
-    """Settings of a model, tried on given queries and keys.
+    """Try settings of a model on given queries and keys.
 
     Args:
-        run: The model's run.
-        session: Has the model open.
         arrays: The queries and keys, with the model's tokens.
-        limit: Largest difference of weights that agree.
+        limit: Largest difference between weights that agree.
     """
 
     def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
@@ -173,7 +160,7 @@ class _Trial:
         self._reference = inspect(self._run, session=session)
 
     def diagnose(self) -> Diagnosis:
-        """Try every setting that differs by itself, and find the smallest set with which the weights agree."""
+        """Try every differing setting alone, and find the smallest set of settings that makes the weights agree."""
         model, masks = self._model_settings()
         own_masks = {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
         scores = self._gap(set(), model, stage="scores")
@@ -199,7 +186,7 @@ class _Trial:
     def _needed(
         self, names: list[str], model: Settings, masks: Mapping[int, str], given: _Gap
     ) -> tuple[list[str], _Gap]:
-        """Return the smallest set of settings with which the weights agree, and what is left with it."""
+        """Return the smallest set of settings that makes the weights agree, and the remaining difference."""
         if given.size <= self._limit:
             return [], given
         best, left = list(names), self._gap(set(names), model, masks)
@@ -223,7 +210,7 @@ class _Trial:
     def _differing(
         self, model: Settings, masks: Mapping[int, str], own_masks: Mapping[int, str]
     ) -> dict[str, tuple[str, str]]:
-        """Return the settings in which arrays and model differ, each spelled of both."""
+        """Return the settings in which arrays and model differ, spelled for both."""
         differing = {}
         for name in ("scale", "softcap", "sinks"):
             mine = {layer: getattr(settings, name) for layer, settings in self._arrays.settings.items()}
@@ -246,7 +233,7 @@ class _Trial:
     def _gap(
         self, names: set[str], model: Settings, masks: Mapping[int, str] | None = None, stage: str = "weights"
     ) -> _Gap:
-        """Compare the weights of the arrays under some of the model's settings with the model's."""
+        """Compare the arrays' weights under some of the model's settings with the model's weights."""
         changes: dict[str, dict[int, Any]] = {
             name: {layer: getattr(settings, name) for layer, settings in model.items()}
             for name in names & {"scale", "softcap", "sinks", "rope"}
@@ -268,7 +255,7 @@ class _Trial:
         return {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
 
     def _model_settings(self) -> tuple[dict[int, LayerSettings], dict[int, str]]:
-        """Run the model, and return how each layer's scores become weights, and under which mask."""
+        """Run the model; return each layer's settings, and the description of its mask."""
         plan = make_plan(self._run, self._session.source(self._run))
         model, device = self._session.load(plan)
         batch, engine = prepare(plan, model, device)
@@ -297,7 +284,7 @@ def _same(mine: Any, other: Any) -> bool:
 
 
 def _spell(name: str, values: Mapping[int, Any]) -> str:
-    """Spell a setting of all layers, or of those that have it."""
+    """Spell a setting of all layers, or of the layers that have it."""
     spelled = {layer: _spell_value(name, value) for layer, value in values.items()}
     if len(set(spelled.values())) == 1:
         return next(iter(spelled.values()))

@@ -12,7 +12,7 @@ _NAMES = {"softcap": "soft-cap", "rope": "rotation by positions"}
 
 
 def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn a diagnosis into parts: what it concludes, and what was tried."""
+    """Turn a diagnosis into parts: the conclusion, and the settings that were tried."""
     yield GAP
     yield paragraph(
         (Span("diagnosis", "title"), Span("  "), *ours(_conclusion(comparison, diagnosis), _look(diagnosis)))
@@ -40,7 +40,7 @@ def _look(diagnosis: Diagnosis) -> Look:
 
 
 def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:
-    """Say in a sentence what was found."""
+    """State the diagnosis in a sentence."""
     place = f"L{diagnosis.layer}H{diagnosis.head}, query {diagnosis.query}"
     text = comparison.sides[0].report.texts[diagnosis.text]
     place += f" '{spell_piece(text.tokens, diagnosis.query)}'"

@@ -11,15 +11,10 @@ _Side = tuple[TextReport, HeadReport, str]
 
 
 def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
-    """Return what changes between two maps of one text, and the maps.
+    """Return the change between two maps of one text, and the maps.
 
     Args:
-        number: Number of the text.
-        first: Text, head and its name.
-        second: The other side's.
-
-    Raises:
-        AttnscopeError: A side has no map, or the two are of different runs or different tokens.
+        first: Text, head and name of the first side; `second` likewise.
     """
     (first_text, a, name), (second_text, b, other_name) = first, second
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:

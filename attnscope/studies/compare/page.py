@@ -21,14 +21,12 @@ from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead
 def present_page(
     comparison: Comparison, roles: Sequence[RoleRecorders] | None, settings: DisplaySettings
 ) -> Iterator[Any]:
-    """Turn a comparison into the parts of a page: a walk takes the place of its matrices.
+    """Turn a comparison into the parts of a page; a walk replaces its matrices.
 
     Tables are about the head that moved most.
 
     Args:
-        comparison: The comparison.
-        roles: Roles of heads that were measured on every side; None for none.
-        settings: How it is shown.
+        roles: Roles of heads, measured on every side; None for none.
     """
     if not _has_heads(comparison):
         yield from present_comparison(comparison, settings)
@@ -67,7 +65,7 @@ def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
 
 
 def _walk(comparison: Comparison, first: str, roles: Sequence[RoleRecorders]) -> SavedSource:
-    """Return the walk, which begins at a head, with how much every head moved."""
+    """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
     layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)

@@ -30,18 +30,10 @@ def compare_sides(
     """Compare every side with the first.
 
     Args:
-        axis: What differs between them.
-        sides: At least two.
-        shown_keys: Of every text: columns of the first side that the difference matrix has, None for all; None for
-            all of every text.
-        tolerance: What may differ; None for no verdict.
-        stages: Stages whose worst cells are looked for.
-        named: See Comparison.
-        unmatched: What is known to have no counterpart; it fails at any tolerance.
-
-    Raises:
-        AttnscopeError: A side lacks a text, a layer and head, or the weights or maps that it needs, or texts are too
-            long and too different.
+        shown_keys: Columns of the difference matrix for every text, in the first side; None for all.
+        tolerance: Allowed differences; None for no verdict.
+        stages: Stages whose worst cells are reported.
+        unmatched: Descriptions of what has no counterpart; these fail at any tolerance.
     """
     judge = Judge(tolerance or Tolerance())
     notes = {} if tolerance else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
@@ -95,14 +87,14 @@ class _Text:
 
     @cached_property
     def shared(self) -> "_Pairs":
-        """Tokens that both texts have: a tolerance judges their cells alone."""
+        """Tokens that both texts have; a tolerance judges only their cells."""
         tokens = align(self.a.tokens, self.b.tokens)
         self_attention = self.a.context is None and self.b.context is None
         return self._pairs(tokens, tokens if self_attention else align(self.a.sources, self.b.sources))
 
     @cached_property
     def aligned(self) -> "_Pairs":
-        """The same; of texts that may differ, also tokens that take each other's place."""
+        """Shared tokens and, if texts may differ, tokens that replace each other."""
         if self.axis not in ("text", "report"):
             return self.shared
         a, b, shared = self.a, self.b, self.shared
@@ -115,7 +107,7 @@ class _Text:
         return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
 
     def heads(self) -> list[tuple[HeadReport, HeadReport]]:
-        """Return heads of the first side, each with the one that it is compared with."""
+        """Return heads of the first side, each with its counterpart."""
         if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
         return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
@@ -123,7 +115,7 @@ class _Text:
     def changes(
         self, shown: Sequence[int] | None, stages: Sequence[str]
     ) -> Iterator[tuple[int | str, HeadChange, list[MatrixPair]]]:
-        """Compare every head with its counterpart; yield its layer in the first side, what changes, the matrices."""
+        """Compare every head with its counterpart; yield its layer in the first side, the change and the matrices."""
         scales: dict[tuple[str, int | str], float] = {}
         for x, y in self.heads():
             if self.maps:
@@ -146,7 +138,7 @@ class _Text:
         return half(0, self.a, x), half(1, self.b, y)
 
     def unmatched(self) -> list[str]:
-        """Return what cannot be compared, and so fails at any tolerance.
+        """Return descriptions of what has no counterpart, which fail at any tolerance.
 
         For texts that are meant to differ, only the shared tokens are compared.
         """
@@ -167,7 +159,7 @@ class _Text:
                     yield f"only '{self.labels[n]}' has the tokens {few}{more}"
 
     def _nothing(self, pairs: "_Pairs") -> str:
-        """Return why no cell of these pairs is compared; empty where any is."""
+        """Return why no cell of these pairs is compared; empty if any cell is."""
         first_label, second_label = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
             return f"{first_label} has no layer and head"
@@ -183,7 +175,7 @@ class _Text:
         return ""
 
     def notes(self) -> Iterator[str]:
-        """Yield what a reader must know of what was not compared."""
+        """Yield notes on what is not compared."""
         if nothing := self._nothing(self.aligned):
             yield self._where + nothing
         paired = {(y.layer, y.head) for _, y in self.heads()}
@@ -213,13 +205,11 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Positions in both sides of what is compared.
+    """Positions in both sides of the tokens that are compared.
 
     Attributes:
-        tokens: Tokens of the query side.
-        sources: Tokens of the key side.
-        queries: Those tokens that both show rows of.
-        keys: Those sources that both show columns of.
+        queries: Query tokens whose rows both sides show.
+        keys: Key tokens whose columns both sides show.
     """
 
     tokens: list[tuple[int, int]]
@@ -232,7 +222,7 @@ _NAMED = 5  # number of tokens or heads that a message names
 
 
 def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
-    """Return positions that have no counterpart."""
+    """Return the positions without a counterpart."""
     there = set(matched)
     return [position for position in range(len(tokens)) if position not in there]
 
@@ -268,14 +258,12 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
 
 @dataclass(frozen=True)
 class _AlignedSide:
-    """One side's share of a comparison.
+    """One side of a comparison, aligned with the other.
 
     Attributes:
-        text: The text.
-        head: The layer and head.
-        queries: Positions of the rows that have a counterpart in the other side.
-        keys: Positions of the columns that have one.
-        sources: Positions of all sources that have one, whether or not the other side shows their columns.
+        queries: Positions of rows with a counterpart.
+        keys: Positions of columns with a counterpart.
+        sources: Positions of all sources with a counterpart, shown or not.
     """
 
     text: TextReport
@@ -286,17 +274,17 @@ class _AlignedSide:
 
     @property
     def whole(self) -> bool:
-        """The report holds every key of a row."""
+        """Whether the report holds every key of a row."""
         return len(self.text.keys) == len(self.text.sources)
 
     @cached_property
     def at(self) -> list[int]:
-        """Rows of the aligned queries within the report's matrices."""
+        """Row numbers of the aligned queries in the report's matrices."""
         return _index_of(self.queries, self.text.queries)
 
     @cached_property
     def columns(self) -> list[int]:
-        """Columns of the aligned keys within the report's matrices."""
+        """Column numbers of the aligned keys in the report's matrices."""
         return _index_of(self.keys, self.text.keys)
 
     @cached_property
@@ -319,7 +307,7 @@ class _AlignedSide:
 
     @property
     def sink(self) -> _Array:
-        """What the aligned queries give to the head's sink, (queries, 1); 0 where it has none."""
+        """Weight of the aligned queries on the head's sink, (queries, 1); 0 for a head without one."""
         given = (
             np.zeros(len(self.at)) if self.head.rows.sink is None else self.head.rows.sink[self.at].astype(np.float64)
         )
@@ -333,7 +321,7 @@ class _AlignedSide:
 
     @property
     def future(self) -> _Array:
-        """Weight on keys after the query, (queries,); NaN where not all of them are saved."""
+        """Weight on keys after the query, (queries,); NaN unless all of them are saved."""
         queries = np.array(self.queries, dtype=np.int64)
         if self.text.context is not None:
             return np.full(len(queries), np.nan)
@@ -342,12 +330,12 @@ class _AlignedSide:
         return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
 
     def top(self, ranks: int) -> list[list[int]]:
-        """Return positions of the `count` top contributors of every aligned query, strongest first."""
+        """Return positions of the `count` strongest contributors of each aligned query, strongest first."""
         return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
 
 
 def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
-    """Find the index of each of these among those."""
+    """Return the index of each item of `chosen` in `among`."""
     place = {position: n for n, position in enumerate(among)}
     return [place[position] for position in chosen]
 
@@ -407,7 +395,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
 
     Args:
         p: (rows, outcomes), each row sums to 1.
-        q: The other distribution, in the same form.
+        q: The other distribution, of the same shape.
 
     Returns:
         (rows,), 0 for equal rows and 1 for rows that share nothing; NaN where a row is.
@@ -422,7 +410,7 @@ def jensen_shannon(p: _Array, q: _Array) -> _Array:
 
 
 def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
-    """Return, for every row, the position whose weight grows most, and by how much; −1 and 0 where none grows."""
+    """Return, for every row, the position whose weight grows most and its growth; −1 and 0 if none grows."""
     if not positions:
         return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
     best = np.where(np.isnan(change), 0.0, change)
@@ -437,7 +425,7 @@ def _same_ranking(first: HeadReport, second: HeadReport) -> bool:
 
 
 def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
-    """Return, for every row, top contributors of one side that the other side's top does not hold."""
+    """Return, for every row, the top contributors of one side that are not among the other side's."""
     if not _same_ranking(before.head, after.head):
         return [[] for _ in after.queries]
     ranks = min(half.head.top.keys.shape[1] for half in (before, after))
@@ -458,7 +446,7 @@ def _pair(stage: str, first_side: _AlignedSide, second_side: _AlignedSide, scale
 
 
 def _notes(changes: Sequence[Change]) -> list[str]:
-    """Return what a reader must know of tokens without counterpart."""
+    """Return notes on tokens without a counterpart."""
     if not any(head.only_first or head.only_second for change in changes for head in change.heads):
         return []
     return ["the weight of a token that only one side has (a│ or │b) counts as moved"]

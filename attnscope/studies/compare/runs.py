@@ -52,19 +52,14 @@ def compare_runs(
     the first, and the other sides use the same.
 
     Args:
-        axis: What differs between the runs.
-        runs: Value of what differs, and run, of every side; each keeps every column.
-        key: Columns of the difference that are shown, as typed; None for all.
+        runs: For each side, the value that differs and the run, which keeps every column.
+        key: Columns of the difference that are shown; None for all.
         progress: See pipeline.inspect.
-        tolerance: What may differ; None for no verdict.
+        tolerance: Allowed differences; None for no verdict.
         session: Models that are open already.
         selected: Which of `layer` and `head` the user selected.
-        every_head: Whether all heads are compared in any case.
-        roles: Recorders of roles for every side; none for no roles.
-
-    Raises:
-        AttnscopeError: A side cannot be run, or the sides do not go together.
-        UsageError: A selection does not fit.
+        every_head: Whether to compare all heads in any case.
+        roles: Recorders of roles for every side; empty for none.
     """
     stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     runs = [(label, _with_weights(run)) for label, run in runs]
@@ -100,11 +95,9 @@ def _recorders(roles: "Sequence[RoleRecorders]", side: int) -> "MakeRecorders | 
 def _with_every_head(
     runs: Sequence[tuple[str, RunConfig]], selected: Collection[str], session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[str]]:
-    """Select all layers and heads that all sides have, if these were left to `auto`.
+    """Select all layers and heads that all sides have, if they were left to `auto`.
 
     Args:
-        runs: Label and run of every side.
-        selected: Which of `layer` and `head` the user selected.
         session: Models that are open already.
 
     Returns:
@@ -141,13 +134,10 @@ def _count(number: int, what: str) -> str:
 def _found_in_either(
     labels: Sequence[str], runs: Sequence[RunConfig], key: PositionSelection | None, session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
-    """Look for words of `--query` and `--key` in every text: a word of one stands for its counterpart in the other.
+    """Find the words of `--query` and `--key` in any text; a word of one text stands for its counterpart in the others.
 
     Returns:
         The runs, with the positions of their rows; and the columns of the first that the difference has, None for all.
-
-    Raises:
-        UsageError: No text has a word or position, or it has no counterpart.
     """
     opened = [session.open(run) for run in runs]
     texts = [run.texts[0] for _, run in opened]
@@ -193,7 +183,7 @@ def _found_in_either(
 
 
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
-    """Name the sides by what differs, and by a number where that is the same, or where a text is long."""
+    """Name the sides by what differs, with a number if names are equal or a text is long."""
     if axis == "text" and (max(map(len, values)) > _LONGEST or len(set(values)) < len(values)):
         return [f"text {number}" for number in range(len(values))]
     return [
@@ -208,7 +198,7 @@ def _named(query: PositionSelection | None, key: PositionSelection | None) -> li
 
 
 def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | None]:
-    """Return, for every text, the columns that the difference has; None for all."""
+    """Return the columns of the difference for every text; None for all."""
     if key is None:
         return [None] * len(report.texts)
     texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
@@ -220,7 +210,7 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:
-    """Return one side's run: every column, whichever are shown; or a map, where no cell was named and `--pool` was.
+    """Return one side's run: it keeps every column, or a map if no cell is named and `--pool` is given.
 
     On a screen, a text that is too long for tables has a map, too; maps of two texts cannot be compared.
     """
@@ -231,7 +221,7 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
 
 
 def _with_weights(run: RunConfig) -> RunConfig:
-    """Return the same run, keeping the weights, too: everything but worst cells is measured with them."""
+    """Return the run with its weights kept: all measures but worst cells need them."""
     return replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
@@ -258,7 +248,7 @@ def _reference_side(axis: str, runs: Sequence[RunConfig], session: Session) -> t
 
 
 def _chosen(report: Report) -> dict[str, IndexSelection]:
-    """Return the layers and heads of a report, with which `auto` is replaced."""
+    """Return the layers and heads of a report, which replace `auto` on the other sides."""
     heads = report.texts[0].heads
     return {
         name: MEAN if "mean" in numbers else IndexSelection.of(dict.fromkeys(map(int, numbers)))
@@ -268,15 +258,7 @@ def _chosen(report: Report) -> dict[str, IndexSelection]:
 
 @dataclass(frozen=True)
 class ReportSelection:
-    """What to compare of saved reports; None for all that they hold.
-
-    Attributes:
-        layer: Layers.
-        head: Heads.
-        query: Rows.
-        key: Columns of the difference.
-        stages: Stages.
-    """
+    """The layers, heads, rows, columns and stages of saved reports to compare; None for all."""
 
     layer: IndexSelection | None = None
     head: IndexSelection | None = None
@@ -286,7 +268,7 @@ class ReportSelection:
 
 
 def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
-    """Leave out the heads that were chosen for another layer than their own."""
+    """Leave out heads that were chosen for another layer."""
     units = [(head.layer, head.head) for head in chosen.texts[0].heads]
     if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
         layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
@@ -302,34 +284,14 @@ def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
 def compare_files(
     paths: Sequence[Path], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Compare saved Reports with the first of them; no model is needed.
-
-    Args:
-        paths: Where they are.
-        wanted: What to compare of them; None for all that they hold.
-        tolerance: What may differ; None for no verdict.
-
-    Raises:
-        AttnscopeError: A file is no Report, or the Reports do not go together.
-        UsageError: A report does not hold what was selected.
-    """
+    """Compare saved Reports with the first of them; no model is needed."""
     return compare_reports([(as_unicode(str(path)), read_report(path)) for path in paths], wanted, tolerance)
 
 
 def compare_reports(
     reports: Sequence[tuple[str, Report]], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Compare Reports with the first of them.
-
-    Args:
-        reports: Label and Report of each side.
-        wanted: See compare_files.
-        tolerance: See compare_files.
-
-    Raises:
-        AttnscopeError: The Reports do not go together.
-        UsageError: A report does not hold what was selected.
-    """
+    """Compare Reports with the first of them; see `compare_files`."""
     wanted = wanted or ReportSelection()
     labels = _labels("report", [name for name, _ in reports])
     narrowed = [_narrowed(name, report, wanted) for name, report in reports]
@@ -342,11 +304,7 @@ def compare_reports(
 
 
 def read_report(path: Path) -> Report:
-    """Read a saved Report.
-
-    Raises:
-        AttnscopeError: The file cannot be read, or is no Report.
-    """
+    """Read a saved Report; refuse a file that is none."""
     ending = path.suffix.lower()
     try:
         data = read_file(path, cap=_CAP)
@@ -356,11 +314,7 @@ def read_report(path: Path) -> Report:
 
 
 def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
-    """Return the part of a report that is wanted.
-
-    Raises:
-        UsageError: The report does not hold what was selected.
-    """
+    """Return the selected part of a report; refuse a selection that it does not hold."""
     require_heads(report, f"'{name}'")
     texts = []
     for text in report.texts:
@@ -386,7 +340,7 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
 def _picked(
     pick: IndexSelection | None, what: str, count: int, saved: Sequence[int | str], name: str
 ) -> Sequence[int | str]:
-    """Return the selected layers or heads, of those that are saved."""
+    """Return the selected layers or heads of those that are saved."""
     if pick is None or pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
@@ -403,7 +357,7 @@ def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: s
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
-    """Return a head with these stages alone, and the weights, which everything is measured with."""
+    """Return a head with only these stages, and the weights, which all measures need."""
     if stages is None:
         return head
     if missing := [stage for stage in stages if stage not in head.stages]:

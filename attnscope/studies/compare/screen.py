@@ -106,7 +106,7 @@ def present_comparison(
 
 
 def _with_short_labels(comparison: Comparison) -> Comparison:
-    """Return a comparison whose sides are called by the ends of their paths, where these differ; `head 0` for a 0.
+    """Return a comparison whose sides are named by the ends of their paths, if these differ; `head 0` for a 0.
 
     Sides under which tokens are hidden are called `The hidden` and `nothing hidden`.
     """
@@ -124,13 +124,13 @@ def _with_short_labels(comparison: Comparison) -> Comparison:
 
 
 def _is_of_all_heads(comparison: Comparison) -> bool:
-    """Tell whether heads were compared that the user did not select: then they are summarised, not printed each."""
+    """Tell whether heads were compared that the user did not select; these are summarised, not printed each."""
     selected = comparison.axis == "report" or {"layer", "head"} <= {comparison.axis, *comparison.named}
     return not selected and (comparison.axis in MODELS or comparison.verdict is not None)
 
 
 def _most_moved(change: Change, count: int) -> list[HeadChange]:
-    """Return the heads that are printed each: all, or those in which most weight moved."""
+    """Return the heads to print: all, or those in which most weight moved."""
     moved = np.array([_share_moved(head) for head in change.heads])
     if len(moved) <= count:
         return change.heads
@@ -139,7 +139,7 @@ def _most_moved(change: Change, count: int) -> list[HeadChange]:
 
 
 def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present how much moved in every head, of which some are shown below.
+    """Present how much weight moved in every head.
 
     The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
     line replaces it.
@@ -182,7 +182,7 @@ def _arrow(sides: tuple[Side, Side]) -> Spans:
 
 
 def _share_moved(head: HeadChange) -> float:
-    """Return the rows' mean total variation, of a map the share of all weight that moved; NaN of rows in part."""
+    """Return the mean total variation of rows; of a map the share of all weight that moved; NaN for partial rows."""
     if head.mass is not None:
         first, second = head.mass.astype(np.float64)
         return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
@@ -201,7 +201,7 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 
 
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Say what produced the first side, and what differs in the others."""
+    """Present the provenance of the first side, and how the others differ."""
     first = comparison.sides[0].report
     if comparison.axis == "hide":  # the labels say what each side hides
         mask = first.mask
@@ -244,7 +244,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
 
 
 def _other_notes(comparison: Comparison) -> list[str]:
-    """Collect notes on models that the first side's do not say."""
+    """Collect notes on models that the first side does not have."""
     first_notes = comparison.sides[0].report.provenance.notes
     other_notes = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
     return [f"{label}: {note}" for label, note in other_notes if note not in first_notes]
@@ -293,7 +293,7 @@ def _numbers(
     few: Collection[str] = (),
     heat: bool,
 ) -> Iterator[ViewPart]:
-    """Present both sides' weights, their difference and what moved.
+    """Present both sides' weights, their difference and the moved weight.
 
     `few`: those of `query` and `key` of which only the ones are shown where most moves.
     """
@@ -326,7 +326,7 @@ def _largest(values: Matrix, count: int) -> list[int]:
 
 
 def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
-    """Return what changes in some of the rows."""
+    """Return the changes of some rows."""
     of_rows = ("difference", "total_variation", "jensen_shannon", "gain", "loss")
     lists = ("queries", "gained", "lost", "entered", "left")
     changed: dict[str, object] = {name: getattr(head, name)[rows] for name in of_rows}
@@ -338,7 +338,7 @@ def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
 
 
 def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Say how many rows and columns are shown, and what shows all."""
+    """State how many rows and columns are shown, and which options show all."""
     shown = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out)
     options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
     ranges = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
@@ -347,7 +347,7 @@ def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySet
 
 
 def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present each side's map, where it has one: in place of matrices, or beside selected rows."""
+    """Present each side's map, if it has one: in place of matrices, or beside selected rows."""
     for n, (text, side) in enumerate(zip(reports, sides, strict=True)):
         report = _head_of(text, head, n)
         if report.pooled is not None:
@@ -386,7 +386,7 @@ def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadCh
 
 
 def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
-    """Say how much of every row is saved."""
+    """State how much of every row is saved."""
     if head.partial is None:
         return
     for side, keys, of, outside in zip(sides, head.partial.keys, head.partial.of, head.partial.outside, strict=True):
@@ -422,7 +422,7 @@ def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
 
 
 def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = None) -> Axis:
-    """Return the queries as a side labels them, or all do: by both texts' tokens where one takes another's place."""
+    """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
     if side is not None and any(i != j for i, j in head.queries):
         return token_axis("query", reports[side].tokens, [pair[side] for pair in head.queries])
     return _both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
@@ -431,7 +431,7 @@ def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = No
 def _both_axis(
     kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
 ) -> Axis:
-    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is in the first alone."""
+    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
     names = [_both(first, second, pair) for pair in pairs]
     special = [first[i].special if i is not None else second[j or 0].special for i, j in pairs]
     positions = [i if i is not None else j or 0 for i, j in pairs]
@@ -440,14 +440,14 @@ def _both_axis(
 
 
 def _number(first: int | None, second: int | None) -> str:
-    """Write positions in two texts: one where they are the same, else both."""
+    """Write the position, or both positions if they differ."""
     if first == second:
         return str(first)
     return "│".join("" if position is None else str(position) for position in (first, second))
 
 
 def _both(first: Sequence[Token], second: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
-    """Name a token, or both that take each other's place: `river│lake`; `river│` is in the first text alone."""
+    """Name a token, or two that replace each other: `river│lake`; `river│` is only in the first text."""
     here = [(text, at) for text, at in zip((first, second), pair, strict=True) if at is not None]
     names = ["" if at is None else token_span(text, at).text for text, at in zip((first, second), pair, strict=True)]
     if names[0] == names[1]:
@@ -468,7 +468,7 @@ def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
 def _weights(
     reports: Sequence[TextReport], head: HeadChange, side: int, label: str, columns: Columns, settings: DisplaySettings
 ) -> Panel:
-    """Return the weights of one side, over the aligned tokens and those that it alone has."""
+    """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
     text, report = reports[side], _head_of(reports[side], head, side)
     queries, keys = [pair[side] for pair in head.queries], [c[side] for c in columns]
     known = sorted(key for key in keys if key is not None)
@@ -495,7 +495,7 @@ def _difference(
 
 
 def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
-    """Return the second side's weights minus the first's; a side that lacks a column has no weight there."""
+    """Return the second side's weights minus the first's; a missing column has weight 0."""
     matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
     paired = {pair: n for n, pair in enumerate(head.keys)}
     for n, column in enumerate(columns):
@@ -543,7 +543,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
 
 
 def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present for each token how much weight moved, from where to where, and which contributors are new."""
+    """Present how much weight moved for each token, from where to where, and which contributors are new."""
     if not _is_visible(head):
         most = _largest_change(head)
         change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
@@ -563,7 +563,7 @@ def _largest_change(head: HeadChange) -> float:
 
 
 def _is_visible(head: HeadChange) -> bool:
-    """Tell whether what moved is more than zeros where it is rounded to two decimals, or cannot be known."""
+    """Tell whether the moved weight is not 0 at two decimals, or is unknown."""
     return head.partial is not None or not _largest_change(head) < _VISIBLE
 
 
@@ -597,7 +597,7 @@ def _token(tokens: Sequence[Token], position: int) -> Spans:
 
 
 def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present which tokens entered and left each query's top contributors."""
+    """Present the tokens that entered and left each query's top contributors."""
     rows: list[list[Spans]] = []
     for n, pair in enumerate(head.queries):
         if head.total_variation[n] < _VISIBLE:

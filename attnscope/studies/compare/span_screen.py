@@ -17,7 +17,7 @@ from attnscope.views.spans import Span, Spans, ours, untrusted
 
 
 def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
-    """Present the matrices of spans of every side beside the first's; nothing if a side has none."""
+    """Present the span matrices of every side beside the first's; nothing if a side has none."""
     first, *other_sides = comparison.sides
     for side in other_sides:
         for text, other in zip(first.report.texts, side.report.texts, strict=False):

@@ -17,15 +17,11 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class MatrixPair:
-    """One stage of two heads, over the rows and columns that both have.
+    """One stage of two heads, (rows, columns), float64, over the rows and columns that both have.
 
     Attributes:
-        stage: Name of the matrices; `pooled` for maps.
-        first: Values of the first side, (rows, columns), float64.
-        second: Values of the second side, in the same form.
-        rows: Position of every row in the first side.
-        columns: Position of every column in the first side.
-        scale: What an absolute tolerance is multiplied by; see layer_scale.
+        stage: Name of the stage; `pooled` for maps.
+        scale: Factor of an absolute tolerance; see `layer_scale`.
     """
 
     stage: str
@@ -36,14 +32,14 @@ class MatrixPair:
     scale: float = 1.0
 
     def excess(self, relative: float = 0.0) -> _Array:
-        """Return (|second − first| − relative·|first|) / scale; infinite where only one of them is a number."""
+        """Return (|second − first| − relative·|first|) / scale; infinite if only one of the two is a number."""
         apart = np.isfinite(self.first) != np.isfinite(self.second)
         with np.errstate(invalid="ignore"):
             size = np.abs(self.second - self.first) - relative * np.abs(self.first)
         return np.where(apart, np.inf, np.where(np.isfinite(self.first), size, 0.0)) / self.scale
 
     def worst(self, relative: float = 0.0) -> Cell:
-        """Find the cell whose difference is largest, beyond the relative tolerance."""
+        """Return the cell with the largest difference beyond the relative tolerance."""
         if not self.first.size:
             return Cell(self.stage, -1, -1, None, None, 0.0)
         excess = self.excess(relative)
@@ -57,15 +53,14 @@ class MatrixPair:
 
 
 def layer_scale(stage: str, matrices: Iterable[_Array]) -> float:
-    """Return what an absolute tolerance of a stage is multiplied by.
+    """Return the factor of an absolute tolerance for a stage.
 
     Weights are between 0 and 1 and are compared as they are. Other stages have no such bound: their rounding grows with
     the products that they are sums of, so that they are held against the largest magnitude of their layer, as
     `attnscope check` does. Within a row, products can cancel; what is left is no measure of their rounding.
 
     Args:
-        stage: The stage.
-        matrices: Its matrices in the first side, of every compared head of the layer.
+        matrices: The stage's matrices in the first side, of every compared head of the layer.
     """
     if stage in ("weights", "pooled"):
         return 1.0
@@ -75,7 +70,7 @@ def layer_scale(stage: str, matrices: Iterable[_Array]) -> float:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What may differ: |second − first| ≤ absolute·scale + relative·|first|; for the scale, see layer_scale."""
+    """Allowed difference: |second − first| ≤ absolute·scale + relative·|first|; see `layer_scale`."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -83,7 +78,7 @@ class Tolerance:
 
 @dataclass
 class Judge:
-    """Collects what a tolerance says of every head."""
+    """Collect a tolerance's verdicts on all heads."""
 
     tolerance: Tolerance
     _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
@@ -94,11 +89,8 @@ class Judge:
         """Judge the matrices of one head by the tolerance.
 
         Args:
-            side: Number of the second side.
-            text: Number of the text.
             layer: Layer in the first side; `mean` for several.
             names: Layer and head in the first side and in the second.
-            pairs: The matrices.
         """
         self._heads.add(names[0])
         for pair in pairs:
@@ -124,7 +116,7 @@ class Judge:
 
         Args:
             unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
-            of_heads: Heads of the first side's model.
+            of_heads: Number of heads of the first side's model.
         """
         stages = [verdict for _, verdict in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
@@ -154,7 +146,7 @@ def first_layer(verdict: Verdict) -> str:
 
 
 def where(comparison: Comparison, stage: StageVerdict) -> str:
-    """Name a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
+    """Describe a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
     text = comparison.sides[0].report.texts[stage.text]
     cell = stage.cell
     head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"
@@ -168,7 +160,7 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
 
 
 def what(verdict: Verdict, stage: StageVerdict) -> str:
-    """Say how the two values of a stage's worst cell differ, and what that exceeds."""
+    """Describe the two values of a stage's worst cell and the limit that they exceed."""
     cell = stage.cell
     values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     if cell.difference is None:
@@ -184,7 +176,7 @@ def _share(stage: StageVerdict) -> str:
 
 
 def allowed(verdict: Verdict) -> str:
-    """Say what a tolerance allows, such as `1e-5 + 0.001·|first|`, and what it is measured by."""
+    """Describe a tolerance, such as `1e-5 + 0.001·|first|`, and its scale."""
     relative = f"{_typed(verdict.relative)}·|first|" if verdict.relative else ""
     if not verdict.absolute:
         return relative or "0"
@@ -197,12 +189,12 @@ def allowed(verdict: Verdict) -> str:
 
 
 def _typed(number: float) -> str:
-    """Write a number as one types it: `1e-5`, not `1e-05`."""
+    """Write a number in its shortest form: `1e-5`, not `1e-05`."""
     return re.sub(r"e([-+])0", r"e\1", f"{number:g}")
 
 
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:
-    """Say in one line what was compared, and how it ended."""
+    """State in one line what was compared, and the result."""
     cells, beyond = (sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond"))
     of = f"{_counted(cells, 'cell')} of {_heads(comparison, verdict)}"
     within = f"within {allowed(verdict)}"
@@ -230,7 +222,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
-    """Say where a stage differs most, and by how much."""
+    """Describe where a stage differs most, and by how much."""
     cell = stage.cell
     if cell.difference == 0:
         return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"

@@ -9,7 +9,7 @@ from attnscope.base.errors import UsageError
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of special tokens; None for one that there is not."""
+    """Ids of special tokens; None for a missing one."""
 
     bos: int | None = None
     eos: int | None = None
@@ -19,11 +19,10 @@ class SpecialIds:
 
 
 class AnyTokenizer:
-    """A tokenizer of transformers, a `tokenizers.Tokenizer`, one of our own, or none.
+    """A tokenizer of transformers, a `tokenizers.Tokenizer`, one of attnscope, or none.
 
     Args:
-        tokenizer: The tokenizer; None for none.
-        config: The config of the model, for special ids that the tokenizer does not name.
+        config: The model's config, for special ids that the tokenizer does not name.
     """
 
     def __init__(self, tokenizer: Any, config: Any) -> None:
@@ -43,7 +42,7 @@ class AnyTokenizer:
 
     @property
     def known(self) -> bool:
-        """There is a tokenizer."""
+        """Whether there is a tokenizer."""
         return self.tokenizer is not None
 
     @property
@@ -53,11 +52,7 @@ class AnyTokenizer:
         return None if side is None else side == "left"
 
     def encode(self, text: str, pair: str | None = None, *, special: bool = True) -> dict[str, list[int]]:
-        """Return the ids of a text, and types if the tokenizer has them, as it adds special tokens by itself.
-
-        Raises:
-            UsageError: It is no tokenizer.
-        """
+        """Return the ids of a text with special tokens, and token types if the tokenizer has them."""
         tokenizer = self.tokenizer
         texts = (text,) if pair is None else (text, pair)
         if callable(tokenizer):
@@ -79,7 +74,7 @@ class AnyTokenizer:
         return {"input_ids": [token.id for token in tokens], "token_type_ids": [token.type_id for token in tokens]}
 
     def spell(self, number: int) -> str:
-        """Return how a token is written."""
+        """Spell a token."""
         tokenizer = self.tokenizer
         try:
             if hasattr(tokenizer, "convert_ids_to_tokens"):
@@ -94,7 +89,7 @@ class AnyTokenizer:
 
 
 def ordinary_ids(vocab_size: int, special: SpecialIds) -> Sequence[int]:
-    """Return ids of a vocabulary that are no special token, as far as that is known."""
+    """Return ids of a vocabulary that are not known to be special tokens."""
     barred = {n for n in (special.bos, special.eos, special.pad, special.cls, special.sep) if n is not None}
     # ids below 4 are special in nearly every vocabulary
     return [n for n in range(min(vocab_size, 4, vocab_size // 2), vocab_size) if n not in barred]

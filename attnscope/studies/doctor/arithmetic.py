@@ -91,7 +91,7 @@ def _outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
 
 
 def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
-    """Return the outputs of the model in float32 under eager attention, from a copy if it is of another type."""
+    """Return the outputs of the model in float32 under eager attention, from a copy if it has another type."""
     subject = exam.subject
     key = f"eager {id(batch)}"
     if key in exam._reference:
@@ -121,11 +121,7 @@ def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
 
 
 def _float32(exam: Examination) -> torch.nn.Module:
-    """Return a copy of the model in float32, made once.
-
-    Raises:
-        AttnscopeError: It does not fit into memory, or cannot be copied.
-    """
+    """Return a copy of the model in float32, made once."""
     if "model" not in exam._reference:
         model = exam.subject.model
         need = 4 * sum(parameter.numel() for parameter in model.parameters())
@@ -140,7 +136,7 @@ def _float32(exam: Examination) -> torch.nn.Module:
 
 
 def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict[str, float]:
-    """Return what rounding does to every layer and the logits, measured as in studies.check.rounding."""
+    """Return what rounding does to every layer and the logits, measured as in `check.rounding`."""
     subject = exam.subject
     low = subject.dtype != torch.float32
     bounds: dict[str, float] = {}
@@ -175,7 +171,7 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
 
 
 def returned_weights(exam: Examination) -> list[Evidence]:
-    """Check that weights that a backend returns are those that it used."""
+    """Check that a backend returns the weights that it used."""
     evidence = []
     wanted = bool(getattr(exam.subject.config, "output_attentions", False)) or any(
         batch.given.get("output_attentions") for batch in exam.batches

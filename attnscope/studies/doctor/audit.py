@@ -25,14 +25,11 @@ _BUDGET = 3e9  # multiplications beyond which layers that share a mask are read 
 
 @dataclass(frozen=True)
 class AttentionPlace:
-    """Where something was seen.
+    """Backend, layer, head, row and tokens of an observation.
 
     Attributes:
-        backend: The implementation of attention.
-        layer: Layer, and part of a model with two halves.
+        layer: Layer, with its stack in an encoder-decoder.
         head: Head; None for all.
-        row: Row of the batch.
-        token: Position of the query.
         key: Position of the key; None for none.
     """
 
@@ -46,13 +43,11 @@ class AttentionPlace:
 
 @dataclass(frozen=True)
 class Finding:
-    """The worst of what an audit measured of one kind.
+    """The worst observation of one kind.
 
     Attributes:
-        value: What was measured.
         limit: The largest value that is ok.
-        place: Where.
-        cells: Pairs of a query and a key that are wrong.
+        cells: Number of wrong pairs of a query and a key.
         note: What it is.
     """
 
@@ -70,19 +65,17 @@ class Finding:
 
 @dataclass
 class Audit:
-    """What a backend did with a batch.
+    """Read how a backend attends in a batch.
 
     Attributes:
         subject: The model.
-        batch: The batch; of a model with two halves, what its encoder reads.
-        backend: The implementation of attention.
-        decoder: What a decoder of a model with two halves reads.
-        layers: Layers that were read.
-        leaks: By check, what queries see and should not.
-        hidden: By check, what queries should see and do not.
+        decoder: The decoder's input in an encoder-decoder; `batch` is then the encoder's.
+        layers: Number of layers that were read.
+        leaks: By check, keys that queries see and should not.
+        hidden: By check, keys that queries should see and do not.
         findings: By check, other measurements.
-        skipped: By check, why something was not measured.
-        widest: By width of a configured window, the widest that was seen.
+        skipped: By check, why it was not measured.
+        widest: By width of a configured window, the widest one observed.
         returned: Layers that returned weights.
     """
 
@@ -144,7 +137,7 @@ class Audit:
         self._keep("score_range", finding)
 
     def _uniform(self, call: BackendCall) -> Tensor | None:
-        """Return weights for queries of zero, (B, H, Q, K): not 0 on keys that are allowed; None if it has no such."""
+        """Return weights of zero queries, (B, H, Q, K), above 0 on allowed keys; None if the mask prevents that."""
         if isinstance(call.mask, Tensor) and call.mask.is_floating_point():
             numbers = call.mask[(call.mask != 0) & (call.mask > -1e3)]
             if numbers.numel() and not bool((numbers == 1).all()):
@@ -163,7 +156,7 @@ class Audit:
         return weights
 
     def _mask_key(self, call: BackendCall) -> tuple[Any, ...]:
-        """Return what calls with the same mask share."""
+        """Return a key that calls with the same mask share."""
         return call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module)
 
     def _is_large(self, call: BackendCall) -> bool:
@@ -349,12 +342,11 @@ class Audit:
 
 @dataclass(frozen=True)
 class Formula:
-    """The textbook's attention in float64, on what a backend was given.
+    """The textbook's attention in float64, from the inputs of a backend.
 
     Attributes:
-        call: The call of the backend.
-        seen: Which keys the backend lets a query see, (B, H, Q, K).
-        cap: The soft-cap; NaN for the one that the call names.
+        seen: Keys that the backend lets each query see, (B, H, Q, K).
+        cap: The soft-cap; NaN for the call's own.
     """
 
     call: BackendCall
@@ -407,7 +399,7 @@ class Formula:
 
 
 class Rounding:
-    """Rounds numbers at random by up to half a step of a type; without a seed, not at all."""
+    """Round numbers at random by up to half a step of a type; without a seed, not at all."""
 
     def __init__(self, dtype: torch.dtype, seed: int | None, device: torch.device) -> None:
         self.seed, self._device = seed, device
@@ -439,7 +431,7 @@ def weights_of(call: BackendCall, q: Tensor, **named: Any) -> Tensor:
 
 
 def sinks_of(call: BackendCall) -> Tensor | None:
-    """Return the sinks of a layer, (H,); those of the module, in case the backend was not given them."""
+    """Return the sinks of a layer, (H,), from its module if the backend was not given them."""
     own = getattr(call.module, "sinks", None)
     sinks = own if isinstance(own, Tensor) and own.ndim == 1 else call.named.get("s_aux")
     return sinks.detach() if isinstance(sinks, Tensor) and sinks.shape == call.q.shape[1:2] else None

@@ -21,19 +21,19 @@ class ExaminedBatch:
     """A batch, and what is known of its tokens.
 
     Attributes:
-        name: What reports call it.
+        name: Name in reports.
         given: The batch as the model takes it.
         ids: (B, T).
-        padding: Which tokens are padding, (B, T): what the mask bars, or what is padding by its id or by the collator.
+        padding: Which tokens are padding, (B, T), by the mask, by their id, or by the collator.
         documents: Number of the document of every token, (B, T), -1 for padding; None if nothing tells.
-        documents_from: What tells documents apart.
-        attended: What a 2-D attention mask says, (B, T); None without one.
-        allowed: What a 4-D attention mask says, (B, Q, K), True where a key is allowed; None without one.
-        positions: Its position_ids, (B, T); None without them.
-        labels: Its labels, (B, T); None without them.
-        types: Its token_type_ids, (B, T); None without them.
-        prefix: Tokens at the start of each row that see each other, (B,); None if there is no such prefix.
-        notes: What was left out.
+        documents_from: How documents are told apart.
+        attended: The 2-D attention mask, (B, T); None without one.
+        allowed: The 4-D attention mask, (B, Q, K), True for an allowed key; None without one.
+        positions: position_ids, (B, T); None without them.
+        labels: labels, (B, T); None without them.
+        types: token_type_ids, (B, T); None without them.
+        prefix: Number of tokens at the start of each row that see each other, (B,); None without such a prefix.
+        notes: Notes on what was left out.
     """
 
     name: str
@@ -52,17 +52,17 @@ class ExaminedBatch:
 
     @property
     def real(self) -> Tensor:
-        """Tokens that are no padding, (B, T)."""
+        """Tokens that are not padding, (B, T)."""
         return ~self.padding
 
     @property
     def kept(self) -> Tensor:
-        """Tokens that are no padding and that the mask lets others see, (B, T)."""
+        """Tokens that are not padding and that the mask allows, (B, T)."""
         return self.real if self.attended is None else self.real & self.attended
 
     @property
     def packed(self) -> bool:
-        """A row holds several documents."""
+        """Whether a row holds several documents."""
         documents = self.documents
         return documents is not None and any(len(set(row[row >= 0].tolist())) > 1 for row in documents)
 
@@ -73,7 +73,7 @@ class ExaminedBatch:
         return "both" if left and right else "left" if left else "right" if right else "none"
 
     def facts(self) -> BatchFacts:
-        """Return it as plain data."""
+        """Return the batch as plain data."""
         rows, length = self.ids.shape
         count = None if self.documents is None else len({(b, int(d)) for b, row in enumerate(self.documents)
                                                          for d in row if d >= 0})  # fmt: skip
@@ -84,8 +84,8 @@ class ExaminedBatch:
         """Return which keys a query should see, (B, Q, K).
 
         Args:
-            causal: A token sees none after it, except within a prefix.
-            window: Keys that a query sees, itself and those before it, or keys to each side; None for all.
+            causal: Whether a token sees only earlier ones, except within a prefix.
+            window: Number of keys that a query sees, itself included, or of keys to each side; None for all.
         """
         if self.allowed is not None:
             return self.allowed
@@ -116,19 +116,15 @@ def read_batch(
     padding: Tensor | None = None,
     rows: int | None = None,
 ) -> ExaminedBatch:
-    """Read what a batch says.
+    """Read tokens, masks, positions, documents and labels of a batch.
 
     Args:
-        given: The batch: input_ids, and whatever else the model takes.
-        special: Ids of special tokens.
-        name: What reports call it.
-        documents: Number of the document of every token, (B, T), if the caller knows it.
+        given: The batch: input_ids, and other inputs of the model.
+        name: Name in reports.
+        documents: Number of each token's document, (B, T), if the caller knows it.
         prefix: Length of the prefix whose tokens see each other: a number, or one for each row.
         padding: Which tokens are padding, if the caller knows it.
         rows: Rows to look at; None for all.
-
-    Raises:
-        UsageError: It is no mapping with input_ids of one row for each text.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"a {type(given).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
@@ -164,7 +160,7 @@ def read_batch(
 
 
 def _tensor(value: Any) -> Any:
-    """Return an array or a list of numbers as a tensor; anything else as it is."""
+    """Return an array or a list of numbers as a tensor; other values unchanged."""
     if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes | Mapping):
         return value
     if hasattr(value, "__array__") or (isinstance(value, list) and value and not isinstance(value[0], str)):
@@ -184,7 +180,7 @@ def _like(value: Any, ids: Tensor) -> Tensor | None:
 
 
 def _allowed(mask: Tensor, ids: Tensor) -> Tensor | None:
-    """Return what a mask for pairs of tokens allows, (B, Q, K)."""
+    """Return the keys that a mask for pairs of tokens allows, (B, Q, K)."""
     pairs = mask if mask.ndim == 3 else mask[:, 0]
     if pairs.shape[-2:] != (ids.shape[1], ids.shape[1]):
         return None
@@ -206,7 +202,7 @@ def _documents(
     stated: Tensor | None,
     special: SpecialIds,
 ) -> tuple[Tensor | None, str | None]:
-    """Return the document of every token, and what tells it."""
+    """Return the document of every token, and how documents are told apart."""
     if stated is not None:
         return stated, "documents"
     for key in _DOCUMENT_KEYS:
@@ -240,7 +236,7 @@ def _documents(
 
 
 def _padding(ids: Tensor, attended: Tensor | None, allowed: Tensor | None, special: SpecialIds) -> Tensor:
-    """Return which tokens are padding: what the mask bars, or runs of the padding token at the ends of a row."""
+    """Return which tokens are padding: those that the mask bars, or runs of the padding token at the ends of a row."""
     barred = torch.zeros_like(ids, dtype=torch.bool)
     if attended is not None:
         barred |= attended == 0
@@ -275,10 +271,8 @@ def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions:
     """Return texts padded on a side, with an attention mask.
 
     Args:
-        rows: Ids of each text.
         side: `left` or `right`.
-        pad: Id of padding.
-        with_positions: Also give position_ids that count the tokens of each text.
+        with_positions: Whether to give position_ids that count the tokens of each text.
     """
     length = max(map(len, rows))
     ids = torch.full((len(rows), length), pad)

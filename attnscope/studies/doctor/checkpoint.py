@@ -35,10 +35,6 @@ def examine_checkpoint(
         values: `attn`, `dtype` and `longest_probe`; None for what is not given.
         progress: See pipeline.inspect.
         **more: Further arguments of `examine`: a batch, a collator and what is known of them.
-
-    Raises:
-        UsageError: The run names a TOML stack.
-        AttnscopeError: The checkpoint cannot be read or loaded, or does not fit into memory.
     """
     if run.config is not None:
         raise UsageError("a TOML stack is not a transformers model", where=arg("config"), hint=f"use {arg('model')}")

@@ -13,15 +13,11 @@ from attnscope.studies.doctor.examination import Examination
 
 @dataclass(frozen=True)
 class AttentionCheck:
-    """One check.
+    """A check of `doctor`.
 
     Attributes:
-        name: Its name.
-        title: What holds if the verdict is `ok`.
-        why: Why it matters, in one sentence.
-        repair: How to repair it.
-        examine: Gathers the evidence.
-        reads_only: It reads the batch or the model and compares no outputs, so that dropout does not matter.
+        title: The property that holds if the verdict is `ok`.
+        reads_only: Whether it only reads the batch or the model, so that dropout does not matter.
     """
 
     name: str

@@ -17,7 +17,7 @@ _APART = 0.5  # and of those that may at most equal them at the other
 
 
 def padding_is_eos(exam: Examination) -> list[Evidence]:
-    """Check that the end of a text is not taken for padding."""
+    """Check that the end of a text is not mistaken for padding."""
     special = exam.subject.words.special
     if special.pad is None:
         return [unknown("the tokenizer", "it has no padding token" if exam.subject.words.known else "there is none")]
@@ -30,7 +30,7 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
 
 
 def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
-    """Look at the end token of every text: it has to be attended to, and trained."""
+    """Check that the end token of every text is attended to, and trained."""
     eos, features = exam.subject.words.special.eos, exam.features if batch.name == "collated" else None
     lost_labels, lost_mask, seen = list[int](), list[int](), 0
     for row in range(len(batch.ids)):
@@ -59,7 +59,7 @@ def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
 
 
 def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[list[int]] | None) -> int | None:
-    """Return the position of the end token that ends a row's text; None if there is none, or it cannot be told."""
+    """Return the position of the end token that ends a row's text; None if there is none or it is ambiguous."""
     ids = batch.ids[row].tolist()
     if features is not None:
         for feature in features:
@@ -80,7 +80,7 @@ def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[
 
 
 def type_ids(exam: Examination) -> list[Evidence]:
-    """Check that token types are those of the tokenizer, and that the model has them."""
+    """Check that token types are the tokenizer's, and that the model has them."""
     rows = getattr(exam.subject.config, "type_vocab_size", None)
     takes = exam.subject.takes("token_type_ids")
     if not takes or not isinstance(rows, int) or rows < 1:
@@ -133,7 +133,7 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
 
 
 def special_tokens(exam: Examination) -> list[Evidence]:
-    """Check that special tokens are there once."""
+    """Check that special tokens occur once."""
     words = exam.subject.words
     special = words.special
     begin = special.cls if special.cls is not None else special.bos
@@ -149,7 +149,7 @@ def special_tokens(exam: Examination) -> list[Evidence]:
 
 
 def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Iterator[Evidence]:
-    """Look at what the tokenizer itself makes of the texts."""
+    """Check the special tokens that the tokenizer itself adds."""
     if not exam.subject.words.known:
         return
     for n, text in enumerate(exam.texts):
@@ -210,7 +210,7 @@ def labels(exam: Examination) -> list[Evidence]:
 
 
 def _teacher(batch: ExaminedBatch) -> Evidence:
-    """Check that the decoder reads labels shifted by one: without the shift it reads what it is to predict."""
+    """Check that the decoder reads labels shifted by one; otherwise it reads what it should predict."""
     ids, labels = batch.given.get("decoder_input_ids"), batch.given.get("labels")
     if not isinstance(ids, Tensor) or not isinstance(labels, Tensor) or ids.shape != labels.shape:
         return unknown(batch.name, "the model makes decoder_input_ids of the labels itself")
@@ -227,7 +227,7 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
 
 
 def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
-    """Tell how far labels are shifted in the batch, and how far the model shifts them itself."""
+    """Return how far labels are shifted in the batch, and how far the model shifts them."""
     assert batch.labels is not None
     of_batch = _offset(batch)
     if of_batch is None:
@@ -248,7 +248,7 @@ def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
 
 
 def _offset(batch: ExaminedBatch) -> int | None:
-    """Return the offset at which labels are tokens; None if it is none of 0 and 1, or both."""
+    """Return the offset, 0 to 2, at which labels equal tokens; None if it is ambiguous."""
     labels = batch.labels
     assert labels is not None
     shares = []
@@ -263,7 +263,7 @@ def _offset(batch: ExaminedBatch) -> int | None:
 
 
 def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
-    """Return by how much the model shifts labels: the offset at which its loss is the cross-entropy of its logits."""
+    """Return the offset at which the model's loss is the cross-entropy of its logits."""
     labels = batch.labels
     assert labels is not None
     if exam.subject.call is not None or exam.subject.core is None or not exam.subject.takes("labels"):

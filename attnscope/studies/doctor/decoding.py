@@ -109,7 +109,7 @@ def dropout(exam: Examination) -> list[Evidence]:
 
 
 def _twice(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
-    """Run a batch three times in evaluation mode, and read the dropout that attention is given."""
+    """Run a batch three times in evaluation mode, and read the dropout rate that attention gets."""
     examined = f"{batch.name} run three times, {backend}"
     given: dict[str, float] = {}
 

@@ -23,21 +23,20 @@ LOW_FACTOR = 3.0
 
 @dataclass
 class Examination:
-    """What checks share.
+    """The model, backends, probes and batches that checks share.
 
     Attributes:
         subject: The model.
         backends: Implementations of attention that run here.
-        refused: Why others do not, by name.
-        rows: Ids of the texts of the probes; none if the vocabulary is not known.
-        pad: Id that pads probes.
-        batches: The batches of the user, and what the collator made.
+        refused: Why other backends do not run, by name.
+        rows: Token ids of the probes' texts; empty if the vocabulary is not known.
+        batches: The user's batches, and those of the collator.
         texts: Texts of the probes, as reports name them.
-        features: Ids of the texts that the collator was given; None without a collator.
-        longest_probe: Tokens of the longest probe.
-        with_backends: The user named the backends.
+        features: Token ids of the texts given to the collator; None without a collator.
+        longest_probe: Number of tokens of the longest probe.
+        with_backends: Whether the user named the backends.
         collator_error: Why the collator made no batch.
-        replaced: What was found when documents were replaced.
+        replaced: Results of replacing documents, kept for other checks.
     """
 
     subject: Subject
@@ -60,7 +59,7 @@ class Examination:
 
     @property
     def two_halves(self) -> bool:
-        """The model has an encoder and a decoder."""
+        """Whether the model has an encoder and a decoder."""
         return self.subject.kind == "encoder-decoder"
 
     def probe(self, side: str, *, with_positions: bool) -> ExaminedBatch:
@@ -76,7 +75,7 @@ class Examination:
         return self._probes[name]
 
     def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
-        """Give a batch a decoder's input if the model needs one and the batch has none."""
+        """Add a decoder's input to a batch if the model needs one and the batch has none."""
         if self.two_halves and "decoder_input_ids" not in batch.given and "labels" not in batch.given:
             count = min(6, min(map(len, self.rows)))
             ids = torch.tensor([row[:count] for row in self.rows])
@@ -84,7 +83,7 @@ class Examination:
         return batch
 
     def decoder_of(self, batch: ExaminedBatch) -> ExaminedBatch | None:
-        """Return what the decoder reads of a batch, as a batch."""
+        """Return the decoder's input in a batch, as a batch."""
         ids = batch.given.get("decoder_input_ids")
         if not self.two_halves or not isinstance(ids, Tensor):
             return None
@@ -101,11 +100,7 @@ class Examination:
         return ExaminedBatch("a text alone", given, row, none, attended=~none)
 
     def audit(self, batch: ExaminedBatch, backend: str) -> Audit:
-        """Read how a backend attends in a batch.
-
-        Raises:
-            AttnscopeError: The model does not take the batch under this backend.
-        """
+        """Read how a backend attends in a batch; result and error are remembered."""
         key = id(batch), backend
         if key not in self._audits:
             audit = Audit(self.subject, batch, backend, self.decoder_of(batch))
@@ -133,7 +128,7 @@ class Examination:
             return self.subject.run(given, **{"use_cache": False, **more})
 
     def limit(self, batch: ExaminedBatch, backend: str) -> float:
-        """Return by how much rounding moves the logits of a batch, as a share of the largest: see check.rounding."""
+        """Return how far rounding moves the logits of a batch, as a share of the largest; see `check.rounding`."""
         key = id(batch), backend
         if key not in self._limits:
             plain, low = self.output(batch, backend), self.subject.dtype != torch.float32
@@ -152,17 +147,14 @@ class Examination:
         self, examined: str, output: Tensor, reference: Tensor, base: ExaminedBatch, backend: str, *,
         where: Callable[[int, int], str], rows: Tensor | None = None, reason: str | None = None,
     ) -> Evidence:  # fmt: skip
-        """Compare logits of two ways to the same numbers, within what rounding explains.
+        """Compare the logits of two ways to the same numbers, within what rounding explains.
 
         Args:
-            examined: What was run.
             output: (B, T, D).
-            reference: The same tokens run otherwise.
+            reference: Logits of the same tokens, computed another way.
             base: The batch on which rounding is measured.
-            backend: The implementation of attention.
-            where: Names a row and token.
             rows: Which tokens are compared, (B, T); None for all.
-            reason: What a difference means.
+            reason: Meaning of a difference.
         """
         value, at = relative_gap(output, reference, rows)
         limit = FLOOR
@@ -173,7 +165,7 @@ class Examination:
         return Evidence(examined, verdict, finite(value), limit, place, reason if verdict == "wrong" else None)
 
     def spell(self, number: int) -> str:
-        """Return how a token is written."""
+        """Spell a token."""
         return self.subject.words.spell(number) if self.subject.words.known else f"#{number}"
 
     def place(self, place: AttentionPlace, batch: ExaminedBatch) -> str:
@@ -199,9 +191,7 @@ class Examination:
         """Return a function that names a row and token of a batch.
 
         Args:
-            batch: The batch.
-            backend: The implementation of attention.
-            row: The row, if one row is compared; None for the row that the function is given.
+            row: The only compared row; None for the row that the function is given.
             places: Positions of the tokens that are compared; None for all.
         """
 
@@ -212,7 +202,7 @@ class Examination:
         return name
 
     def finding(self, finding: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
-        """Turn a measurement of an audit into evidence."""
+        """Turn an audit's finding into evidence."""
         verdict: Soundness = "ok" if finding.value <= finding.limit and not finding.cells else "wrong"
         note = finding.note or reason
         if finding.cells and not finding.note:
@@ -225,7 +215,7 @@ class Examination:
         )
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
-        """Replace some tokens by random ordinary ones, each by another."""
+        """Replace some tokens by other random ordinary ones."""
         self.subject.seeds.add(seed)
         size = self.subject.vocab_size or int(ids.max()) + 1
         pool = torch.tensor(ordinary_ids(size, self.subject.words.special) or range(size))
@@ -263,7 +253,7 @@ def finite(value: float) -> float | None:
 
 
 def _rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
-    """Round scores, weights and output of a backend once more, as its own type does."""
+    """Round scores, weights and output of a backend once more, in the backend's type."""
     step = [0]
 
     def on_call(call: Any) -> Tensor | None:

@@ -8,7 +8,7 @@ from attnscope.findings.doctor import DoctorCheck, DoctorReport
 
 
 def junit_xml(report: DoctorReport) -> Iterator[bytes]:
-    """Yield a test case for every check: a failure if it is wrong, skipped if nothing can be told."""
+    """Yield a test case for every check: failed if it is wrong, skipped if it is unknown."""
     wrong = sum(check.verdict == "wrong" for check in report.checks)
     untold = sum(check.verdict == "unknown" for check in report.checks)
     counts = f'tests="{len(report.checks)}" failures="{wrong}" errors="0" skipped="{untold}"'

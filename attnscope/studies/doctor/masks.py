@@ -18,12 +18,12 @@ NO_INTERFACE = "its attention does not run through the interface of transformers
 
 
 def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
-    """Return evidence that nothing can be told."""
+    """Return evidence with the verdict `unknown`."""
     return Evidence(examined, "unknown", value, limit, None, reason)
 
 
 def audits(exam: Examination, batches: list[ExaminedBatch]) -> Iterator[tuple[ExaminedBatch, str, Audit | str]]:
-    """Audit batches under every backend: a failed one gives its reason."""
+    """Audit batches under every backend; a failed audit is replaced by its reason."""
     for batch in batches:
         for backend in exam.backends:
             try:
@@ -38,7 +38,7 @@ def examined_batches(exam: Examination) -> list[ExaminedBatch]:
 
 
 def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> Iterator[Evidence]:
-    """Yield what the masks of backends say of one check."""
+    """Yield the evidence of one check from the masks of all backends."""
     for batch, backend, audit in audits(exam, batches):
         examined = f"{batch.name}, {backend}"
         if isinstance(audit, str):
@@ -56,7 +56,7 @@ def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reaso
 
 
 def future(exam: Examination) -> list[Evidence]:
-    """Check that a token sees none after it."""
+    """Check that a token does not see later ones."""
     kind = exam.subject.kind
     if kind is None:
         return [unknown("the model", "nothing says whether it is causal; pass kind='causal'")]
@@ -120,7 +120,7 @@ def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
 
 
 def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
-    """Return batches in which documents are packed, or why there are none."""
+    """Return batches with packed documents, or why there are none."""
     packed = [batch for batch in exam.batches if batch.packed]
     if packed:
         return packed, None
@@ -154,7 +154,7 @@ def packed_documents(exam: Examination) -> list[Evidence]:
 
 
 def _unmarked(exam: Examination) -> Iterator[Evidence]:
-    """Tell of batches that look packed, and say nothing of documents."""
+    """Yield evidence on batches that look packed without marking documents."""
     special = exam.subject.words.special
     for batch in exam.batches:
         if batch.documents is not None or special.bos is None or special.bos in (special.eos, special.pad):
@@ -167,7 +167,7 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
 
 
 def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
-    """Replace every other document, and compare the outputs of those between; once for each."""
+    """Replace every other document, and compare the outputs of the others; kept after the first call."""
     key = id(batch), backend, turn, bool(more)
     if key not in exam.replaced:
         exam.replaced[key] = _replace_neighbours(exam, batch, backend, turn, **more)
@@ -175,7 +175,7 @@ def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, t
 
 
 def _replace_neighbours(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
-    """Replace every other document, and compare the outputs of those between."""
+    """Replace every other document, and compare the outputs of the others."""
     documents = batch.documents
     assert documents is not None
     examined = f"{batch.name} with {'every second' if turn else 'the other'} document replaced, {backend}"
@@ -207,7 +207,7 @@ def _document_order(documents: Tensor) -> Tensor:
 
 
 def packed_with_cache(exam: Examination) -> list[Evidence]:
-    """Check that documents of a pack do not read each other with a cache either, which evaluation makes by default."""
+    """Check that documents of a pack do not read each other with a cache, which evaluation makes by default."""
     batches, why = packs(exam)
     if why is not None:
         return [unknown("the model", why)]
@@ -246,7 +246,7 @@ def packed_positions(exam: Examination) -> list[Evidence]:
 
 
 def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
-    """Find the first document whose positions do not start where those of the first do, or do not count by one."""
+    """Find the first document whose positions do not start where the first document's do, or do not count by one."""
     documents, positions = batch.documents, batch.positions
     assert documents is not None and positions is not None
     begins = []
@@ -378,7 +378,7 @@ def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBa
 
 
 def _repaired(batch: ExaminedBatch, exam: Examination, *, mask: bool, positions: bool) -> ExaminedBatch:
-    """Return a batch with the right mask, or the right positions, in place of its own."""
+    """Return a batch with the right mask, or the right positions."""
     given = dict(batch.given)
     if mask:
         given["attention_mask"] = batch.real.long()
@@ -394,7 +394,7 @@ def mask_covers(batch: ExaminedBatch) -> bool:
 
 
 def _batch_like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
-    """Compare rows of the user's batch with each alone, with its mask and positions set right if they are not."""
+    """Compare rows of the user's batch with each alone, after repairing its mask and positions."""
     needs = batch.side() in ("left", "both") and exam.subject.learned_positions and batch.positions is None
     if mask_covers(batch) and not needs:
         return _like_alone(exam, batch, backend)
@@ -437,7 +437,7 @@ def _no_pad(exam: Examination) -> str:
 
 
 def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
-    """Measure what the right attention mask changes for tokens that are no padding."""
+    """Measure how the right attention mask changes tokens that are not padding."""
     backend = exam.backends[0]
     fixed = _repaired(batch, exam, mask=True, positions=False)
     try:
@@ -479,7 +479,7 @@ def padding_positions(exam: Examination) -> list[Evidence]:
 
 
 def prefix(exam: Examination) -> list[Evidence]:
-    """Check that tokens of a prefix see each other, and none after it."""
+    """Check that tokens of a prefix see each other, and no later ones."""
     if exam.two_halves:
         return _encoder_sees_all(exam)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
@@ -496,7 +496,7 @@ def _has_prefix(exam: Examination, batch: ExaminedBatch) -> bool:
 
 
 def _encoder_sees_all(exam: Examination) -> list[Evidence]:
-    """Replace the last token that the encoder reads: outputs of the decoder change from the first on."""
+    """Replace the encoder's last token; all outputs of the decoder must change."""
     evidence = []
     for batch, backend, audit in audits(exam, examined_batches(exam)):
         examined = f"{batch.name}, {backend}"
@@ -512,7 +512,7 @@ def _encoder_sees_all(exam: Examination) -> list[Evidence]:
 
 
 def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
-    """Replace the last token of each prefix: the outputs of the first ones have to change."""
+    """Replace the last token of each prefix; the outputs of its first tokens must change."""
     examined = f"{batch.name} with the last token of its prefix replaced, {backend}"
     assert batch.prefix is not None
     place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
@@ -618,7 +618,7 @@ def _two_blocks(exam: Examination) -> ExaminedBatch:
 
 
 def fully_masked(exam: Examination) -> list[Evidence]:
-    """Check that every token may attend to something, and that rows that may not are no NaN."""
+    """Check that every token may attend to something, and that rows that may not are not NaN."""
     batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
     evidence = []
     for batch, backend, audit in audits(exam, batches):

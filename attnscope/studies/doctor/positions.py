@@ -18,7 +18,7 @@ _FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloa
 
 
 def max_positions(exam: Examination) -> list[Evidence]:
-    """Check that no token is beyond the positions that the model has."""
+    """Check that no token is beyond the model's positions."""
     most = exam.subject.longest
     if most is None:
         return [unknown("the model", "its config names no max_position_embeddings")]
@@ -46,7 +46,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
 
 
 def rope_scaling(exam: Examination) -> list[Evidence]:
-    """Check that rotary frequencies, with their scaling, are those of the config."""
+    """Check that rotary frequencies, with their scaling, are the config's."""
     config = exam.subject.config
     modules = [(name, module) for name, module in exam.subject.model.named_modules()
                if any(isinstance(value, Tensor) and key.endswith("inv_freq") and not key.startswith("original")
@@ -104,7 +104,7 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
 
 
 def _plain(rope: Rope, width: int, used: Tensor) -> bool:
-    """Tell whether frequencies are those without scaling, where the config scales them."""
+    """Tell whether frequencies are unscaled although the config scales them."""
     if rope.scaling is None:
         return False
     plain, _ = rotary_frequencies(Rope(rope.theta, rope.fraction), width, 1, torch.device("cpu"))
@@ -112,7 +112,7 @@ def _plain(rope: Rope, width: int, used: Tensor) -> bool:
 
 
 def _length(exam: Examination) -> int:
-    """Return the length that LongRoPE goes by, and at which angles are compared: of the longest row."""
+    """Return the length that selects LongRoPE's factors and at which angles are compared: the longest row's."""
     lengths = [batch.ids.shape[1] for batch in exam.batches] + [len(row) for row in exam.rows]
     return max(lengths, default=64)
 
@@ -129,7 +129,7 @@ def _table(config: Any, kind: str | None) -> dict[str, Any] | None:
 
 
 def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
-    """Return rotary parameters as our own computation takes them."""
+    """Return rotary parameters in the form of `model.rope`."""
     fraction = table.get("partial_rotary_factor") or 1.0
     theta = float(table["rope_theta"])
     if kind == "default":
@@ -171,7 +171,7 @@ def _temperature(factor: float, scale: float) -> float:
 
 
 def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, length: int) -> tuple[Tensor, float]:
-    """Return the frequencies that a module turns by, and what it multiplies cos and sin by.
+    """Return the frequencies that a module uses, and its factor on cos and sin.
 
     They are read from what its `forward` returns for positions 0 and 1, where it returns cos and sin; otherwise from
     the buffer.

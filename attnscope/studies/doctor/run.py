@@ -54,27 +54,21 @@ def examine(
     notes: Sequence[str] = (),
     progress: OnProgress | None = None,
 ) -> DoctorReport:
-    """Examine a model in memory, which is afterwards as it was.
+    """Examine a model in memory, and leave it as it was.
 
     Args:
-        model: A model of transformers, or any module.
-        batch: What it is trained or served with.
-        tokenizer: Its tokenizer; None for random tokens.
-        collator: Makes a batch of a list of features.
+        batch: A batch of training or serving.
+        tokenizer: Its tokenizer; None: probes are random tokens.
+        collator: Makes a batch from a list of features.
         attn: Implementations of attention; none for the model's own.
         texts: Texts of the probes; none for built-in ones.
-        call: Calls the model with a batch, and returns logits; None for `model(**batch)`.
-        kind: `causal`, `bidirectional` or `encoder-decoder`; None for what the model says.
-        documents: Number of the document of every token of the batch, (B, T).
+        call: Calls the model with a batch and returns logits; None for `model(**batch)`.
+        kind: `causal`, `bidirectional` or `encoder-decoder`; None for what the config says.
+        documents: Number of each token's document in the batch, (B, T).
         prefix: Length of the prefix whose tokens see each other.
-        longest_probe: Most tokens of a probe.
-        with_backends: The user named the implementations: one that does not run cannot be told.
-        name: What the model is called.
-        notes: Further information.
+        longest_probe: Largest number of tokens of a probe.
+        with_backends: Whether the user named the implementations; one that does not run is then reported as unknown.
         progress: See pipeline.inspect.
-
-    Raises:
-        UsageError: The model, batch, tokenizer or collator is none, or the model is on a device without float64.
     """
     if isinstance(tokenizer, str | PathLike):
         config = getattr(model, "config", None)
@@ -174,7 +168,7 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
 
 
 def _lengths(subject: Subject) -> tuple[int, ...]:
-    """Return tokens of the texts of a probe: together on one side of a limit beyond which LongRoPE turns otherwise."""
+    """Return the lengths of a probe's texts, on the same side of LongRoPE's limit."""
     limits = rotation_limits(subject.core.config) if subject.core is not None else set()
     least = min(limits, default=sum(_LENGTHS))
     return _LENGTHS if least >= sum(_LENGTHS) else (max(2, least // 2), max(2, least // 3), max(2, least // 6))
@@ -188,7 +182,7 @@ def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[
 
 
 def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
-    """Find which implementations run here, and say why others do not."""
+    """Return the implementations that run here, and why others do not."""
     subject = exam.subject
     listed = []
     for name in dict.fromkeys(attn or (subject.backend,)):
@@ -213,7 +207,7 @@ def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
 
 
 def _collate(exam: Examination, collator: Any) -> None:
-    """Let the collator make a batch of the texts, each with the end token that training data has."""
+    """Let the collator make a batch of the texts, each with the end token of training data."""
     words = exam.subject.words
     eos = words.special.eos
     if not exam.rows:
@@ -252,7 +246,7 @@ def _collate(exam: Examination, collator: Any) -> None:
 
 
 def _truth(batch: Any, features: Sequence[Sequence[int]]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Find each text in a batch: which document and what padding each token is; None if a text is not found."""
+    """Return each token's document and padding by finding each text in a batch; None if one is not found."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if ids is None:
         return None, None
@@ -278,7 +272,7 @@ def _truth(batch: Any, features: Sequence[Sequence[int]]) -> tuple[torch.Tensor 
 
 
 def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
-    """Return a check with its evidence, the worst of which decides."""
+    """Return a check with its evidence; the worst decides."""
     evidence = check.examine(exam)
     if not evidence:
         evidence = [Evidence("the model", "unknown", reason="nothing was examined")]
@@ -294,7 +288,7 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
 
 
 def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
-    """Take back verdicts that dropout may have made, also good ones: what rounding does was measured with it, too."""
+    """Withdraw verdicts that dropout may have caused, good ones too: the limits were measured with it."""
     if next(check.verdict for check in checks if check.name == "dropout") != "wrong":
         return checks
     reason = "the model drops weights in evaluation, so that outputs differ from run to run"
@@ -308,7 +302,7 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
 
 
 def _share(evidence: Evidence) -> float:
-    """Return value as a share of the limit; a value that is not finite is the largest."""
+    """Return the value as a share of the limit; a value that is not finite is the largest."""
     if evidence.value is None:
         return float("inf") if evidence.verdict == "wrong" else -1.0
     if not evidence.limit:

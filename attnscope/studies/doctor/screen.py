@@ -12,7 +12,7 @@ _LOOKS: dict[str, Look] = {"ok": "good", "wrong": "bad", "unknown": "dim"}
 
 
 def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn an examination into parts: checks that could be done in a table, then what is wrong, then the others."""
+    """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report)))
     yield GAP
     yield _table([check for check in report.checks if check.verdict != "unknown" or check.value is not None])

@@ -32,13 +32,11 @@ class Subject:
 
     Attributes:
         model: The model.
-        words: Its tokenizer.
-        kind: `causal`, `bidirectional`, `encoder-decoder`, or None if nothing tells.
+        kind: `causal`, `bidirectional`, `encoder-decoder`, or None if unknown.
         config: Its config; None for a module without one.
-        call: Calls it; None for `model(**batch)`.
-        core: The model of transformers that it is, or that is in it (peft, torch.compile); None if there is none.
-        passes: Forward passes so far.
-        seeds: Seeds that were used.
+        core: The transformers model itself or within wrappers (peft, torch.compile); None if there is none.
+        passes: Number of forward passes so far.
+        seeds: Seeds used so far.
     """
 
     model: nn.Module
@@ -77,7 +75,7 @@ class Subject:
 
     @property
     def longest(self) -> int | None:
-        """Largest number of positions that it was made for; None if nothing says."""
+        """Largest number of positions of the model; None if unknown."""
         most = getattr(self.config, "max_position_embeddings", None)
         if not isinstance(most, int) or most < 1:
             return None
@@ -94,18 +92,18 @@ class Subject:
 
     @property
     def learned_positions(self) -> bool:
-        """Positions are looked up in a table or added, so that the same text elsewhere gives other numbers."""
+        """Whether positions are looked up or added, so that the same text elsewhere gives other numbers."""
         names = [name for name, module in self.model.named_modules() if isinstance(module, nn.Embedding)]
         return any(name.rpartition(".")[2] in ("wpe", "position_embeddings", "embed_positions") for name in names)
 
     @property
     def rotary(self) -> bool:
-        """Positions turn queries and keys, so that only distances count."""
+        """Whether positions rotate queries and keys, so that only distances count."""
         names = [name for name, _ in self.model.named_buffers()]
         return any(name.endswith("inv_freq") for name in names) and not self.learned_positions
 
     def accepted(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of a batch that logits need and `forward` takes."""
+        """Return the members of a batch that `forward` takes and logits need."""
         given = {name: value for name, value in batch.items() if name not in _NOT_GIVEN}
         if self.call is not None:
             return given
@@ -123,12 +121,9 @@ class Subject:
         """Run a batch and return its logits, or hidden states, (B, T, D).
 
         Args:
-            batch: What the model takes; members that only a loss needs are left out.
+            batch: Inputs of the model; those that only a loss needs are left out.
             on_call: Sees every call of the attention interface.
-            **more: Further arguments of `forward`, if it has them.
-
-        Raises:
-            AttnscopeError: The model does not take the batch, or returns something else than one row for each token.
+            **more: Further arguments of `forward`.
         """
         output = first_tensor(self.raw(batch, on_call, **more))
         body = getattr(self.core, "base_model", None)
@@ -158,11 +153,7 @@ class Subject:
                 raise AttnscopeError(f"the model does not take it ({type(e).__name__}: {line})") from e
 
     def with_labels(self, batch: Mapping[str, Any], labels: Tensor) -> Any:
-        """Run a batch with its labels, and return what the model returns, with its loss.
-
-        Raises:
-            AttnscopeError: The model does not take it.
-        """
+        """Run a batch with its labels; return the model's output, with its loss."""
         self.passes += 1
         given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
         try:
@@ -175,11 +166,7 @@ class Subject:
 
     @contextmanager
     def under(self, backend: str) -> Iterator[None]:
-        """Use another implementation of attention.
-
-        Raises:
-            AttnscopeError: The model or this machine cannot.
-        """
+        """Use another implementation of attention."""
         if self.core is None:
             if backend != OWN:
                 raise AttnscopeError(f"a {type(self.model).__name__} has no attention interface")
@@ -197,7 +184,7 @@ class Subject:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """Return the logits or hidden states of what a model returned, (B, T, D); None if there are none."""
+    """Return the logits or hidden states of a model's output, (B, T, D); None without any."""
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         candidate = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(candidate, Tensor) and candidate.ndim == 3:
@@ -209,11 +196,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None) -> Subject:
-    """Return the subject of an examination.
-
-    Raises:
-        UsageError: It is no module.
-    """
+    """Return the subject of an examination."""
     if not isinstance(model, nn.Module):
         hint = "pass a folder, a transformers model, or any torch.nn.Module with call="
         raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)

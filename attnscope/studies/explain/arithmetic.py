@@ -15,15 +15,12 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 def check(
     name: str, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
 ) -> ArithmeticCheck:
-    """Compare what was computed again with what the model has.
+    """Compare a recomputed step with the model's numbers.
 
     Args:
-        name: See report.Check.
-        formula: The equation that is checked.
-        computed: Computed again.
-        held: The model's.
-        terms: Sum of the magnitudes of what was added up to get there; rounding is proportional to it.
-        dtype: The type that the model's own step ran in.
+        formula: The equation.
+        terms: Sum of the magnitudes of the terms; rounding is proportional to it.
+        dtype: Type of the model's own step.
     """
     size = float(np.max(terms, initial=0.0))
     difference = float(np.max(np.abs(computed - held), initial=0.0))
@@ -31,16 +28,10 @@ def check(
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
-    """Apply the configured norm to one vector.
+    """Apply the configured norm to one vector, (D,).
 
     LayerNorm (Ba et al., 2016): (x − mean) / √(variance + ε) · weight + bias. RMSNorm (Zhang and Sennrich, 2019):
     x / √(mean of x² + ε) · weight, or · (weight + 1) where the family stores it so.
-
-    Args:
-        config: Says which norm, and ε.
-        x: (D,).
-        weight: (D,).
-        bias: (D,); None for none.
 
     Returns:
         (D,).
@@ -73,7 +64,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     Args:
         x: (E,) or (K, E).
         cos: (R,) or (K, R) with R ≤ E.
-        sin: Sines, in the same form.
+        sin: Sines, of the same shape.
     """
     half = cos.shape[-1] // 2
     first, second, unrotated = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -82,12 +73,12 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 
 
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
-    """Split q·k into one product per dimension, or per rotated pair of dimensions; the largest magnitude comes first.
+    """Split q·k into one product per dimension, or per rotated pair of dimensions, by falling magnitude.
 
     Args:
-        q: The query as attention takes it, (E,).
-        k: The key, in the same form.
-        lengths: Wavelength of each rotated pair, (R / 2,); None where nothing is rotated.
+        q: The query, as used, (E,).
+        k: The key, as used, (E,).
+        lengths: Wavelength of each rotated pair, (R / 2,); None without rotation.
         before: Query and key before the rotation.
     """
     half = 0 if lengths is None else len(lengths)
@@ -106,13 +97,13 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
 def scaled(
     scores: Numbers, scale: float, softcap: float | None, bias: Numbers | None
 ) -> tuple[Numbers, Numbers | None, Numbers]:
-    """Compute what softmax takes of a row of scores, step by step.
+    """Compute the inputs of softmax for a row of scores, step by step.
 
     Args:
         scores: q·k of every key, (K,).
         scale: Factor on the scores.
         softcap: c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016); None for no cap.
-        bias: What is added for the distance of each key, (K,); None for none.
+        bias: Bias for the distance of each key, (K,); None for none.
 
     Returns:
         Scores × scale; the same soft-capped, None without a cap; and these plus the bias: (K,) each.
@@ -124,11 +115,11 @@ def scaled(
 
 
 def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
-    """Compute the exponentials of a softmax, from whose arguments the maximum is subtracted so that none overflows.
+    """Compute the exponentials of a softmax, with the maximum subtracted so that none overflows.
 
     Args:
         masked: Masked scores of a row that is not fully masked, (K,).
-        sink: An extra logit, whose exponential is only in the sum; None for none.
+        sink: An extra logit that only the sum contains; None for none.
 
     Returns:
         exp(masked − maximum), (K,); the maximum; the sum.

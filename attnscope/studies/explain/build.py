@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """Where the queries and keys of an explanation come from."""
+    """Origin of the queries and keys of an explanation."""
 
     @property
     def lengths(self) -> Numbers | None:
-        """Tokens that each rotated pair takes for a whole turn, (R / 2,); None where nothing is rotated."""
+        """Tokens per turn of each rotated pair, (R / 2,); None without rotation."""
 
     def inputs(self) -> list[Vector]:
-        """Return what enters the layer, in order; empty if that is not known."""
+        """Return the inputs of the layer, in order; empty if they are not known."""
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
-        """Return the query or a key step by step, as attention takes it last."""
+        """Return the query or a key step by step, ending as attention uses it."""
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
         """Check the steps up to the query and the keys in depth."""
@@ -40,10 +40,6 @@ class ModelOrigin:
     """A model: its embedding, norms and projections.
 
     Args:
-        dtype: The type that the model ran in.
-        location: Which query of which head.
-        stack: The model.
-        capture: The captured vectors and numbers.
         ids: Ids and segments of the text, (1, T) each.
     """
 
@@ -56,7 +52,7 @@ class ModelOrigin:
         self.lengths = wavelengths(stack, location.layer, len(location.text_plan.tokens))
 
     def inputs(self) -> list[Vector]:
-        """Return what enters the layer."""
+        """Return the inputs of the layer."""
         location = self._location
         token = location.text_plan.tokens[location.query]
         captured = self._capture.captured
@@ -72,11 +68,7 @@ class ModelOrigin:
 
 
 class GivenOrigin:
-    """Queries and keys that were given, and the rotation that they still got.
-
-    Args:
-        capture: The captured vectors and numbers.
-    """
+    """Given queries and keys, and the rotation applied to them."""
 
     def __init__(self, capture: "RowCapture") -> None:
         self._capture, rotation = capture, capture.rotation
@@ -84,11 +76,11 @@ class GivenOrigin:
         self.lengths: Numbers | None = None if frequencies is None else 2 * np.pi / frequencies
 
     def inputs(self) -> list[Vector]:
-        """Return nothing: what queries are made of was not given."""
+        """Return nothing: the inputs of given queries are not known."""
         return []
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
-        """Return the query or a key as it was given, and as it was rotated."""
+        """Return the query or a key as given, and as rotated."""
         vectors = [vector(letter, "given", rows["projected"])]
         if self._capture.rotation is not None:
             factor = self._capture.rotation.factor
@@ -125,11 +117,7 @@ def build(
     """Return the whole explanation.
 
     Args:
-        run: What the user asked.
-        context: What produced the numbers, under which mask, and the mask of this layer, if that is another.
-        location: Which query of which head.
-        capture: The captured vectors and numbers.
-        origin: Where queries and keys come from.
+        context: Provenance, mask, and the mask of this layer if it differs.
     """
     captured, spec = capture.captured, capture.spec
     assert spec is not None
@@ -164,7 +152,7 @@ def build(
 
 
 def _about(run: RunConfig, location: QueryLocation, capture: "RowCapture") -> dict[str, Any]:
-    """Describe which query of which head of which text is explained."""
+    """Describe the explained query, head and text."""
     text, text_plan = run.texts[0], location.text_plan
     return {
         "text": text.text,
@@ -181,7 +169,7 @@ def _about(run: RunConfig, location: QueryLocation, capture: "RowCapture") -> di
 
 
 def _projected(captured: dict[str, Numbers], head: int) -> Vector | None:
-    """Return the output after this head's part of the output projection, where there is one."""
+    """Return the output after this head's part of the output projection, if the model has one."""
     if "out" not in captured:
         return None
     origin = f"W_O of head {head} × output: what this head adds to the residual stream"
@@ -196,7 +184,7 @@ def _softmax_terms(captured: dict[str, Numbers]) -> tuple[Numbers, float, float]
 
 
 def _sink(captured: dict[str, Numbers], maximum: float) -> Sink | None:
-    """Return what the head's sink takes, where it has one."""
+    """Return the weight on the head's sink, if it has one."""
     if "sink" not in captured:
         return None
     logit, weight = captured["sink"].tolist()
@@ -213,7 +201,7 @@ def _steps(captured: dict[str, Numbers], letter: str, at: int | None = None) -> 
 
 
 def _cells(run: RunConfig, location: QueryLocation, capture: "RowCapture", origin: Origin) -> list[ExplainedCell]:
-    """Return the cells in depth: those that the user named, or that of the largest dot product."""
+    """Return the cells to explain in depth: those that the user named, or the one with the largest dot product."""
     captured, query = capture.captured, _steps(capture.captured, "q")
     allowed = np.isfinite(captured["masked"])
     if run.key is not None:

@@ -22,14 +22,10 @@ def model_checks(
     embedding: dict[str, Numbers],
     cells: list[ExplainedCell],
 ) -> list[ArithmeticCheck]:
-    """Check every step up to queries and keys by doing it again in float64 from what went into it.
+    """Check every step up to queries and keys by recomputing it in float64 from its inputs.
 
     Args:
-        dtype: The type that the model ran in.
-        location: Which query of which head.
-        stack: The model.
-        capture: The captured vectors and numbers.
-        embedding: The parts that the embedding sums.
+        embedding: The terms of the embedding.
         cells: The cells in depth.
     """
     captured = capture.captured
@@ -51,13 +47,9 @@ def row_checks(
     cells: list[ExplainedCell],
     weigh: tuple[Numbers, float, float] | None,
 ) -> list[ArithmeticCheck]:
-    """Check every step from queries and keys on in the same way.
+    """Check every step from queries and keys on, in the same way.
 
     Args:
-        captured: The captured numbers.
-        scale: Factor on the scores.
-        softcap: The soft-cap; None for none.
-        cells: The cells in depth.
         weigh: Exponentials, their maximum and sum; None in a fully masked row.
     """
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
@@ -73,7 +65,7 @@ def row_checks(
 
 
 def _norm_checks(dtype: str, layer: int, stack: "Stack", captured: dict[str, Numbers]) -> list[ArithmeticCheck]:
-    """Check the norms on the way into the layer's queries."""
+    """Check the norms before the layer's queries."""
     from attnscope.model.head_capture import norm_parameters
 
     c, checks = stack.config, []
@@ -94,7 +86,7 @@ def _norm_checks(dtype: str, layer: int, stack: "Stack", captured: dict[str, Num
 def _projection_checks(
     dtype: str, location: QueryLocation, stack: "Stack", capture: "HeadCapture", keys: list[int]
 ) -> list[ArithmeticCheck]:
-    """Check the projected query, and the projected keys that are taken apart."""
+    """Check the projections of the query and of the keys that are explained in depth."""
     from attnscope.model.head_capture import projection
 
     captured, checks = capture.captured, []
@@ -113,7 +105,7 @@ def _projection_checks(
 def _position_check(
     dtype: str, location: QueryLocation, stack: "Stack", captured: dict[str, Numbers]
 ) -> ArithmeticCheck:
-    """Check that attention took the query and every key above, rotated where positions are rotary."""
+    """Check the query and keys that attention used, rotated if positions are rotary."""
     from attnscope.model.head_capture import rotary
 
     n, query = len(captured["scores"]), location.query

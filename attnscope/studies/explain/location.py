@@ -7,14 +7,10 @@ from attnscope.run.text_plan import TextPlan
 
 @dataclass(frozen=True)
 class QueryLocation:
-    """Which query of which head.
+    """The text, layer, head and query of an explanation.
 
     Attributes:
-        text_plan: The text.
-        query: Position of the query.
-        layer: Number of the layer.
-        head: Number of the query head.
-        chosen: How they came to be chosen; None where the user named them.
+        chosen: How layer, head and query were chosen; None if the user named them.
     """
 
     text_plan: TextPlan

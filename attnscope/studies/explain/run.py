@@ -27,13 +27,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     """Do what `attnscope explain` does, without printing.
 
     Args:
-        run: What the user asked; `window` is how many keys are kept (None for all), `key` names the cells in depth.
+        run: The request; `window` is the number of keys kept (None for all), `key` names the cells in depth.
         progress: See pipeline.inspect.
         session: Models that are open already.
-
-    Raises:
-        UsageError: It is not one text, one query and one head, or they are not there.
-        AttnscopeError: The model, the text or the memory do not allow it.
     """
     _check_one(run)
     if run.score_mod is not None:
@@ -109,7 +105,7 @@ def _check_one(run: RunConfig) -> None:
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
-    """Return the query that is explained: the only one that was named, or the last token of a span."""
+    """Return the query to explain: the only one that was named, or the last token of a span."""
     candidates = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
     named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED)
     if run.query is None:

@@ -148,7 +148,7 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Show the whole way of each cell in depth, on one line."""
+    """Show each cell's way from score to contribution, on one line."""
     if not e.fully_masked:
         yield from _title(7, "in one line", ())
         for cell in e.cells:
@@ -167,7 +167,7 @@ def _say(text: str, look: Look = "") -> Text:
 
 
 def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
-    """Present how a vector was made, with its norm and numbers."""
+    """Present the origin of a vector, with its norm and numbers."""
     norm = number_text(vector.norm, settings.precision)
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
     values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]
@@ -176,7 +176,7 @@ def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
 
 
 def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:
-    """Say whether a step holds when it is done again; where nothing was to be done, only if it does not."""
+    """State whether recomputing a step agrees; nothing if the step did nothing and agrees."""
     if check is None or (trivial and check.holds):
         return
     if check.holds:

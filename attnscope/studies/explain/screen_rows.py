@@ -29,7 +29,7 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
 
 
 def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> tuple[list[Column], str]:
-    """Present a dimension of every vector as a column, with what they are called together."""
+    """Present a dimension of every vector as a column."""
     digits = digits_for(matrix, settings.precision)
     columns = [Column(f"dim {i}", written(values, digits, ZERO), "dim") for i, values in enumerate(matrix.T.tolist())]
     suffix = f"dimensions of {name}; {settings.named('--format json', 'data')} has all"
@@ -97,7 +97,7 @@ def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
 
 
 def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Text:
-    """Show a cell's way from its score to what it gives."""
+    """Show a cell's way from its score to its contribution."""
 
     def said(value: float) -> str:
         return number_text(float(value), settings.precision)
@@ -118,7 +118,7 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
 
 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present the steps from scores to what softmax takes."""
+    """Present the steps from scores to the input of softmax."""
     row, precision = e.row, settings.precision
     columns = [Column("q·k", column_texts(row.scores.tolist(), precision))]
     columns.append(Column(f"× {e.scale:.4g}", column_texts(row.times_scale.tolist(), precision)))
@@ -134,7 +134,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
-    """Present exponentials, their sum, and weights: of every key, of those left out, and of the head's sink."""
+    """Present exponentials, their sum, and weights, of shown and hidden keys and the head's sink."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
     exponentials, weights, logits = _column(row.exponentials), _column(row.weights), _allowed(e)
@@ -160,12 +160,12 @@ def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:
-    """Spread cells over the keys and the sink, with blanks for the rest and the sum."""
+    """Spread cells over the keys and the sink, with blanks for the remaining keys and the sum."""
     return [*cells[: len(e.keys)], *[""] * (e.rest is not None), *cells[len(e.keys) :], ""]
 
 
 def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
-    """Present each value × its weight, and what that sums to."""
+    """Present each value × its weight, and their sum."""
     row, precision = e.row, settings.precision
     labels: list[Spans] = []
     weights = np.nan_to_num(row.weights).astype(np.float64)

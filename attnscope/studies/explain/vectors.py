@@ -23,15 +23,10 @@ def inputs(
     embedding: Mapping[str, Numbers],
     captured: Mapping[str, Numbers],
 ) -> list[Vector]:
-    """Return what enters a layer, in order; the last one is what queries are made of.
+    """Return the inputs of a layer, in order; queries are computed from the last.
 
     Args:
-        config: The model.
-        layer: Number of the layer.
-        token: The query's token.
-        query: Its position.
-        embedding: The parts that the embedding sums.
-        captured: See model.head_capture.HeadCapture.
+        captured: See HeadCapture.
     """
     vectors = _embedded(config, token, query, embedding, captured) if layer == 0 else _stream(captured["stream"])
     if config.norm_order in ("pre", "sandwich") and config.norm != "none":
@@ -59,13 +54,13 @@ def _embedded(
 
 
 def _stream(stream: Numbers) -> list[Vector]:
-    """Return the residual stream as each layer found it."""
+    """Return the residual stream at the input of each layer."""
     origins = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
     return [vector("residual", origin, values) for origin, values in zip(origins, stream, strict=True)]
 
 
 def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
-    """Return what a norm does to the vector of this name, with its numbers; `x` is what queries are made of."""
+    """Describe what a norm does to this vector, with its numbers; queries are computed from `x`."""
     weight = "(1 + weight)" if config.norm_plus_one else "weight"
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
@@ -78,15 +73,12 @@ def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
 def chain(
     config: ModelConfig, layer: int, letter: str, position: int, rows: Mapping[str, Numbers], factor: float
 ) -> list[Vector]:
-    """Return a query or key as projected, normed and rotated, each where the model does so.
+    """Return a query or key as projected, normed and rotated, as far as the model does so.
 
     Args:
-        config: The model.
-        layer: Number of the layer.
         letter: `q` or `k`.
-        position: Of the query or key.
-        rows: `projected`, `used`, and `normed` where there is one, (E,) each.
-        factor: What the rotated dimensions are multiplied by.
+        rows: `projected`, `used`, and `normed` if the model has that norm, (E,) each.
+        factor: Factor on the rotated dimensions.
     """
     bias = " + b" if config.qkv_bias else ""
     vectors = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]

@@ -49,13 +49,12 @@ Key = tuple[Variant, int, int]
 
 @dataclass
 class _Known:
-    """What is known of one text under one mask, with what is cut.
+    """What is known of one text under one mask, with cuts.
 
     Attributes:
-        scene: Its scene.
-        units: What its tokens belong to.
-        complete: All heads have been computed as far as memory allows.
-        failed: Why the others cannot be; empty if they can.
+        units: The words and spans of its tokens.
+        complete: Whether all heads are computed, as far as memory allows.
+        failed: Why other heads cannot be computed; empty if they can.
     """
 
     scene: Scene
@@ -69,10 +68,10 @@ class LiveSource(UnitSource):
     """A source that runs a model.
 
     Attributes:
-        run: Texts, model, mask and machine; its layer and head are where the walk begins.
-        opener: Provides a session in which the model is open, for some texts, and reports progress.
-        masks: Masks that one can choose.
-        command: How the text is named in commands: `--file texts.txt` or `-`; None for the text itself.
+        run: Texts, model, mask and machine; the walk begins at its layer and head.
+        opener: Opens a session with the model for some texts; reports progress.
+        masks: Masks to choose from.
+        command: Name of the text in commands: `--file texts.txt` or `-`; None for the text itself.
     """
 
     run: RunConfig
@@ -99,7 +98,7 @@ class LiveSource(UnitSource):
 
     @property
     def total(self) -> int:
-        """How many texts there are."""
+        """Number of texts."""
         return len(self.run.texts)
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
@@ -107,21 +106,21 @@ class LiveSource(UnitSource):
         return pick_text(self.texts, needle, start)
 
     def token_scene(self, variant: Variant) -> Scene | None:
-        """Return a scene of tokens; None if it has not been computed."""
+        """Return a scene of tokens; None before it is computed."""
         known = self._known.get(variant)
         return None if known is None else known.scene
 
     def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
-        """Return a head between tokens; None if nothing is known of it."""
+        """Return a head between tokens; None before it is computed."""
         return self._heads.get((variant, layer, head))
 
     def units_of(self, variant: Variant) -> TextUnits | None:
-        """Return what the tokens belong to."""
+        """Return the words and spans of the tokens."""
         known = self._known.get(variant)
         return None if known is None else known.units
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
-        """Tell whether there is anything to compute."""
+        """Tell whether anything remains to compute."""
         plain = of_tokens(variant)
         known = self._known.get(plain)
         if known is None or (plain.cuts and plain not in self._forecasts):
@@ -129,7 +128,7 @@ class LiveSource(UnitSource):
         return not (known.complete or known.failed) or not self._has(variant, layer, head, stage, rows)
 
     def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
-        """Tell whether the rows of tokens that a variant needs are there."""
+        """Tell whether the token rows that a variant needs are computed."""
         plain, scene = of_tokens(variant), self.scene(variant)
         if scene is not None and scene.unit == "spans":
             return True
@@ -141,7 +140,7 @@ class LiveSource(UnitSource):
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
-        """Compute what is most wanted: a scene, then rows of a head, then what cuts change, then all heads."""
+        """Compute the most urgent: a scene, then rows of a head, then predictions with cuts, then all heads."""
         plain = of_tokens(variant)
         with self.opener((self.run.texts[variant.text],), progress) as session:
             self._render(session, variant.text)
@@ -164,7 +163,7 @@ class LiveSource(UnitSource):
             self.run = msgspec.structs.replace(self.run, texts=texts)
 
     def _config(self, variant: Variant) -> RunConfig:
-        """Return what a run of a variant is asked for."""
+        """Return the run of a variant."""
         return msgspec.structs.replace(
             self.run,
             texts=(msgspec.structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
@@ -178,7 +177,7 @@ class LiveSource(UnitSource):
         )
 
     def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
-        """Compute the head with which a walk begins, or the one where it is."""
+        """Compute the head with which a walk begins, or its present one."""
         run, source = self._config(variant), session.source(self.run)
         sizes = _sizes(source.config.n_layers, source.config.n_heads)
         if self._known:  # one has walked already
@@ -285,7 +284,7 @@ class LiveSource(UnitSource):
         self._forget(key)
 
     def _forget(self, key: Key) -> None:
-        """Forget matrices that were looked at longest ago if there are too many, but not those of one head."""
+        """Drop the matrices viewed longest ago if there are too many, but never within one head."""
         held = sum(_bytes(head) for head in self._heads.values())
         for old in list(self._heads):
             if held <= self._budget or old == key:
@@ -304,7 +303,7 @@ class LiveSource(UnitSource):
         known.scene = replace(known.scene, predictions=self._forecasts[variant])
 
     def measure_roles(self, progress: Progress) -> None:
-        """Measure the roles of all heads, on texts of ours and on random tokens."""
+        """Measure the roles of all heads, on built-in texts and random tokens."""
         from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
         with self.opener((), progress) as session:
@@ -374,7 +373,7 @@ class LiveSource(UnitSource):
 
 
 def _named(numbers: IndexSelection) -> IndexSelection:
-    """Return the layers or heads that were named; the first where the choice was left to us."""
+    """Return the named layers or heads; the first if they were left to `auto`."""
     return IndexSelection.of([0]) if numbers == AUTO else numbers
 
 
@@ -387,7 +386,7 @@ def _bytes(head: WalkHead) -> int:
 
 
 def cut_forecasts(ablation: Ablation) -> list[Forecast]:
-    """Return predictions with cuts beside those without, the most probable with cuts first."""
+    """Return predictions with and without cuts, sorted by their probability with cuts."""
     effect = ablation.effects[0]
     return [_changed(ablation, change, effect.how) for change in effect.predictions] or [_moved(ablation)]
 
@@ -405,7 +404,7 @@ def _changed(ablation: Ablation, change: PredictionChange, how: str) -> Forecast
 
 
 def _moved(ablation: Ablation) -> Forecast:
-    """Return what a model without predictions shows: how far the final hidden states move."""
+    """Return how far the final hidden states move, for a model without predictions."""
     effect = ablation.effects[0]
     with np.errstate(invalid="ignore", divide="ignore"):
         share = effect.change.astype(np.float64) / ablation.norms

@@ -15,11 +15,7 @@ _DUMP = "attnscope.dump/"
 
 
 def findings_source(path: Path) -> SavedSource | None:
-    """Return a walk through a saved report or comparison; None if it is a dump.
-
-    Raises:
-        AttnscopeError: It cannot be read, is damaged, or holds findings that cannot be walked through.
-    """
+    """Return a walk through a saved report or comparison; None if it is a dump."""
     if path.is_dir() or path.suffix.lower() not in (".json", ".npz", ".safetensors"):
         return None
     if path.suffix.lower() != ".json":

@@ -24,9 +24,8 @@ class SavedText:
     """One text of saved findings, under one mask.
 
     Attributes:
-        scene: Makes its scene.
-        heads: Returns, by indices of layer and head, what makes what is known of a head.
-        units: Returns what its tokens belong to; None if words and spans are not wanted.
+        heads: By indices of layer and head, a function that makes the head.
+        units: Returns the words and spans of tokens; None if they are not wanted.
     """
 
     scene: Callable[[], Scene]
@@ -36,13 +35,13 @@ class SavedText:
 
 @dataclass
 class SavedSource(UnitSource):
-    """A source that holds all that it has; scenes and heads are made when they are first looked at.
+    """A source over findings; scenes and heads are made when first viewed.
 
     Attributes:
-        texts: What the texts are called.
+        texts: Names of the texts.
         masks: The mask, or the sides of a comparison.
-        saved: By number of the text and of the mask.
-        report_of: Makes a report of one text, side, layer and head, by their indices; None if there is none.
+        saved: Texts by number of the text and of the mask.
+        report_of: Makes a report of one text, side, layer and head, by index; None if there is none.
     """
 
     texts: Sequence[str]
@@ -73,7 +72,7 @@ class SavedSource(UnitSource):
         return self._heads.get(key)
 
     def units_of(self, variant: Variant) -> TextUnits | None:
-        """Return what the tokens belong to."""
+        """Return the words and spans of the tokens."""
         scene, place = self.token_scene(variant), self._place(variant)
         if scene is None:
             return None
@@ -81,7 +80,7 @@ class SavedSource(UnitSource):
 
     @property
     def total(self) -> int:
-        """How many texts there are."""
+        """Number of texts."""
         return len(self.texts)
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
@@ -95,11 +94,7 @@ class SavedSource(UnitSource):
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
-        """Refuse to compute anything.
-
-        Raises:
-            AttnscopeError: Always.
-        """
+        """Refuse to compute anything."""
         raise AttnscopeError("this was not saved", hint=_LIVE)
 
     def measure_roles(self, progress: Progress) -> None:
@@ -125,14 +120,7 @@ class SavedSource(UnitSource):
 
 
 def report_source(report: Report) -> SavedSource:
-    """Return a walk through a report.
-
-    Args:
-        report: The report.
-
-    Raises:
-        AttnscopeError: It has no attention of heads.
-    """
+    """Return a walk through a report."""
     _require_heads(report)
     saved = {(n, 0): saved_text(report, text) for n, text in enumerate(report.texts)}
 
@@ -143,11 +131,7 @@ def report_source(report: Report) -> SavedSource:
 
 
 def comparison_source(comparison: Comparison) -> SavedSource:
-    """Return a walk through the sides of a comparison; each is a mask of the walk.
-
-    Raises:
-        AttnscopeError: A side has no attention of heads.
-    """
+    """Return a walk through the sides of a comparison; each is a mask of the walk."""
     saved = {}
     for number, side in enumerate(comparison.sides):
         _require_heads(side.report)
@@ -178,7 +162,7 @@ def one_head(report: Report, text: int, layer: int, head: int) -> Report:
 
 
 def write_report(report: Report, path: str) -> str:
-    """Write a report to a new file; return what was written."""
+    """Write a report to a new file; return a description of the file."""
     target = Path(path).expanduser()
     parts = export(report, target)
     check_target(target, force=False)
@@ -186,7 +170,7 @@ def write_report(report: Report, path: str) -> str:
 
 
 def distinct(labels: Iterable[str]) -> list[str]:
-    """Return labels of which no two are equal: the second of a name is `name (2)`."""
+    """Return labels made unique: the second of a name is `name (2)`."""
     known: list[str] = []
     for label in labels:
         count = sum(name == label or name.startswith(f"{label} (") for name in known)

@@ -49,10 +49,8 @@ def text_scene(
     """Return the scene of one text of a report.
 
     Args:
-        report: The report.
-        text: One of its texts.
-        command: See Scene; None for what the report says of itself.
-        sizes: All layers and heads of the model, of which the report may have some; None for those of the report.
+        command: See Scene; None for the report's own.
+        sizes: All layers and heads of the model; None for those of the report.
     """
     layers, heads = sizes or (ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads))
     places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
@@ -73,14 +71,13 @@ def scene_of(
     rows: Mapping[tuple[int, int], Rows],
     stages: Container[str],
 ) -> Scene:
-    """Return the scene of one text, of whose heads only the statistics are looked at.
+    """Return the scene of one text, with statistics of its heads.
 
     Args:
-        report: What produced the numbers.
         text: The text; its heads are not looked at.
         sizes: Numbers of the layers, and of the heads.
-        rows: By indices of layer and head, the statistics of every row.
-        stages: Stages that are known of some head.
+        rows: Row statistics by indices of layer and head.
+        stages: Stages that some head has.
     """
     queries = text.queries or list(range(len(text.tokens)))
     keys = text.keys or list(range(len(text.sources)))
@@ -107,17 +104,17 @@ def scene_of(
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:
-    """Return what positions can be, of tokens, words and spans."""
+    """Return the units that positions can have: tokens, words, spans."""
     return [unit for unit, known in zip(UNITS, (True, words, spans), strict=True) if known]
 
 
 def ordered(numbers: Iterable[Number]) -> list[Number]:
-    """Return numbers of layers or heads, each once, ascending; `mean` is the last."""
+    """Return numbers of layers or heads, unique and ascending; `mean` is last."""
     return sorted(dict.fromkeys(numbers), key=lambda number: (isinstance(number, str), number))
 
 
 def fact_lines(report: Report) -> list[tuple[str, Spans]]:
-    """Return what produced the numbers, as lines."""
+    """Return the provenance as lines."""
     settings = DisplaySettings(2, options=False)
     parts = report_header(report, settings, labelled=True)
     return [(name, joined(value)) for part in parts if isinstance(part, Facts) for name, value in part.lines]
@@ -129,7 +126,7 @@ def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def run_starts(count: int, size: int) -> list[int]:
-    """Return where runs of a map start, and the end: position i is in run i·n // count."""
+    """Return the starts of a map's runs, and the end: position i is in run i·n // count."""
     n = min(size, count)
     return [-(-i * count // n) for i in range(n + 1)]
 
@@ -142,7 +139,6 @@ def effect_numbers(
     Args:
         effects: `kl` and `hidden`, each along units.
         places: Indices of layer and head of every unit.
-        shape: Number of layers and of heads.
     """
     numbers = []
     for name, meaning in _EFFECTS.items():
@@ -185,7 +181,7 @@ def ranked_sources(top: Top) -> RankedSources:
 
 
 def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
-    """Return the statistics of rows that are known, by name."""
+    """Return the known row statistics, by name."""
     values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
     return {
         name: row_values
@@ -200,19 +196,13 @@ def walk_map(pooled: Pooled | None) -> WalkMap | None:
 
 
 def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
-    """Return which rows an average counts, bool: those of words, unless there are none."""
+    """Return which rows an average counts, bool: words, or all rows if there are none."""
     words = np.array([not tokens[position].special for position in queries], dtype=bool)
     return words if words.any() else ~words
 
 
 def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], counted: np.ndarray) -> list[HeadNumber]:
-    """Return the statistics of rows, averaged, for every head.
-
-    Args:
-        rows: By indices of layer and head, the statistics of every row.
-        shape: Number of layers and of heads.
-        counted: Which rows are averaged.
-    """
+    """Return row statistics, averaged, for every head."""
     numbers = []
     for statistic in ROW_STATISTICS:
         values = np.full(shape, np.nan, dtype=np.float32)
@@ -232,12 +222,10 @@ def passages(
     context: Sequence[Token] | None,
     shown: tuple[Sequence[int], Sequence[int]],
 ) -> Iterator[Passage]:
-    """Yield a text piece by piece: its tokens with what is between them, and then those of the context.
+    """Yield a text piece by piece, its tokens with what is between them, and then the context.
 
     Args:
-        texts: The text and its pair.
-        tokens: Their tokens.
-        context: Tokens of another text that keys come from; None if keys are the same tokens.
+        context: Tokens that keys come from; None if keys are the same tokens.
         shown: Positions of queries and of keys.
     """
     rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown)
@@ -284,12 +272,9 @@ def head_roles(
     measured: str,
     sizes: tuple[Sequence[Number], Sequence[Number]],
 ) -> SceneRoles:
-    """Return the roles of the heads of a scene.
+    """Return the roles of a scene's heads.
 
     Args:
-        roles: Every role.
-        main_roles: Main role of every layer and head of the model.
-        measured: See HeadRoles.
         sizes: Numbers of the layers, and of the heads, of the scene.
     """
     layers, heads = sizes
@@ -323,15 +308,11 @@ def run_command(
     context: str | None = None,
     named: str | None = None,
 ) -> str:
-    """Return the command that runs the same text through the same model, as far as a report knows it.
+    """Return the command that repeats a run, as far as a report knows it.
 
     Args:
-        provenance: The model.
-        mask: Its mask.
-        text: The text.
-        pair: Its second segment.
         context: The text that keys come from.
-        named: How the text is named instead, such as `--file texts.txt`; None for the text itself.
+        named: How the command names the text, such as `--file texts.txt`; None for the text itself.
     """
     words = ["attnscope", "run"]
     piped = named is None and text.startswith("-")

@@ -24,15 +24,13 @@ SpansOfHead = Callable[[int, int], tuple[Matrix, Floats | None] | None]
 
 @dataclass(frozen=True)
 class TextUnits:
-    """What the tokens of a text belong to.
+    """The words and spans that the tokens of a text belong to.
 
     Attributes:
-        tokens: Tokens of the query side.
-        sources: Tokens of the key side.
-        spans: How the text was divided into spans; None if it was not.
-        of_head: Weights between spans, (spans, spans), and weight on the head's sink, (spans,), by indices of layer and
-            head in the scene; None if they are not known.
-        division: The spans as `--spans` names them; empty if a command cannot name them.
+        spans: The spans; None if the text is not divided.
+        of_head: Weights between spans, (spans, spans), and on the head's sink, (spans,), by indices of layer and head;
+            None if unknown.
+        division: The division, as `--spans` names it; empty if a command cannot name it.
     """
 
     tokens: Sequence[Token]
@@ -43,7 +41,7 @@ class TextUnits:
 
 
 def text_units(text: TextReport, scene: Scene) -> TextUnits:
-    """Return what the tokens of a text of a report belong to."""
+    """Return the words and spans of a text of a report."""
     spans = text.spans
     if spans is None:
         return TextUnits(text.tokens, text.sources)
@@ -52,7 +50,7 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
 
 
 def report_spans(report: SpanReport, scene: Scene) -> SpansOfHead:
-    """Return what finds the weights of a head in a report of spans, which has all heads of the model."""
+    """Return a function that gives a head's weights between spans, from a report with all heads of the model."""
 
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
         at, which = scene.layers[layer], scene.heads[head]
@@ -64,19 +62,19 @@ def report_spans(report: SpanReport, scene: Scene) -> SpansOfHead:
 
 
 class UnitSource:
-    """A source of tokens that shows words and spans, too.
+    """A source that shows tokens, words and spans.
 
     A subclass has `token_scene`, `token_head` and `units_of`, which take a variant of tokens.
     """
 
     @property
     def total(self) -> int:
-        """How many texts there are."""
+        """Number of texts."""
         raise NotImplementedError
 
     @property
     def total_text(self) -> str:
-        """How many texts there are, as text."""
+        """Number of texts, as text."""
         return f"{self.total:,}"
 
     def token_scene(self, variant: Variant) -> Scene | None:
@@ -88,11 +86,11 @@ class UnitSource:
         raise NotImplementedError
 
     def units_of(self, variant: Variant) -> TextUnits | None:
-        """Return what the tokens belong to; None if that is not known."""
+        """Return the words and spans of the tokens; None if unknown."""
         raise NotImplementedError
 
     def scene(self, variant: Variant) -> Scene | None:
-        """Return a scene; that of tokens if there are no such units, None if it has not been computed."""
+        """Return a scene; of tokens if the text has no such units, None before it is computed."""
         plain = of_tokens(variant)
         scene = self.token_scene(plain)
         if scene is None or variant.unit == "tokens" or variant.unit not in scene.units:
@@ -103,7 +101,7 @@ class UnitSource:
         return self._merged.get(scene, variant, lambda: unit_scene(scene, units, variant.unit))
 
     def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
-        """Return a head; None if nothing is known of it."""
+        """Return a head; None before it is computed."""
         plain = of_tokens(variant)
         scene = None if variant.unit == "tokens" else self.scene(variant)
         if scene is None or scene.unit == "tokens":
@@ -128,7 +126,7 @@ class UnitSource:
 
 
 def of_tokens(variant: Variant) -> Variant:
-    """Return the variant of tokens that another one is of."""
+    """Return the token variant of a variant."""
     return variant if variant.unit == "tokens" else replace(variant, unit="tokens")
 
 

@@ -14,12 +14,10 @@ Heads = HeadRoles | HeadScores
 
 
 def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparison:
-    """Compare what was measured of the heads of two models, layer by layer and head by head.
+    """Compare the measurements of two models' heads, layer by layer and head by head.
 
     Args:
-        axis: What differs between the models.
-        sides: Label and findings of each; both are surveys of the same roles, or both the same measure.
-
+        sides: Label and findings of each: both HeadRoles of the same roles, or both HeadScores of the same measure.
     """
     (first, a), (second, b) = sides
     values = [_values(side_heads) for side_heads in (a, b)]
@@ -44,11 +42,7 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
 
 
 def require_two(axis: str, values: Sequence[object]) -> None:
-    """Refuse another number of sides than two.
-
-    Raises:
-        UsageError: There are more, or fewer.
-    """
+    """Refuse any number of sides but two."""
     if len(values) != 2:
         hint = "the heads of two models are compared with each other"
         raise UsageError(f"has {len(values)} values, not two", where=arg(axis), hint=hint)
@@ -68,7 +62,7 @@ def _values(heads: Heads) -> dict[str, tuple[Matrix, Matrix]]:
 def _changed_most(
     differences: Sequence[HeadDifference], shape: tuple[int, int]
 ) -> tuple[Matrix, list[list[str | None]]]:
-    """Return the difference of each head's role that changed most, and that role's name."""
+    """Return the difference of the role that changed most, for each head, and that role's name."""
     ranked = [
         difference for difference in differences if difference.name in ROLES and ROLES[difference.name].rank is not None
     ] or differences
@@ -105,7 +99,7 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
 
 
 def _data(probes: Probes) -> tuple[object, ...]:
-    """Return what has to be equal for two models to be measured on the same tokens, as far as it is recorded."""
+    """Return the recorded facts that must be equal if two models were measured on the same tokens."""
     return probes.tokens, probes.repeated, probes.tripled, probes.needle, probes.before, probes.after
 
 

@@ -44,7 +44,7 @@ _LEAST = 0.005  # smaller changes would show as 0.00
 
 
 def present_changes(comparison: HeadComparison, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn what differs between the heads of two models into parts."""
+    """Turn the differences between two models' heads into parts."""
     labels = [side.label if settings.verbose else short_path(side.label) for side in comparison.sides]
     labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
     first, second = (side.roles or side.measured for side in comparison.sides)
@@ -66,7 +66,7 @@ def _header(
     sides: tuple[HeadRoles | HeadScores, HeadRoles | HeadScores],
     settings: DisplaySettings,
 ) -> Iterator[ViewPart]:
-    """Say which models are compared, and on what."""
+    """Present the two models and their common data."""
     first, second = sides
     if isinstance(first, HeadRoles):
         yield from unknown_tokens(first.probes.unknown, first.probes.tokens)
@@ -96,7 +96,7 @@ def _arrow(labels: Sequence[str]) -> Spans:
 def _roles(
     comparison: HeadComparison, labels: Sequence[str], sides: tuple[HeadRoles, HeadRoles], listing: Listing
 ) -> Iterator[ViewPart]:
-    """Present all roles: how much each head changed, the heads that changed most, and the changes of every role."""
+    """Present the change of each head, the heads that changed most, and the changes of every role."""
     size = np.abs(comparison.changed_most)
     n_layers, n_heads = size.shape
     mains = [[row[:n_heads] for row in side.main[:n_layers]] for side in sides]
@@ -149,7 +149,7 @@ def _changed_heads(
 
 
 def _headings(labels: Sequence[str]) -> list[Spans]:
-    """Return headings of columns: the labels, unless they are wider than what is below them."""
+    """Return column headings: the labels, unless they are wider than their columns."""
     short = all(len(label) <= _LONGEST_HEADING for label in labels)
     return [untrusted(label) for label in labels] if short else [ours("first"), ours("second")]
 
@@ -175,7 +175,7 @@ def _change(difference: HeadDifference, layer: int, head: int, digits: int = 2, 
 def _changed_roles(
     comparison: HeadComparison, labels: Sequence[str], sides: tuple[HeadRoles, HeadRoles], listing: Listing
 ) -> Table:
-    """List every role, the one that changed most first: heads that have it in each model, and the largest changes."""
+    """List every role, the most changed first: its heads in each model, and the largest changes."""
     most = {difference.name: _largest(difference.difference) for difference in comparison.differences}
     shown = sorted(comparison.differences, key=lambda difference: -most[difference.name])
     n_layers, n_heads = comparison.changed_most.shape
@@ -219,7 +219,7 @@ def _numbers(
     settings: DisplaySettings,
     listing: Listing,
 ) -> Iterator[ViewPart]:
-    """Present a few roles, or one number, of both models on one scale, and the difference."""
+    """Present a few roles, or one number, of both models on one scale, and their difference."""
     values = [
         {side.measure: side.values} if isinstance(side, HeadScores) else {r.name: r.values for r in side.roles}
         for side in sides

@@ -23,14 +23,11 @@ _OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1)
 
 
 class Sums:
-    """What roles are computed from, summed over the sequences of each block.
+    """Sums over the sequences of each block, from which roles are computed.
 
     Args:
         shape: Layers and heads.
-        n_texts: Texts in all.
-        n_draws: Number of random sequences of each kind.
-        longest: Tokens of the longest text.
-        blocks: Largest number of blocks.
+        n_texts: Number of texts.
 
     Attributes:
         arrays: Name to (blocks, layers, heads, …), float64. Of texts: `rows` that count, the weight that these give in
@@ -55,12 +52,12 @@ class Sums:
             self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
 
     def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor) -> None:
-        """Add what was found of some sequences, (sequences, heads, …), to their blocks."""
+        """Add the values of some sequences, (sequences, heads, …), to their blocks."""
         total = self.arrays[name][:, layer]
         np.add.at(total, np.array(sequences) % len(total), values.cpu().double().numpy())
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
-        """Add what was found by offset; a short text has fewer of them."""
+        """Add values by offset; a short text has fewer offsets."""
         reach, width = recorder.reach or 0, self.arrays["offset_sums"].shape[-1]
         for name, values in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
             wide = values.new_zeros(*values.shape[:-1], width)
@@ -70,13 +67,7 @@ class Sums:
 
 
 class TextPass:
-    """The recorders of one batch of texts.
-
-    Args:
-        batch: The texts side by side.
-        texts: Number of each.
-        sizes: Layers and heads.
-    """
+    """The recorders of one batch of texts."""
 
     def __init__(self, batch: Batch, texts: Sequence[int], sizes: tuple[int, int]) -> None:
         self._batch, self._texts = batch, texts
@@ -96,7 +87,7 @@ class TextPass:
         self.recorders: dict[int, list[Recorder]] = {n: list(four) for n, four in enumerate(self._of_layers)}
 
     def add_to(self, sums: Sums) -> None:
-        """Add what was recorded."""
+        """Add the recorded sums."""
         kinds = self._batch.sources.kinds
         special = kinds["special"].cpu().clone()
         special[:, 0] = False
@@ -119,14 +110,14 @@ class TextPass:
 
 
 def counted_rows(batch: Batch) -> Tensor:
-    """Return words from the third token of a text on, (B, Q), bool: their first, previous and own token are three."""
+    """Return which rows are words with at least two tokens before them, (B, Q), bool."""
     counted = batch.tokens.real & ~batch.tokens.special
     counted[:, :2] = False
     return counted
 
 
 def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
-    """Return the keys at each of _OFFSETS from a row that counts, (B, Q, N); −1 where there is none."""
+    """Return the keys at each of _OFFSETS from a counted row, (B, Q, N); −1 for no key."""
     size = counted.shape[1]
     at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(_OFFSETS, device=counted.device)  # (Q, N)
     there = (at >= 0) & (at < size) & real[:, at.clamp(0, size - 1)] & counted[:, :, None]
@@ -138,8 +129,6 @@ class ProbePass:
 
     Args:
         probes: The sequences, all of one length, in the order of the batch.
-        sizes: Layers and heads.
-        device: Where the tensors go.
     """
 
     def __init__(self, probes: Sequence[Probe], sizes: tuple[int, int], device: torch.device) -> None:
@@ -159,7 +148,7 @@ class ProbePass:
         self.recorders: dict[int, list[Recorder]] = {n: list(both) for n, both in enumerate(self._of_layers)}
 
     def add_to(self, sums: Sums) -> None:
-        """Add what was recorded."""
+        """Add the recorded sums."""
         for layer, recorders in enumerate(self._of_layers):
             for (names, per), recorder in zip(_ROWS.items(), recorders, strict=True):
                 mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]

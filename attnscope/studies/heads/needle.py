@@ -31,16 +31,15 @@ _END = re.compile(r"[.!?\n][\"'”’)]*$")  # of a sentence
 
 @dataclass(frozen=True)
 class NeedleOptions:
-    """What is hidden, and where.
+    """The hidden needle, its filler, and the lengths and depths to try.
 
     Attributes:
-        needle: The needle.
-        answer: The part of it whose probability is measured; None for its last word.
-        filler: The text around it; None for built-in texts.
-        lengths: Tokens of the texts.
+        answer: The part of the needle whose probability is measured; None for its last word.
+        filler: The text around the needle; None for built-in texts.
+        lengths: Lengths of the texts, in tokens.
         depths: Shares of the filler before the needle.
-        draws: Random sequences on which the role `retrieval` is measured.
-        seed: Of these.
+        draws: Number of random sequences on which the role `retrieval` is measured.
+        seed: Seed of these sequences.
     """
 
     needle: str
@@ -57,8 +56,6 @@ class _Prompt:
     """A text with a needle.
 
     Attributes:
-        tokens: Its tokens.
-        needle: Positions of the needle.
         reading: Positions that predict the answer.
         answer: Ids of the answer's tokens.
     """
@@ -70,11 +67,7 @@ class _Prompt:
 
 
 def decode_filler(data: bytes, where: Path) -> str:
-    """Return the text of a filler's file.
-
-    Raises:
-        AttnscopeError: It is not UTF-8, or blank.
-    """
+    """Decode a filler file; refuse invalid UTF-8 and blank files."""
     try:
         text = data.decode()
     except UnicodeDecodeError as e:
@@ -85,11 +78,7 @@ def decode_filler(data: bytes, where: Path) -> str:
 
 
 def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
-    """Return what comes before the answer, and the answer with the blank before it.
-
-    Raises:
-        UsageError: The needle has no such answer, or nothing before it.
-    """
+    """Return the needle before its answer, and the answer with the blank before it."""
     wanted = answer.strip() if answer is not None else ""
     if answer is None:
         words = needle.split()
@@ -107,17 +96,12 @@ def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
 def find_needle(
     run: RunConfig, options: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> NeedleSurvey:
-    """Measure what heads read of a needle, by length and depth.
+    """Measure how much heads read of a needle, by length and depth.
 
     Args:
-        run: The model, and how it runs; without texts.
         options: What is hidden, and where.
         progress: See session.inspect.
         session: Models that are open already.
-
-    Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it.
-        UsageError: The model predicts no next token, or a length is too short or too long.
     """
     session = session or Session((), progress)
     source = session.source(run)
@@ -168,11 +152,7 @@ def _plan(prompt: _Prompt) -> TextPlan:
 def _prompts(
     run: RunConfig, options: NeedleOptions, source: ModelSource, parts: tuple[str, str]
 ) -> "list[tuple[int, float, _Prompt]]":
-    """Return the text of every length and depth.
-
-    Raises:
-        UsageError: A length is too short or too long.
-    """
+    """Return the texts of every length and depth."""
     cue, answer = parts
     filler = options.filler if options.filler is not None else " ".join(TEXTS)
     framed, _ = tokenize(source, options.needle, None, arg("needle"), truncate=False)
@@ -208,7 +188,7 @@ def _prompts(
 
 
 def _encode(source: ModelSource, text: str, where: str) -> list[Token]:
-    """Return the tokens of a text, without special ones around it; their characters are of no text that is shown."""
+    """Return a text's tokens without special ones around it, and without character offsets."""
     assert isinstance(source.tokenizer, FileTokenizer)
     tokens = source.tokenizer.encode(text, where=where, special=False)
     worst = max(tokens, key=lambda token: token.id)
@@ -219,7 +199,7 @@ def _encode(source: ModelSource, text: str, where: str) -> list[Token]:
 
 
 def _sentence_start(tokens: Sequence[Token], at: int, count: int) -> int:
-    """Return the start of the sentence that a place is in; the place itself at both ends, and without sentences."""
+    """Return the start of the sentence around a position; the position itself at both ends or without sentences."""
     if at in (0, count):
         return at
     return next((n for n in range(at, 0, -1) if _END.search(tokens[n - 1].text)), at)

@@ -17,7 +17,7 @@ _SHADES = "·░▒▓█"
 
 
 def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn what heads read of a needle into parts."""
+    """Turn the reading of a needle into parts."""
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     named = "  ".join(
         f"L{layer}H{head} {formatted(value, 'z.2f')}"

@@ -17,12 +17,11 @@ _FEWEST = 4  # smallest number of different tokens; with fewer there is nothing 
 
 @dataclass(frozen=True)
 class Probe:
-    """A sequence of tokens, and which key each role looks for.
+    """A sequence of tokens, with the key that each role looks for.
 
     Attributes:
-        tokens: The tokens.
-        targets: Role to (rows, keys): a row's role is to attend to the key in the same place.
-        draw: Number of the draw among those of its kind.
+        targets: Role to (rows, keys), position by position: a head has the role if rows[i] attends to keys[i].
+        draw: Number of the draw among sequences of its kind.
     """
 
     tokens: list[Token]
@@ -35,9 +34,8 @@ class RandomProbes:
     """Sequences of random tokens.
 
     Attributes:
-        probes: The sequences: those that are repeated once, then those with a needle that comes again, then those that
-            are repeated twice.
-        repeated: Different tokens of those that are repeated once; 0 where there are none.
+        probes: The sequences: those repeated once, then those whose needle comes again, then those repeated twice.
+        repeated: Number of different tokens in a sequence that is repeated once; 0 if there is none.
         needle: Number of tokens of each needle; 0 if the model is too small.
         tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
         before: Special tokens in front.
@@ -53,14 +51,10 @@ class RandomProbes:
 
 
 def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
-    """Return the special tokens in front of and behind random tokens: those that a text has there.
+    """Return the special tokens that a text has in front and behind.
 
     If the tokenizer puts no special token before a text, but the model's config names the token of its begin, that one
     is used, since many heads attend to it by default.
-
-    Args:
-        source: The model.
-        tokens: Tokens of any text.
     """
     added = [token.special and token.start is None for token in tokens]
     first = added.index(False) if False in added else 0
@@ -72,17 +66,14 @@ def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[To
 
 
 def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], draws: int, seed: int) -> RandomProbes:
-    """Draw sequences from the model's own vocabulary, special and unknown tokens left out.
+    """Draw sequences from the model's vocabulary, without special and unknown tokens.
 
     A sequence is as long as 50 tokens and their repetition, or as the model allows. In one with a needle, the same
     number of tokens are random, apart from ten that come twice: somewhere in the middle, and at the end. Three copies
     of 16 tokens are a third kind.
 
     Args:
-        source: The model.
-        frame: Special tokens in front and behind.
-        draws: Sequences of each of the three kinds.
-        seed: Of the random numbers.
+        draws: Number of sequences of each of the three kinds.
     """
     before, after = frame
     ids = np.array([number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size])

@@ -36,15 +36,11 @@ def ask_heads(
     """Measure one number for every head.
 
     Args:
-        run: The model, how it runs, the texts, rows (`query`; None for all words) and keys.
+        run: The model, the texts, rows (`query`; None for all words) and keys.
         measure: One of MEASURES.
         progress: See pipeline.inspect.
         session: Models that are open already.
-        against: Other keys, whose number is subtracted; None for none.
-
-    Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it.
-        UsageError: A row or key is not there, or keys are missing or too many.
+        against: Keys whose number is subtracted; None for none.
     """
     if measure in OF_KEYS and run.key is None:
         hint = f"name the keys, such as {arg('key', 'animal')}, or use {arg('measure', 'entropy')}"
@@ -100,11 +96,7 @@ def ask_heads(
 
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
-    """Return the keys that are subtracted.
-
-    Raises:
-        UsageError: One is not there.
-    """
+    """Return the keys whose weight is subtracted."""
     written = run.texts[text.number]
     sources, texts = text.tokens, (written.text, written.pair)
     if text.context is not None:
@@ -115,20 +107,17 @@ def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:
-    """Return the rows that were named, or all words; all tokens where there is no word."""
+    """Return the named rows, or all words; all tokens of a text without words."""
     words = [position for position, token in enumerate(text.tokens) if not token.special]
     return text.queries if run.query is not None else words or list(range(len(text.tokens)))
 
 
 class _Question:
-    """The recorders of one batch.
+    """The recorders of one batch of texts.
 
     Args:
         measure: One of MEASURES.
-        batch: The texts side by side.
-        rows: Rows of every text.
-        keys: Keys of every text, and those that are subtracted.
-        shape: Layers and heads.
+        keys: Keys of every text, and those whose number is subtracted.
     """
 
     def __init__(
@@ -163,7 +152,7 @@ class _Question:
         self.recorders = {layer: list(layer_recorders) for layer, layer_recorders in enumerate(pairs)}
 
     def sums(self) -> tuple[Array, Array]:
-        """Return the sums over rows of both sets of keys, (2, layers, heads), and the numbers of rows, (layers, heads).
+        """Return sums over rows for both sets of keys, (2, layers, heads), and the number of rows, (layers, heads).
 
         A statistic of whole rows has one sum, twice. Fully masked rows do not count.
         """

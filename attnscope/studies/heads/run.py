@@ -1,4 +1,4 @@
-"""Measure the roles of every head: probes and texts to a HeadRoles."""
+"""Measure the roles of every head: from probes and texts to HeadRoles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,12 +34,11 @@ _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
 @dataclass(frozen=True)
 class SurveyOptions:
-    """What is measured.
+    """The roles to measure, and the random probes for them.
 
     Attributes:
         roles: Names of roles; None for all.
         draws: Number of random sequences of each kind.
-        seed: Of the random tokens.
     """
 
     roles: tuple[str, ...] | None = None
@@ -56,14 +55,10 @@ def survey_heads(
     """Do what `attnscope heads` does, without printing.
 
     Args:
-        run: The model, how it runs, and the texts; without texts, the shipped ones.
+        run: The model and the texts; without texts, the shipped ones.
         options: What is measured.
         progress: See pipeline.inspect.
         session: Models that are open already.
-
-    Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it.
-        UsageError: The model attends to a second text.
     """
     shipped = not run.texts
     if shipped:
@@ -139,11 +134,7 @@ class _Parts:
 
 
 def _parts(run: RunConfig, options: SurveyOptions, texts: Sequence[list[Token]]) -> _Parts:
-    """Divide texts for the roles that need that: into sentences, if `receiver` is asked for and nothing else is said.
-
-    Raises:
-        UsageError: `alignment` is asked for, and a text has neither a pair nor two spans.
-    """
+    """Divide texts for the roles that need spans: `receiver` takes sentences unless the user divides them otherwise."""
     from attnscope.studies.heads.segments import segments_of
 
     named = options.roles or ()
@@ -167,12 +158,10 @@ def _parts(run: RunConfig, options: SurveyOptions, texts: Sequence[list[Token]])
 
 @dataclass(frozen=True)
 class _Pass:
-    """Sequences that go through the model together.
+    """Sequences that go through the model in one pass.
 
     Attributes:
-        tokens: Of each.
-        numbers: Which of the texts, or of the probes, they are.
-        of_texts: They are texts.
+        numbers: Numbers of the texts, or of the probes.
     """
 
     tokens: list[list[Token]]
@@ -180,7 +169,7 @@ class _Pass:
     of_texts: bool
 
     def measured(self, batch: "Batch", sizes: tuple[int, int], random: RandomProbes) -> "TextPass | ProbePass":
-        """Return the recorders of the pass, in a model of so many layers and heads."""
+        """Return the recorders of the pass."""
         from attnscope.studies.heads.measure import ProbePass, TextPass
 
         if self.of_texts:
@@ -201,7 +190,7 @@ def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
 def _describe(
     source: ModelSource, options: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
 ) -> Probes:
-    """Return what roles were measured on."""
+    """Return the texts and probes that roles were measured on."""
     unknown = getattr(source.tokenizer, "unknown_id", None)
     return Probes(
         seed=options.seed,
@@ -219,7 +208,7 @@ def _describe(
 
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
-    """Return the tokens of every text, and what was done to them."""
+    """Return the tokens of every text, and notes on them."""
     texts, notes = [], list[str]()
     for text in run.texts:
         try:
@@ -242,7 +231,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
 
 
 def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
-    """Return bytes of the recorders of all layers, and of their sums over blocks of sequences."""
+    """Return the bytes of the recorders of all layers, and of their sums over blocks of sequences."""
     heads = source.config.n_layers * source.config.n_heads
     longest = max(len(tokens) for group in groups for tokens in group)
     offsets = min(_OFFSETS, 2 * longest)
@@ -253,7 +242,7 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
 
 
 def _kept(sums: "Sums", options: SurveyOptions) -> list[HeadRole]:
-    """Return the roles that were asked for."""
+    """Return the requested roles."""
     return [
         role
         for role in HEAD_ROLES
@@ -271,8 +260,7 @@ def role_values(
     """Return the values of some roles, and the main role of every head.
 
     Args:
-        sums: See Sums.arrays.
-        kept: The roles.
+        sums: See `Sums.arrays`.
     """
     shape = sums["rows"].shape[1:]
     roles, values = [], {}
@@ -300,7 +288,7 @@ def role_values(
 
 
 def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool) -> list[str]:
-    """Return which of these roles could not be measured on texts, and which on random tokens."""
+    """Return notes on the roles that could not be measured on texts, or on random tokens."""
     worded = [role for role in roles if role.measured == "texts"]
     notes = list[str]()
     if worded and all(np.isnan(role.values).all() for role in worded):

@@ -36,12 +36,12 @@ ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 @dataclass(frozen=True)
 class Listing:
-    """Which heads are listed below a picture.
+    """The heads that are listed below a picture.
 
     Attributes:
-        top: How many of each role or measure; None for as many as fit on a line, or for ten.
-        sort: In which order those are that have the largest values.
-        signed: Whether a value below 0 is weak; otherwise, as strong as its amount.
+        top: Number of heads of each role or measure; None for as many as fit on a line, or ten.
+        sort: Order of the listed heads.
+        signed: Whether values below 0 are weak; otherwise the magnitude counts.
     """
 
     top: int | None = None
@@ -49,14 +49,14 @@ class Listing:
     signed: bool = True
 
     def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
-        """Choose the layers and heads that are listed, of those that have a value."""
+        """Return the layers and heads that are listed; NaN is left out."""
         flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
         order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
         return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
 
 
 def present_survey(survey: HeadRoles, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn a survey of all heads into parts."""
+    """Turn the roles of all heads into parts."""
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
@@ -84,7 +84,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, listing: Listin
 
 
 def present_measured(measured: HeadScores, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn one number for every head into parts; see present_survey."""
+    """Turn one number for every head into parts."""
     texts = [
         TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
         for number, text in enumerate(measured.texts)
@@ -110,7 +110,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, listing: L
 
 
 def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:
-    """List the heads with the largest differences, beside what both sets of keys get."""
+    """List the heads with the largest differences, beside the numbers of both sets of keys."""
     places = replace(listing, signed=False).heads(measured.values, _STRONGEST)
     numbers = {"difference": measured.values, "key": contrast.keys, "against": contrast.against}
     digits = max(2, settings.precision)
@@ -124,7 +124,7 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
 
 
 def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
-    """Say on what texts and random tokens roles were measured."""
+    """Describe the texts and random tokens on which roles were measured."""
     probes = survey.probes
     whose = "attnscope's own" if probes.shipped else "yours"
     text = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
@@ -182,12 +182,12 @@ def head_grid(
 
 
 def role_colour(role: RoleValues) -> str:
-    """Return the colour of a role; grey for one that this version does not know."""
+    """Return the colour of a role; grey for an unknown role."""
     return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
 
 
 def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing) -> Table:
-    """List the strongest heads of every role, beside how many heads have it as their main role."""
+    """List the strongest heads of every role, and how many heads have it as their main role."""
     names: list[Spans] = [
         (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}")) for role in roles
     ]
@@ -213,7 +213,7 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Span
 
 
 def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
-    """Format a value, and its standard error where it has one."""
+    """Format a value and its standard error, if it has one."""
     error = float("nan") if errors is None else float(errors[layer, head])
     return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
 
@@ -236,10 +236,8 @@ def head_numbers(
     """Present a number for every head, with a scale from the smallest to the largest.
 
     Args:
-        values: The numbers.
-        settings: Digits.
         together: Matrices that share the scale; empty for `values` alone.
-        signed: They are differences: centre the scale at 0, and write small ones with more digits.
+        signed: The numbers are differences: centre the scale at 0, and write small ones with more digits.
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]

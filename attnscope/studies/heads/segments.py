@@ -25,8 +25,8 @@ class Segments:
     """Two segments of a text.
 
     Attributes:
-        read: Positions of the tokens of the first.
-        reading: Positions of those of the second.
+        read: Positions of the first segment's tokens.
+        reading: Positions of the second segment's tokens.
     """
 
     read: list[int]
@@ -34,7 +34,7 @@ class Segments:
 
 
 def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | None:
-    """Return the two texts of a pair, or the two spans of a text that has as many; None for neither."""
+    """Return the two texts of a pair, or the two spans of a text with exactly two; None for neither."""
     words = [position for position, token in enumerate(tokens) if position and not token.special]
     if any(tokens[position].segment for position in words):
         sides = [[position for position in words if tokens[position].segment == side] for side in (0, 1)]
@@ -49,15 +49,7 @@ def _text_spans(spans: TextSpans) -> list[int]:
 
 
 class SegmentPass:
-    """The recorders of one batch of texts that have spans, or two segments.
-
-    Args:
-        batch: The texts side by side.
-        numbers: Number of each.
-        spans: Spans of each; None for texts without.
-        segments: Two segments of each; None for texts without.
-        sizes: Layers and heads.
-    """
+    """The recorders of one batch of texts that have spans, or two segments."""
 
     def __init__(
         self,
@@ -88,7 +80,7 @@ class SegmentPass:
         }
 
     def add_to(self, sums: "Sums") -> None:
-        """Add what was recorded."""
+        """Add the recorded sums."""
         import torch
 
         for layer, receiver in enumerate(self._receivers):
@@ -109,14 +101,15 @@ class SegmentPass:
 
 
 def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
-    """Compute how unevenly later sentences read earlier ones: the excess kurtosis over sentences (Bogdan et al., 2025).
+    """Return the excess kurtosis, over sentences, of the weight that they receive from later ones (Bogdan et al.,
+    2025).
 
     The score of a sentence is the mean over the sentences at least APART behind it of their weight on one of its
     tokens.
 
     Args:
-        weights: Weight between spans of every head, (heads, spans, spans).
-        spans: The spans; those of the text are the sentences.
+        weights: Weight between spans, (heads, spans, spans).
+        spans: The spans; those of kind `text` are the sentences.
 
     Returns:
         (heads,), NaN where all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
@@ -135,7 +128,7 @@ def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
 
 
 def alignment_parts(moments: Array, n_keys: int) -> dict[str, Array]:
-    """Compute share, sharpness and monotonicity of every head from the sums of an AlignmentRecorder, (heads, 8)."""
+    """Return share, sharpness and monotonicity of every head, (heads, 8), from an AlignmentRecorder's sums."""
     rows, s, entropy, si, sc, sii, scc, sic = np.moveaxis(moments, -1, 0)
     total = np.maximum(s, 1e-30)
     share = s / np.maximum(rows, 1.0)

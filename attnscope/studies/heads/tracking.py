@@ -15,18 +15,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class HeadTracker:
-    """Measures every head of a model on a text that is tokenized and planned once.
-
-    Args:
-        run: The model and the text.
-        session: Has the model open.
-
-    Attributes:
-        session: Where the model is open.
-
-    Raises:
-        AttnscopeError: The model, the text or the memory do not allow it.
-    """
+    """Measure every head of a model on a text that is tokenized and planned once."""
 
     def __init__(self, run: RunConfig, session: Session) -> None:
         self.session = session

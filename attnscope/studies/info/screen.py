@@ -37,9 +37,8 @@ def present_info(
     """Turn a description into parts, a fact per line, with the cost table below it if there is one.
 
     Args:
-        description: The model.
         cost: Rows of the cost table; None for no table.
-        data_only: Leave out notes, and what the columns mean.
+        data_only: Leave out notes and the meaning of columns.
     """
     facts = [(name, value) for name, value in _facts(description) if value]
     facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
@@ -61,7 +60,7 @@ def models_as_json(models: KnownModels) -> bytes:
 
 
 def present_models(models: KnownModels) -> Iterator[ViewPart]:
-    """Turn the known models into parts, each beside the option that takes its name."""
+    """Turn the known models into parts, each beside the option that selects it."""
     for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
         yield paragraph(ours(title, "bold"))
         yield Facts([(name, ours(text)) for name, text in facts.items()], remark=False, indent=1, look="")
@@ -127,7 +126,7 @@ def _positions(c: "ModelConfig") -> str:
 
 
 def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
-    """Present the cost of attention: one line for every length of text, and what its columns mean."""
+    """Present the cost of attention, a line for each length of text, and the meaning of columns."""
     tokens = [f"{row.tokens:,}" for row in rows]
     cells = zip(*map(_cells, rows), strict=True)
     columns = [Column(heading, column) for heading, column in zip(_HEADINGS, cells, strict=True)]

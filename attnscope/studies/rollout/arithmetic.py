@@ -12,8 +12,8 @@ def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
     """Multiply the matrices of layers, the last one from the left (Abnar and Zuidema, 2020, equation 1).
 
     Args:
-        layers: (T, T) each, from the first layer on, in float64.
-        residual: Each becomes 0.5 A + 0.5 I first, since a layer's input is added to what attention brings.
+        layers: Matrices of the layers, first layer first, (T, T) each, float64.
+        residual: Replace each A by 0.5 A + 0.5 I first, because a layer's input is added to its output.
 
     Returns:
         (T, T): the share of every token of the input (column) in every token of the output (row).
@@ -35,12 +35,10 @@ def normalized(matrix: Array) -> Array:
 
 
 def strongest(matrix: Array, eligible: Array, count: int) -> tuple[Array, Array]:
-    """Return the positions of the largest shares of every row and the shares; among equals the first places win.
+    """Return the positions and values of each row's largest shares; ties go to the lower position.
 
     Args:
-        matrix: (rows, K).
         eligible: Keys that take part, (K,), bool.
-        count: How many are wanted of each row.
 
     Returns:
         (rows, rank) each: −1 and NaN where a row has fewer sources.

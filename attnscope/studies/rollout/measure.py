@@ -33,11 +33,9 @@ _FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, t
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """What is measured.
+    """The measure, layers, cells and passes of a measurement over layers.
 
     Attributes:
-        measure: The measure.
-        layers: The layers, ascending.
         shown: Rows and columns that are shown of every text.
         plan: Passes over the texts, one at a time, with every row and column.
     """
@@ -52,13 +50,8 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
     """Measure how much of every token's output stems from each token, over layers.
 
     Args:
-        run: What the user asked; `measure` is one of FLOW_MEASURES.
         progress: See pipeline.inspect.
         session: Models that are open already.
-
-    Raises:
-        AttnscopeError: The model, the texts or the memory do not allow it.
-        UsageError: The measure is not defined for the model, or an option does not go with it.
     """
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
@@ -84,12 +77,7 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
 
 
 def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
-    """Plan what the user asked, checked against the model, the texts and the memory.
-
-    Raises:
-        AttnscopeError: They do not allow it.
-        UsageError: The measure is not defined for the model, or an option does not go with it.
-    """
+    """Plan a measurement over layers, checked against the model, the texts and the memory."""
     measure = FLOW_MEASURES[run.measure]
     _check_options(run)
     _check_model(source, measure)
@@ -134,7 +122,7 @@ def _check_options(run: RunConfig) -> None:
 
 
 def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
-    """Refuse a model whose layers do more to tokens than the measure follows."""
+    """Refuse a model with steps between tokens that the measure does not follow."""
     where = arg("measure", measure.name)
     if source.needs_context or source.part == "cross":
         message = "is not defined under cross-attention, where a layer's output also depends on a second text"
@@ -145,7 +133,7 @@ def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
 
 
 def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
-    """Return the layers, ascending; of a product they must follow one another."""
+    """Return the layers, ascending; a product needs consecutive ones."""
     picked = run.layer
     if picked.word == "mean":
         raise UsageError(
@@ -161,7 +149,7 @@ def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
 
 
 def _within(run: RunConfig, text: TextPlan) -> TextPlan:
-    """Return a text with as many rows and columns as are shown of a long one, with a note on the rest."""
+    """Return a text with as many rows and columns as are shown of a long one, and a note on the others."""
     notes, size = list(text.notes), run.window
     queries, keys = text.queries, text.keys
     if size is not None and run.query is None and len(queries) > size:
@@ -176,11 +164,7 @@ def _within(run: RunConfig, text: TextPlan) -> TextPlan:
 def _plan(
     run: RunConfig, source: ModelSource, layers: list[int], shown: list[TextPlan], measure: FlowMeasure
 ) -> RunPlan:
-    """Plan passes over one text at a time, with every row and column, and estimate what they take.
-
-    Raises:
-        AttnscopeError: It does not fit into memory.
-    """
+    """Plan passes over one text at a time, with every row and column, and estimate their memory."""
     texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
     request = msgspec.structs.replace(
         run, layer=IndexSelection.of(layers), head=MEAN, stages=("weights",), top=0, query=None, key=None
@@ -203,7 +187,7 @@ def _plan(
 
 
 def _copies(n_tokens: int) -> int:
-    """Return how many copies of a text go through a layer together, each without another value."""
+    """Return how many copies of a text go through a layer together, each with another value zeroed."""
     return max(1, min(n_tokens, _AT_ONCE // n_tokens))
 
 
@@ -224,7 +208,7 @@ def _weights(
 def _zeroing(
     plan: RunPlan, batch: "Batch", engine: "Engine", layers: list[int], step: tuple[str, ProgressCallback | None]
 ) -> list[Array]:
-    """Return how much the output of every token changes without the value of each, by layer, rows summing to 1."""
+    """Return the change of each token's output when a value is zeroed, by layer; rows sum to 1."""
     from attnscope.model.value_zeroing import output_changes
 
     n = len(plan.text_plans[0].tokens)

@@ -10,7 +10,7 @@ __all__ = ["reporter"]
 
 
 def reporter(run: RunConfig) -> Callable[..., Report]:
-    """Return the function that makes a run's Report: `pipeline.inspect`, or that of a measure over layers.
+    """Return the function that makes a run's Report: `inspect`, or the measure over layers.
 
     Both take the run, a progress callback and a session.
     """

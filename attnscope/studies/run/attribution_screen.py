@@ -17,7 +17,7 @@ _SOURCES = 8  # tokens that are listed
 
 
 def present_attribution(text: TextReport, attribution: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present what every part adds to the logit of a token."""
+    """Present the contribution of every part of the model to a token's logit."""
     yield GAP
     yield _heading(text, attribution, settings)
     yield _ranking(
@@ -66,7 +66,7 @@ def _target(token: TargetToken) -> Span:
 
 
 def _parts(attribution: Attribution) -> list[tuple[str, float]]:
-    """List every part with what it adds."""
+    """List every part with its contribution."""
     n_layers, n_heads = attribution.heads.shape
     parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
     parts += [
@@ -88,7 +88,7 @@ def _ranking(
     *,
     rest_label: str,
 ) -> Table:
-    """Rank parts by how much they add or take away, with the sum of the others and of all."""
+    """Rank parts by the magnitude of their contribution, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
     shown = [named[i] for i in order[:most]]
     values = [value for _, value in shown]

@@ -29,9 +29,9 @@ class TextRoles:
     """Roles of all heads, measured on one text.
 
     Attributes:
-        roles: Every role that a text shows.
+        roles: Every role that the text shows.
         main: Main role of every layer and head; None for none.
-        words: Number of rows that they are measured on.
+        words: Number of rows on which they are measured.
     """
 
     roles: list[RoleValues]
@@ -44,8 +44,7 @@ class EveryHead:
     """Every head of the model.
 
     Attributes:
-        summary: The report with every head in summary.
-        roles: Roles on every text; None for a text on which they are not measured.
+        roles: Roles on every text; None for a text without them.
     """
 
     summary: Report
@@ -53,12 +52,7 @@ class EveryHead:
 
 
 def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = None) -> tuple[Report, EveryHead]:
-    """Return what `inspect` does, and every head of the model, of the same pass; see run.session.inspect.
-
-    Args:
-        run: What the user asked.
-        progress: See inspect.
-    """
+    """Do what `inspect` does, and summarise every head of the model in the same pass."""
     measured = RoleRecorders()
     report, summary = inspect_every_head(run, progress, beside=measured.recorders)
     return report, EveryHead(summary, measured.of_texts(len(report.texts)))
@@ -66,14 +60,14 @@ def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = 
 
 @dataclass
 class RoleRecorders:
-    """Recorders of the roles of all heads on the texts of a run, and what they recorded."""
+    """Record the roles of all heads on the texts of a run."""
 
     _pass: "TextPass | None" = None
     _sizes: tuple[int, int] = (0, 0)
     _longest: int = 0
 
     def recorders(self, batch: "Batch", sizes: tuple[int, int]) -> "Mapping[int, Sequence[Recorder]]":
-        """Return recorders of the roles; none for a text that reads another one, or a very long one."""
+        """Return recorders of the roles; none for cross-attention or a very long text."""
         self._sizes, self._longest = sizes, max(batch.tokens.lengths)
         cells = sizes[0] * sizes[1] * len(batch.tokens.lengths) * self._longest**2
         if batch.context is not None or cells > _CELLS:
@@ -84,7 +78,7 @@ class RoleRecorders:
         return self._pass.recorders
 
     def of_texts(self, count: int) -> list[TextRoles | None]:
-        """Return what was measured on every text."""
+        """Return the roles on every text."""
         if self._pass is None:
             return [None] * count
         from attnscope.studies.heads.measure import Sums
@@ -102,7 +96,7 @@ def _of_text(sums: Mapping[str, np.ndarray]) -> TextRoles | None:
 
 
 def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:
-    """Return a scene with the roles of its heads on its text; as it is if they were not measured."""
+    """Return a scene with the roles of its heads; unchanged if they were not measured."""
     if roles is None:
         return scene
     measured = (

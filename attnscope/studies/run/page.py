@@ -27,9 +27,7 @@ def present_page(
     """Turn a report into the parts of a page.
 
     Args:
-        report: The report.
-        every_head: Every head of the model; None if only those of the report are known.
-        settings: How it is shown.
+        every_head: Every head of the model; None if only the report's are known.
     """
     yield from unknown_words(report.texts)
     yield from report_header(report, settings, labelled=True)
@@ -46,7 +44,7 @@ def present_page(
 
 
 def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Yield what is about a text, and no walk."""
+    """Yield the parts of a text that are not in its walk."""
     for text in report.texts:
         for flow in text.flows:
             from attnscope.studies.rollout.screen import present_flow
@@ -71,7 +69,7 @@ def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
-    """Return a walk through a report, with every other head in summary."""
+    """Return a walk through a report, with a summary of every other head."""
     saved = {}
     for n, text in enumerate(report.texts):
         summary = text if every_head is None else every_head.summary.texts[n]
@@ -114,7 +112,7 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
 
 
 def _head(text: TextReport, summary: TextReport, named: HeadReport | None, other: HeadReport | None) -> WalkHead:
-    """Return a head on the axes of the text: as it was named, else in summary."""
+    """Return a head on the axes of the text: the named one, else its summary."""
     if named is None:
         assert other is not None
         head = walk_head(summary, other)
@@ -130,7 +128,7 @@ def _head(text: TextReport, summary: TextReport, named: HeadReport | None, other
 
 
 def _spread(head: WalkHead, text: TextReport, summary: TextReport) -> WalkHead:
-    """Put the rows that a summary lists where the text has them."""
+    """Put the rows of a summary at their positions in the text."""
     queries = text.queries or list(range(len(text.tokens)))
     if summary.queries == queries or not summary.queries:
         return head

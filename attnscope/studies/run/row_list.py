@@ -17,7 +17,7 @@ _LISTED = 32  # keys of a long text that are listed
 
 
 def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySettings) -> list[ViewPart]:
-    """Present the only row of these panels; the weights are one of them, and all have keys as columns.
+    """Present the only row of these panels, which all have keys as columns.
 
     Of a long text, the keys with the largest weights are listed, and the weight of the others is summed.
     """
@@ -60,7 +60,7 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
 def _contributions(
     head: HeadReport, keys: Axis, listed: Sequence[int], lines: int, settings: DisplaySettings
 ) -> list[Column]:
-    """Return what the sources that were ranked contribute to the output; other keys' contributions were not kept."""
+    """Return the contributions of the ranked sources; those of other keys were not kept."""
     columns = []
     ranks = {int(key): rank for rank, key in enumerate(head.top.keys[0]) if key >= 0}
     for name, matrix in (("value", head.top.value), ("projected", head.top.projected)):

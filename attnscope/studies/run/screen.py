@@ -69,7 +69,7 @@ def present_report(report: Report, settings: DisplaySettings, *, heat: bool = Fa
 
 
 def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present the generated tokens, and what each part of the model adds to a logit; only what is shown is imported."""
+    """Present the generated tokens, and the contribution of each part of the model to a logit."""
     if text.generated:
         from attnscope.studies.screens.predictions import continuation
 
@@ -86,7 +86,7 @@ def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewP
 
 
 def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, heat: bool) -> Iterator[ViewPart]:
-    """Present head after head; beside the logit that was asked for, only one head whose stages were not named."""
+    """Present all heads; beside an attributed logit, only one head unless its stages are named."""
     heads = shown_heads(text)
     if text.attribution is not None and settings.brief and len(heads) > 1:
         option = settings.named("--stage weights", "stages='weights'")
@@ -150,13 +150,13 @@ def _present_head(
 
 
 def _all_rows(text: TextReport) -> bool:
-    """Tell whether the user selected no rows: all are shown, or those before generated tokens."""
+    """Tell whether all rows are shown, or those before generated tokens, because the user selected none."""
     predicting = [prediction.position for prediction in text.generated]
     return text.queries in (list(range(len(text.tokens))), predicting[-len(text.queries) :])
 
 
 def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
-    """Return the form in which the weights are the only matrix, if there are others."""
+    """Return the form in which the weights are the only matrix, if the text has other matrices."""
     weights = [stage for stage in stages if stage.name == "weights"]
     other_stages = [stage.name for stage in stages if stage.name != "weights"]
     if not weights or not other_stages:
@@ -165,7 +165,7 @@ def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[
 
 
 def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
-    """Return the map of a text whose numbers take several screens; None where it would not hold all of them."""
+    """Return the map of a text whose numbers would take several screens; None if it would not hold all of them."""
     sizes = len(text.tokens), len(text.sources)
     if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.rows.sink is not None:
         return None
@@ -176,18 +176,18 @@ def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: Di
 
 
 def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:
-    """Say what is left out, and how to get it."""
+    """State what is left out, and which options show it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
     return [paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
 
 
 def shown_heads(text: TextReport) -> list[HeadReport]:
-    """Return the heads that are shown: beside spans, which are over all heads, only those that the user selected."""
+    """Return the heads to show; beside spans, which average all heads, only those that the user selected."""
     return text.heads if text.spans is None else [head for head in text.heads if head.chosen is None]
 
 
 def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
-    """Tell whether a text has so many heads that they are drawn beside each other, on one scale.
+    """Tell whether a text has so many heads that they are drawn side by side, on one scale.
 
     `brief`: No stages were named, so that the weights of two heads are enough.
     """
@@ -210,7 +210,7 @@ def _thumbnails(text: TextReport) -> HeatGrid:
 
 
 def _weights(head: HeadReport) -> Matrix:
-    """Return the weights that are shown: of the shown rows and columns, or those of a map."""
+    """Return the weights to show: of the shown rows and columns, or of a map."""
     if head.words is not None:
         return head.words.weights
     if "weights" in head.stages and head.stages["weights"].size:

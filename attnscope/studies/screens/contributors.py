@@ -59,7 +59,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
 
 
 def weight_digits(weights: Matrix, settings: DisplaySettings) -> Digits:
-    """Return how weights of contributors are written: with one digit more than those of matrices."""
+    """Return the format of contributors' weights: one digit more than matrices have."""
     digits = digits_for(weights, settings.precision + 1)
     return digits.as_percent() if settings.percent else digits
 
@@ -70,7 +70,7 @@ def weight_heading(settings: DisplaySettings) -> str:
 
 
 def fitted(ranking: Bars, settings: DisplaySettings) -> ViewPart:
-    """Return a ranking that may be brief where it fills more than a screen."""
+    """Return a ranking, briefer if it fills more than a screen."""
     return FirstFitting([[ranking], [brief(ranking)]]) if settings.brief else ranking
 
 
@@ -80,13 +80,13 @@ def brief(ranking: Bars) -> Bars:
 
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
-    """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front ends with the name α·‖v‖, which is then left out."""
+    """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front already names α·‖v‖."""
     text = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
     return ours(text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 
 
 def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
-    """Present what each token that the model generated was made of: the strongest sources of the query before it."""
+    """Present the strongest sources of each generated token, in the row of the query before it."""
     rows = {query: row for row, query in enumerate(text.queries)}
     chosen = [
         (prediction.position, rows[prediction.position]) for prediction in text.generated if prediction.position in rows
@@ -111,7 +111,7 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
 def _summed(
     text: TextReport, head: HeadReport, r: int, row: list[Bar] | None, digits: Digits
 ) -> tuple[list[Bar] | None, tuple[str, str] | None]:
-    """Leave out sources with little weight; sum their weight and that of all that are not listed, and count them.
+    """Leave out sources with little weight; count all that are not listed, and sum their weight.
 
     This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
     weight is what is left of 1.
@@ -158,7 +158,7 @@ def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bar
 
 
 def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | None]:
-    """Remark on a source whose ranks by weight and by content differ, and whose shares of the row differ sharply."""
+    """Remark on a source whose ranks by weight and by content differ, and whose shares differ sharply."""
     remarks: list[tuple[str, str] | None] = [None] * len(weight)
     known = np.isfinite(weight) & np.isfinite(content)
     if known.sum() < 2 or not weight[known].max() or not content[known].max():

@@ -29,7 +29,7 @@ Line = tuple[str, Spans | Text | OneLine]
 
 
 def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
-    """Say how many words the tokenizer does not know, before anything that is computed from its tokens."""
+    """Warn of words that the tokenizer does not know, before any number computed from its tokens."""
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
@@ -42,14 +42,14 @@ def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
 
 
 def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
-    """Say how many tokens of texts that are not shown the tokenizer does not know; see unknown_words."""
+    """Count unknown tokens in texts that are not shown; see `unknown_words`."""
     if count:
         text = f" {count:,} of {counted(of, 'token')} {'is' if count == 1 else 'are'} unknown to the tokenizer"
         yield paragraph((_UNKNOWN_WORDS, Span(text)), remark=True)
 
 
 def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
-    """Say what produced the numbers, random weights first of all: model and mask, and what is not as usual.
+    """Present the provenance, random weights first: model, mask, and unusual settings.
 
     `labelled`: the title of every head says that weights are random.
     """
@@ -99,12 +99,12 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
 
 
 def own_mask_name(report: Report) -> str:
-    """Return how a mask is called that is not a what-if: the model's own, or given with queries and keys."""
+    """Return the name of a mask that is no what-if: the model's own, or given with queries and keys."""
     return "given" if report.provenance.weights == "given" else "the model's own"
 
 
 def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
-    """Say which mask was used and what it changed, if it is not one of the model's own; `own` names those."""
+    """Describe a mask and its change, if it is not one of the model's own; `own` names those."""
     if mask.what_if is None:
         whose = own if mask.own == mask.used else f"one of the model's masks: {mask.own}"
         return untrusted(f"{mask.used} ({whose})")
@@ -117,12 +117,12 @@ def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
 
 
 def describe_used(mask: MaskUse) -> str:
-    """Say which mask was used, with the tokens that it hides."""
+    """Describe the mask, with the tokens that it hides."""
     return mask.used if mask.hidden is None else f"{mask.used}, with {mask.hidden} hidden"
 
 
 def short_path(name: str) -> str:
-    """Shorten a path to its last component, with the one before where that alone says little, such as `model`."""
+    """Shorten a path to its last component, with the one before if that says little, such as `model`."""
     parts = [part for part in re.split(r"[/\\]", name) if part]
     if len(name) <= _LONGEST_PATH or len(parts) < 2:
         return name
@@ -144,7 +144,7 @@ def counted(number: int, what: str) -> str:
 def text_header(
     text: TextReport, count: int, settings: DisplaySettings, name: str | None = None, *, around: int = 0
 ) -> Facts:
-    """Say which text this is and how many tokens it has.
+    """Present the text and its number of tokens.
 
     `name`: what it is called; None for its number among several.
     `around`: start of the word that has to be shown if not all of the text fits.
@@ -188,7 +188,7 @@ def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
 
 
 def token_ids(text: TextReport) -> Facts:
-    """List what the tokenizer made of a text: position, token and id of each."""
+    """List the tokens of a text: position, token and id."""
     lines: list[Line] = []
     for name, tokens in (("ids", text.tokens), ("context", text.context or [])):
         items = [
@@ -201,7 +201,7 @@ def token_ids(text: TextReport) -> Facts:
 
 
 def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans, Spans]:
-    """Return a text, or the part of a long one around a character: what is before it, what follows, and the length."""
+    """Quote a text, or the part of a long one around a character: the part before, the part after, and the length."""
     longest = _LONGEST_TEXT[settings.verbose]
     if len(text) <= longest:
         return untrusted(text[:around]), untrusted(text[around:]), ()
@@ -215,7 +215,7 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
 
 
 def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Say which layer and head this is, how it came to be shown, and what its rows look like on average."""
+    """Present a layer and head, why it is shown, and its average row."""
     spans = [Span(head_name(head), "title")]
     parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
     parts += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
@@ -235,7 +235,7 @@ RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
 
 def head_name(head: HeadReport) -> str:
-    """Name a layer and head, `L2H1`, or what a mean is over."""
+    """Name a layer and head, such as `L2H1`, or the heads of a mean."""
     layer, which = str(head.layer), str(head.head)
     if "mean" not in (layer, which):
         return f"L{layer}H{which}"
@@ -245,7 +245,7 @@ def head_name(head: HeadReport) -> str:
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
-    """Describe the average row, of all or of those shown; as in the choice of a head, special tokens do not count."""
+    """Describe the average of all rows, or of those shown, without special tokens, as in the choice of a head."""
     sources = text.sources[: len(text.sources) - text.padding]
     forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
     for statistic in ROW_STATISTICS:
@@ -275,7 +275,7 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 
 
 def _quantity(phrase: str) -> str:
-    """Return the word after a phrase's number ("on", "within", "bits"): commas separate phrases that share it."""
+    """Return the word after a number in a phrase ("on", "within", "bits"); commas join phrases with the same word."""
     return phrase.partition("}")[2].split()[0]
 
 
@@ -296,12 +296,12 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
 
 
 def notes(notes: Iterable[str]) -> Facts:
-    """Say what was left out, and which option shows it."""
+    """Present notes on what was left out, and which option shows it."""
     return Facts([("note", note(text)) for text in notes])
 
 
 def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
-    """Name the options that show what the parts of a report do not.
+    """Name the options that show more than the parts of a report do.
 
     `thumbnails`: whether heads are thumbnails, which have weights alone.
     """

@@ -18,7 +18,7 @@ NEIGHBOURS = 8  # tokens of context on each side of a source
 
 
 def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
-    """Present what replaces the matrices of a head, if it has a map."""
+    """Present the map of a head in place of its matrices, if it has one."""
     if head.pooled is not None:
         yield weight_map(text, head.pooled)
     if head.columns is not None:
@@ -36,7 +36,7 @@ def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
 def least_attended(
     text: TextReport, head: HeadReport, received: Floats, settings: DisplaySettings
 ) -> Iterator[ViewPart]:
-    """Present the tokens that receive the least weight from other tokens, the least first."""
+    """Present the tokens that receive the least weight from other tokens, in ascending order."""
     left_out = ranked_out(text.sources, head.top.left_out)
     order = [int(key) for key in np.argsort(received, kind="stable") if not (np.isnan(received[key]) or left_out[key])]
     listed = order[: settings.least]

@@ -15,7 +15,7 @@ GENERATED = (
 
 
 def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
-    """Present what the model predicts in a text."""
+    """Present the predictions of a text."""
     for prediction in text.predictions:
         yield GAP
         yield _heading(report, text, prediction)
@@ -29,7 +29,7 @@ def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
 
 
 def continuation(text: TextReport) -> Iterator[ViewPart]:
-    """Present the tokens that the model generated, each with the probability that it had."""
+    """Present the generated tokens, each with its probability."""
     yield GAP
     count = len(text.generated)
     caption = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
@@ -49,14 +49,14 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
 
 
 def generated_row(prediction: Prediction) -> Text:
-    """Present a generated token in one line, under `GENERATED`; for tokens that are shown one by one."""
+    """Present a generated token in one line under `GENERATED`."""
     shares = [percent(token.probability) for token in prediction.tokens[:2]]
     numbers = f"{prediction.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
     return Text(((Span(numbers), Span(prediction.tokens[0].text, "bold", "token")),))
 
 
 def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
-    """Say what is predicted, and under which mask where that is not the one that is shown."""
+    """Present the predicted position, and the mask if it is not the one that is shown."""
     place, token = Span(f"{prediction.position} "), token_span(text.tokens, prediction.position)
     where = Span(" after " if prediction.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
@@ -68,5 +68,5 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
 
 
 def percent(share: float) -> str:
-    """Format a probability; one that would read 0.0 is said to be less."""
+    """Format a probability; one that would round to 0.0 is shown as less."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"

@@ -54,6 +54,6 @@ def _legend(names: list[str]) -> Spans:
 
 
 def _strip(row: "np.ndarray[tuple[int], np.dtype[np.float32]]", full: float) -> str:
-    """Return one bar for each share; any weight at all shows."""
+    """Return one bar for each share; any weight at all is visible."""
     steps = np.ceil(np.nan_to_num(row) / full * (len(_BARS) - 1)).astype(int)
     return "".join(_BARS[min(step, len(_BARS) - 1)] for step in steps)

@@ -25,12 +25,10 @@ _LONGEST = 240  # characters of a span's text that are shown; of more, its start
 
 @dataclass(frozen=True)
 class ShownSpans:
-    """Spans as a screen shows them: of many, neighbours are joined.
+    """Spans of a screen; neighbours are joined if there are many.
 
     Attributes:
-        names: Name of each.
-        members: Numbers of the spans that each consists of.
-        sizes: Tokens of each.
+        members: Numbers of the spans that are joined in each.
     """
 
     names: list[str]
@@ -51,7 +49,7 @@ class ShownSpans:
 
 
 def joined_spans(span_report: SpanReport, most: int = MOST) -> ShownSpans:
-    """Join neighbours until at most `most` are left, about equally long; the span that is read from stays alone."""
+    """Join neighbours of about equal length until at most `most` remain; the reading span stays alone."""
     spans = span_report.text
     sizes = np.bincount(spans.of_token, minlength=len(spans.names)).tolist()
     groups = [[number] for number in range(len(spans.names))]
@@ -81,7 +79,7 @@ def _range_name(first: str, last: str) -> str:
 def present_spans(
     text: TextReport, spans: SpanReport, settings: DisplaySettings, *, heat: bool = False
 ) -> Iterator[ViewPart]:
-    """Present the weights between the spans of a text, and what one of them reads."""
+    """Present the weights between the spans of a text, and what one span reads."""
     yield GAP
     panel = span_panel(text, spans, joined_spans(spans), settings)
     yield HeatGrid([panel]) if heat else Matrices([panel])
@@ -90,7 +88,7 @@ def present_spans(
 
 
 def averaged_heads(text: TextReport, spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
-    """Return the layers and heads that a matrix of spans averages, and how they are called; None for all."""
+    """Return the layers and heads that a span matrix averages (None for all), and their name."""
     heads = [(head.layer, head.head) for head in text.heads if head.chosen is None]
     n_layers, n_heads = spans.weights.shape[:2]
     numbered = [(layer, head) for layer, head in heads if isinstance(layer, int) and isinstance(head, int)]
@@ -105,7 +103,7 @@ def averaged_heads(text: TextReport, spans: SpanReport) -> tuple[list[tuple[int,
 
 
 def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
-    """Return the mean of some heads, or of all, (spans, spans), and of what they give to sinks; None for no sinks."""
+    """Return the mean over heads of the weights, (spans, spans), and of the weights on sinks; None without sinks."""
     chosen = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
     size = len(spans.text.names)
     weights = spans.weights[chosen].reshape(-1, size, size).astype(np.float64)
@@ -115,7 +113,7 @@ def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> 
 
 
 def _mean(values: Matrix) -> Matrix:
-    """Average over heads, those in which a span may attend to nothing left out."""
+    """Average over heads; heads in which a span sees nothing are left out."""
     known = ~np.isnan(values)
     count = known.sum(0)
     mean: Matrix = np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
@@ -125,7 +123,7 @@ def _mean(values: Matrix) -> Matrix:
 def span_panel(
     text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None
 ) -> Panel:
-    """Return the matrix of spans, with a column for the sink where there is one."""
+    """Return the matrix of spans, with a column for the sink if there is one."""
     heads, whose = averaged_heads(text, spans)
     weights, sink = mean_weights(spans, heads)
     sizes = np.bincount(spans.text.of_token, minlength=len(spans.text.names)).tolist()
@@ -167,7 +165,7 @@ def span_axis(kind: str, shown: ShownSpans) -> Axis:
 
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present what a span reads: every span's share, its most attended tokens, and the text in shades."""
+    """Present the reading of a span: each span's share, its most attended tokens, and the shaded text."""
     heads, whose = averaged_heads(text, spans)
     weights, sink = mean_weights(spans, heads)
     shares, names = weights[spans.query], spans.text.names
@@ -202,14 +200,14 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
 
 
 def most_attended(spans: SpanReport, members: Sequence[int]) -> list[int]:
-    """Return the tokens of some spans that the rows attend to most, over all heads, strongest first."""
+    """Return the tokens of some spans that receive most weight over all heads, in descending order."""
     received = np.nan_to_num(spans.received)
     tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
     return sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
 
 
 def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans) -> Table:
-    """Name the tokens of each span that the rows attend to most."""
+    """Present the tokens of each span that receive most weight."""
     cells = []
     for members in shown.members:
         named: list[Spans] = [
@@ -222,7 +220,7 @@ def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans) -> Table:
 
 
 def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
-    """Return the shares of every layer, the mean of its heads."""
+    """Return the shares of every layer, averaged over heads."""
     layers = [
         mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][spans.query]
         for layer in range(len(spans.weights))
@@ -238,7 +236,7 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
 
 
 def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Table:
-    """Name the spans that each token of the span reads most; of many tokens, the last."""
+    """Present the spans that each token of the reading span attends to most; of many tokens, the last."""
     count, digits = min(MOST, len(spans.rows)), max(2, settings.precision)
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
@@ -255,7 +253,7 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
 
 
 def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
-    """Return the text; the background of a span says how large its share is."""
+    """Return the text, each span on a background that shows its share."""
     largest = float(np.nanmax(shares)) or 1.0
     items: list[Spans] = []
     runs: list[tuple[int, list[int]]] = []
@@ -274,13 +272,13 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
 
 
 def spell_run(tokens: Sequence[Token]) -> str:
-    """Spell tokens that are no part of a text that was given, with the blanks between their words."""
+    """Spell tokens that are in no given text, with blanks between words."""
     blank = [place > 0 and token.piece[:1] in ("Ġ", "▁") for place, token in enumerate(tokens)]
     return "".join(" " * begins + (token.text or token.piece) for token, begins in zip(tokens, blank, strict=True))
 
 
 def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettings) -> str:
-    """Return the characters of a run of tokens; of many, the first and the last."""
+    """Return the characters of a run of tokens; of a long run, of the first and the last."""
     placed = [text.tokens[at] for at in positions if text.tokens[at].start is not None and not text.tokens[at].made]
     if not placed:
         return spell_run([text.tokens[at] for at in positions])

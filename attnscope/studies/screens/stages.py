@@ -16,7 +16,7 @@ BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write the
 def stage_matrices(
     text: TextReport, head: HeadReport, settings: DisplaySettings, *, given: bool = False
 ) -> list[Panel]:
-    """Return the stages that a head's report has, in the order in which they are computed.
+    """Return the stages of a head's report, in the order of computation.
 
     `given`: the weights are another program's, so that nothing is known of what they were computed from.
     """

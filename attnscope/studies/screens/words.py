@@ -39,7 +39,7 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
 
 
 def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
-    """Rank the words that every word attends to, by weight; words with a token that is left out are left out."""
+    """Rank the words that every word attends to, by weight; words with a left-out token are left out."""
     words, merged = text.words, head.words
     assert words is not None and merged is not None
     out = ranked_out(text.sources, head.top.left_out)
