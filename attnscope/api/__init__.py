@@ -88,9 +88,9 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
-    named, rest = _split("inspect", options, InspectArguments)
+    named, arguments = _split("inspect", options, InspectArguments)
     with OpenModel(named.pop("model", None), named) as model:
-        return model.inspect(text, **rest)
+        return model.inspect(text, **arguments)
 
 
 def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> ExplainResult:
@@ -104,9 +104,9 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, rest = _split("explain", options, ExplainArguments)
+    named, arguments = _split("explain", options, ExplainArguments)
     with OpenModel(named.pop("model", None), named) as model:
-        return model.explain(text, **rest)
+        return model.explain(text, **arguments)
 
 
 def heads(
@@ -130,12 +130,12 @@ def heads(
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
-    named, rest = _split("heads", options, HeadsArguments)
+    named, arguments = _split("heads", options, HeadsArguments)
     named["model"] = model
     if (axis := list_among(named)) is not None:
-        return compare_two(axis, named, text, rest)
+        return compare_two(axis, named, text, arguments)
     with OpenModel(named.pop("model"), named) as opened:
-        return opened.heads(text, **rest)
+        return opened.heads(text, **arguments)
 
 
 def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
@@ -152,9 +152,9 @@ def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> Ablat
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, rest = _split("ablate", options, AblateArguments)
+    named, arguments = _split("ablate", options, AblateArguments)
     with OpenModel(named.pop("model", None), named) as model:
-        return model.ablate(text, **rest)
+        return model.ablate(text, **arguments)
 
 
 def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckResult:
@@ -168,9 +168,9 @@ def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckRe
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, rest = _split("check", options, CheckArguments)
+    named, arguments = _split("check", options, CheckArguments)
     with OpenModel(named.pop("model", None), named) as model:
-        return model.check(text, **rest)
+        return model.check(text, **arguments)
 
 
 def doctor(
@@ -228,9 +228,9 @@ def compare(
     """
     check_names("compare", options, CompareArguments)
     if options.get("qkv") is not None and are_given_alone(options):
-        return compare_given([each for each in (text, *others) if each is not None], options)
+        return compare_given([side for side in (text, *others) if side is not None], options)
     if options.get("qkv") is not None:
-        return compare_arrays([each for each in (text, *others) if each is not None], options)
+        return compare_arrays([side for side in (text, *others) if side is not None], options)
     if text is None and options.get("messages") is None:
         raise UsageError("no text given", where="text", hint="pass one, or several")
     reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
@@ -295,9 +295,9 @@ def study_function(name: str) -> Any:
 
     def call(text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
         names = {"model", *OpenArguments.__annotations__}
-        opened = {each: value for each, value in options.items() if each in names}
+        opened = {option: value for option, value in options.items() if option in names}
         with OpenModel(opened.pop("model", None), opened) as model:
-            return model.study(name, text, **{each: options[each] for each in options.keys() - names})
+            return model.study(name, text, **{option: options[option] for option in options.keys() - names})
 
     declared = study(name).command
     call.__name__, call.__doc__ = name, None if declared is None else declared.help

@@ -33,7 +33,7 @@ class AblationResult(Result[Ablation]):
     @property
     def kl(self) -> list[float]:
         """KL(before ‖ after) in bits at each position, under the first effect; empty without an output head."""
-        return [one.kl for one in self.data.effects[0].predictions]
+        return [change.kl for change in self.data.effects[0].predictions]
 
     @property
     def targets(self) -> list[LogitTarget]:
@@ -167,11 +167,11 @@ def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") 
     """
     names = ("each", "replacement", "at", "reference", "answer", "generate", "patch_from", "draws", "seed")
     values = read_values(options, ABLATE, *names) | {
-        name: tuple(text(name)(each) for each in one_or_several(options[name]))
+        name: tuple(text(name)(value) for value in one_or_several(options[name]))
         for name in ("target", "others")
         if options.get(name) is not None
     }
-    asked = AblationOptions(cuts(options.get("cut")), **values)
-    if asked.each is None:
-        return AblationResult(ablate(run, asked, session=session))
-    return EffectsResult(survey_effects(run, asked, session=session))
+    ablation = AblationOptions(cuts(options.get("cut")), **values)
+    if ablation.each is None:
+        return AblationResult(ablate(run, ablation, session=session))
+    return EffectsResult(survey_effects(run, ablation, session=session))

@@ -206,7 +206,7 @@ def from_weights(
 
 def _report(arrays: "GivenArrays", options: Mapping[str, Any]) -> GivenResult:
     machine = {name: options[name] for name in ("max_memory", "device", "threads") if name in options}
-    asked: dict[str, Indices] = {"layer": "all", "head": "all"}
+    selection: dict[str, Indices] = {"layer": "all", "head": "all"}
     with OpenModel(None, {"qkv": arrays, **machine}) as opened:
-        report = opened.inspect(None, **{**asked, **{n: v for n, v in options.items() if n not in machine}})
+        report = opened.inspect(None, **{**selection, **{n: v for n, v in options.items() if n not in machine}})
     return GivenResult(report, arrays)

@@ -133,9 +133,9 @@ def compare_sides(
         runs.append((value, run))
     axis = "text" if axis == "messages" else axis  # chats become texts
     key = runs[0][1].key
-    whole = [(value, side_of(axis, run)) for value, run in runs]
+    sides_of_axis = [(value, side_of(axis, run)) for value, run in runs]
     selected = [name for name in ("layer", "head") if options.get(name) is not None]
-    return CompareResult(compare_runs(axis, whole, key, session.progress, _verdict(options), session, selected))
+    return CompareResult(compare_runs(axis, sides_of_axis, key, session.progress, _verdict(options), session, selected))
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
@@ -234,4 +234,6 @@ def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
     from attnscope.studies.compare.tolerance import Tolerance
 
     names = ("tolerance", "relative")
-    return Tolerance(*(0.0 if one is None else tolerance(name)(one) for name, one in zip(names, given, strict=True)))
+    return Tolerance(
+        *(0.0 if value is None else tolerance(name)(value) for name, value in zip(names, given, strict=True))
+    )

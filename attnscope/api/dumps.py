@@ -54,5 +54,5 @@ class DumpFile:
         return data_frame(self.header.settings, self, table, "dump")
 
     def __repr__(self) -> str:
-        made = self.header.provenance
-        return f"DumpFile({str(self.path)!r}, model={made.model!r}, keep={self.header.settings.keep!r})"
+        provenance = self.header.provenance
+        return f"DumpFile({str(self.path)!r}, model={provenance.model!r}, keep={self.header.settings.keep!r})"

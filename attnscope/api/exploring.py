@@ -34,7 +34,7 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     from attnscope.views.walk.keys import ACTIONS, read_keys
     from attnscope.views.walk.place import Begin
 
-    places = [None if each is None else str(each) for each in (run.query, run.key)]
+    places = [None if selection is None else str(selection) for selection in (run.query, run.key)]
     plain = replace(run, query=None, key=None, stages=(), top=3, words=False, cuts=())
     divided = run.spans is not None or any(text.chat is not None or text.spans for text in run.texts)
     unit = "words" if run.words else "spans" if divided else "tokens"

@@ -47,8 +47,8 @@ def compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping
     for value in named[axis]:
         arguments = {**named, axis: value}
         with OpenModel(arguments.pop("model"), arguments) as opened:
-            found = opened.heads(text, **options).data
-        sides.append((_label(value, found.provenance.model), found))
+            findings = opened.heads(text, **options).data
+        sides.append((_label(value, findings.provenance.model), findings))
     return HeadChangesResult(compare_heads(axis, sides))
 
 

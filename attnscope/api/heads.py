@@ -46,13 +46,13 @@ class HeadValue:
 
 def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]:
     flat = np.where(np.isnan(values), -np.inf, values).ravel()
-    found = []
+    strongest = []
     for n in np.argsort(-flat, kind="stable")[:k].tolist():
         if flat[n] > -np.inf:
             layer, head = divmod(n, values.shape[1])
             error = float("nan") if errors is None else float(errors[layer, head])
-            found.append(HeadValue(layer, head, float(values[layer, head]), error))
-    return found
+            strongest.append(HeadValue(layer, head, float(values[layer, head]), error))
+    return strongest
 
 
 class SurveyResult(Result[HeadRoles]):
@@ -158,17 +158,17 @@ class HeadChangesResult(Result[HeadComparison]):
     @property
     def names(self) -> list[str]:
         """Names of the roles, or of the measure, in the order of the arrays' first axis."""
-        return [each.name for each in self.data.differences]
+        return [difference.name for difference in self.data.differences]
 
     @property
     def differences(self) -> Float3:
         """Difference of every role and head, (roles, layers, heads); NaN if not measured in both."""
-        return np.stack([each.difference for each in self.data.differences])
+        return np.stack([difference.difference for difference in self.data.differences])
 
     @property
     def errors(self) -> Float3:
         """Standard error of each difference, (roles, layers, heads); NaN if there is none."""
-        return np.stack([each.error for each in self.data.differences])
+        return np.stack([difference.error for difference in self.data.differences])
 
     @property
     def changed_most(self) -> Float2:
@@ -198,13 +198,13 @@ class HeadChangesResult(Result[HeadComparison]):
             k: Number of heads.
         """
         changes = self.changed_most if name is None else self[name]
-        by_name = {each.name: each.error for each in self.data.differences}
-        found = []
+        by_name = {difference.name: difference.error for difference in self.data.differences}
+        changed = []
         for head in _strongest(np.abs(changes), None, k):
             role = self.role[head.layer, head.head] if name is None else name
             place = head.layer, head.head
-            found.append(HeadValue(*place, float(changes[place]), float(by_name[role][place])))
-        return found
+            changed.append(HeadValue(*place, float(changes[place]), float(by_name[role][place])))
+        return changed
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row for every head: both main roles, and each role's two values, difference and standard error.
@@ -242,8 +242,8 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
 
     wanted: Any = options.get("role")
     names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))
-    asked = SurveyOptions(names, **read_values(options, HEADS, "draws", "seed"))
-    return SurveyResult(survey_heads(run, asked, session=session))
+    survey = SurveyOptions(names, **read_values(options, HEADS, "draws", "seed"))
+    return SurveyResult(survey_heads(run, survey, session=session))
 
 
 class NeedleResult(Result[NeedleSurvey]):
@@ -316,5 +316,5 @@ def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") 
         given, read = options.get(name), known[name]
         assert read is not None
         numbers[name] = default if given is None else read(",".join(map(str, one_or_several(given))))
-    asked = NeedleOptions(values.pop("needle"), values.pop("answer", None), filler, **numbers, **values)
-    return NeedleResult(find_needle(run, asked, session=session))
+    needle_options = NeedleOptions(values.pop("needle"), values.pop("answer", None), filler, **numbers, **values)
+    return NeedleResult(find_needle(run, needle_options, session=session))

@@ -29,14 +29,18 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
         AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
         UsageError: There is no such kind.
     """
-    types = {each.findings_type(): _result_type(each.findings_type()) for each in kinds()}
+    types = {kind_declared.findings_type(): _result_type(kind_declared.findings_type()) for kind_declared in kinds()}
     if kind is not None and kind not in types.values():
         named = getattr(kind, "__name__", repr(kind))
         known = dict.fromkeys(result.__name__ for result in types.values())
         raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(known)}")
     file = file_path(path)
     held = _kind_in(file)
-    expected = next((each for each in types if types[each] is kind), Report) if held is None else held.findings_type()
+    expected = (
+        next((kind_declared for kind_declared in types if types[kind_declared] is kind), Report)
+        if held is None
+        else held.findings_type()
+    )
     if held is not None and kind not in (None, types[expected]):
         hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{types[expected].__name__})"
         raise AttnscopeError(f"holds the findings of {held.typed or held.name}", where=file, hint=hint)
@@ -50,8 +54,8 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
 
 def _result_type(findings: type) -> type[Result[Any]]:
     """Return the class that presents these findings in Python: the one that is declared as a Result of them."""
-    declared = (each for each in Result.__subclasses__() if each.__init__ is Result.__init__)
-    return next((each for each in declared if findings in each.__orig_bases__[0].__args__), Result)  # type: ignore[attr-defined]
+    declared = (result_type for result_type in Result.__subclasses__() if result_type.__init__ is Result.__init__)
+    return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)  # type: ignore[attr-defined]
 
 
 def _kind_in(file: Path) -> FindingsKind | None:
@@ -59,4 +63,4 @@ def _kind_in(file: Path) -> FindingsKind | None:
     if file.suffix.lower() in ARRAY_FILES:
         return None
     name = schema_of(read_file(file, cap=_CAP)).partition("/")[0]
-    return next((each for each in kinds() if each.schema.partition("/")[0] == name), None)
+    return next((known_kind for known_kind in kinds() if known_kind.schema.partition("/")[0] == name), None)

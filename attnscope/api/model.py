@@ -142,9 +142,9 @@ class OpenModel:
         of_study = [
             option.name for option in known if option.name not in RunConfig.__struct_fields__ or option.name == "top"
         ]
-        values = {each: None for each in of_study} | read_values(options, known, *of_study)
+        values = {key: None for key in of_study} | read_values(options, known, *of_study)
         with self._call(options, text) as (session, texts):
-            run = self._run(texts, {each: value for each, value in options.items() if each not in of_study})
+            run = self._run(texts, {key: value for key, value in options.items() if key not in of_study})
             return command.answer(Request(run, values, session=session))
 
     def heads(
@@ -164,10 +164,10 @@ class OpenModel:
         if question and not named:
             raise UsageError("no text given", where="text", hint="give one, or several")
         with self._call(options, text if named else TEXTS) as (session, texts):
-            others = {
+            own_options = {
                 name: value for name, value in options.items() if name != "measure"
             }  # one number, not over layers
-            run = self._run(texts if named else (), others)
+            run = self._run(texts if named else (), own_options)
             return (ask_one_number if question else measure_roles)(run, options, session)
 
     def ablate(

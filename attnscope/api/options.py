@@ -521,8 +521,8 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
     if len(spans) not in (0, len(texts)):
         raise UsageError(f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text")
-    inputs = (TextInput(*one) for one in zip(texts, pairs, contexts, names, strict=True))
-    return tuple(replace(one, spans=spans[n]) if spans else one for n, one in enumerate(inputs))
+    inputs = (TextInput(*text_input) for text_input in zip(texts, pairs, contexts, names, strict=True))
+    return tuple(replace(text_input, spans=spans[n]) if spans else text_input for n, text_input in enumerate(inputs))
 
 
 IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
@@ -548,25 +548,25 @@ def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
     if spans is None or isinstance(spans, str | Mapping):
         return text, []
     listed = list(spans) if _is_several(spans) else [spans]
-    if listed and all(isinstance(one, Mapping) and "name" not in one for one in listed):
-        return text, [ranges_of(one, f"spans[{n}]") for n, one in enumerate(listed)]
-    if listed and all(isinstance(one, Mapping) for one in listed):
+    if listed and all(isinstance(item, Mapping) and "name" not in item for item in listed):
+        return text, [ranges_of(item, f"spans[{n}]") for n, item in enumerate(listed)]
+    if listed and all(isinstance(item, Mapping) for item in listed):
         return text, [ranges_of(listed, "spans")] * (1 if isinstance(text, str) else len(text))
     joined, ranges = joined_texts(listed, "spans")
     if text is None or text == joined:
         return joined, [ranges]
     if not isinstance(text, str):
         raise UsageError("texts as spans divide one text", where="spans", hint="pass the ranges of each text")
-    found, at = [], 0
-    for one in ranges:
-        piece = joined[one.start : one.end]
+    divided, at = [], 0
+    for item in ranges:
+        piece = joined[item.start : item.end]
         start = text.find(piece, at)
         if start < 0:
             hint = "pass texts that follow each other in it, or leave the text out"
             raise UsageError(f"{piece!r:.80} is not in the text after character {at}", where="spans", hint=hint)
         at = start + len(piece)
-        found.append(SpanRange(one.name, start, at))
-    return text, [tuple(found)]
+        divided.append(SpanRange(item.name, start, at))
+    return text, [tuple(divided)]
 
 
 def _spans(value: Any) -> SpanRequest:
@@ -619,7 +619,7 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
         if listed:
             raise UsageError("applies only to by='logit'", where="target", hint="add by='logit'")
         return None
-    if len(listed) > 2 or not all(isinstance(one, str) for one in listed):
+    if len(listed) > 2 or not all(isinstance(target, str) for target in listed):
         raise UsageError(f"{named!r:.80} is not one token or two", where="target", hint="pass a str, or two")
     return tuple(listed)
 
@@ -630,15 +630,15 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: A value is none that the argument takes.
     """
-    found = {}
+    values = {}
     for name, value in options.items():
         if value is not None and name in _READERS:
-            found[name] = _READERS[name](value)
-    if any(isinstance(found.get(name), HeadLabel) for name in ("layer", "head")):
-        found["layer"], found["head"] = join_label(found.get("layer", AUTO), found.get("head", AUTO))
-    if "mask" in found and isinstance(found["mask"][0], MatrixFile) and not isinstance(options["mask"], str):
-        found["matrices"] = {spell_mask(found["mask"]): _mask_matrix(options["mask"])}
-    return found
+            values[name] = _READERS[name](value)
+    if any(isinstance(values.get(name), HeadLabel) for name in ("layer", "head")):
+        values["layer"], values["head"] = join_label(values.get("layer", AUTO), values.get("head", AUTO))
+    if "mask" in values and isinstance(values["mask"][0], MatrixFile) and not isinstance(options["mask"], str):
+        values["matrices"] = {spell_mask(values["mask"]): _mask_matrix(options["mask"])}
+    return values
 
 
 def _flag(name: str) -> Callable[[Any], bool]:
@@ -745,15 +745,15 @@ def cuts(value: Any) -> tuple[CutExpression, ...]:
     if value is None:
         return ()
     named = one_or_several(value)
-    for one in named:
-        if not isinstance(one, str):
-            raise UsageError(f"{one!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
-    return tuple(parse_cut(one, "cut") for one in named)
+    for cut in named:
+        if not isinstance(cut, str):
+            raise UsageError(f"{cut!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
+    return tuple(parse_cut(cut, "cut") for cut in named)
 
 
 def _keys(value: Any) -> tuple[str, ...]:
     named = one_or_several(value)
-    if not all(isinstance(one, str) for one in named):
+    if not all(isinstance(item, str) for item in named):
         raise UsageError(f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several")
     return tuple(named)
 
@@ -773,9 +773,9 @@ def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | 
                     raise ValueError
                 return IndexSelection(slice=(start, stop, step))
             several = one_or_several(value)
-            if several and all(isinstance(one, str) for one in several):
+            if several and all(isinstance(item, str) for item in several):
                 return parse_indices_or_label(name)(",".join(several))
-            numbers = [_whole(one) for one in several]
+            numbers = [_whole(item) for item in several]
         except (TypeError, ValueError) as e:
             hint = "use a number, several, a slice or range, 'L2H3', 'auto', 'all' or 'mean'"
             raise UsageError(f"cannot read {value!r:.80}", where=name, hint=hint) from e

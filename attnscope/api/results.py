@@ -79,8 +79,8 @@ class Result(Generic[Data]):
     def provenance(self) -> Provenance:
         """The model, versions and settings that produced the numbers."""
         data: Any = self.data
-        made: Provenance = data.provenance
-        return made
+        provenance: Provenance = data.provenance
+        return provenance
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--format json` gives them."""
@@ -322,12 +322,12 @@ class HeadResult(Result[Report]):
         if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
             raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
         row = text.queries.index(_one_position(positions("query")(query), text))
-        found = []
+        entries = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
             if key >= 0:  # fewer sources than ranks
                 measures = (None if m is None else float(m[row, rank]) for m in (top.weight, top.value, top.projected))
-                found.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
-        return found
+                entries.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
+        return entries
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """See InspectResult.to_pandas."""
@@ -336,9 +336,9 @@ class HeadResult(Result[Report]):
 
 def _stage(head: HeadReport, name: str) -> Float2:
     if name not in head.stages:
-        found = f"the report keeps no {name}"
+        message = f"the report keeps no {name}"
         hint = f"it keeps {', '.join(head.stages) or 'no stage'}; inspect with stages={(*head.stages, name)!r}"
-        raise UsageError(found, where="stages", hint=hint)
+        raise UsageError(message, where="stages", hint=hint)
     return head.stages[name]
 
 
@@ -346,14 +346,16 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
     """Return the position of one shown query."""
     texts = (text.text, text.pair)
     spans = None if text.spans is None else text.spans.text
-    found = [one for one in query.find(text.tokens, texts, "query", spans=spans) if one in text.queries]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    positions = [row for row in query.find(text.tokens, texts, "query", spans=spans) if row in text.queries]
+    if len(positions) == 1:
+        return positions[0]
+    if not positions:
         hint = f"it holds {listed([*map(str, text.queries)], _NAMED)}"
         raise UsageError(f"the report has no row for {query}", where="query", hint=hint)
-    several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in found], _NAMED)
-    raise UsageError(f"'{query}' is {len(found)} tokens: {several}", where="query", hint="choose one by its position")
+    several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in positions], _NAMED)
+    raise UsageError(
+        f"'{query}' is {len(positions)} tokens: {several}", where="query", hint="choose one by its position"
+    )
 
 
 class TextResult:
@@ -410,8 +412,8 @@ class TextResult:
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
-        found: Float4 = np.array(layers, dtype=np.float32)
-        return found
+        stacked: Float4 = np.array(layers, dtype=np.float32)
+        return stacked
 
     @cached_property
     def scores(self) -> Float4:
@@ -488,15 +490,15 @@ class TextResult:
         """
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
-        made = self._report.provenance
+        provenance = self._report.provenance
         layer, head = (
-            one + n if isinstance(one, int | np.integer) and one < 0 else one
-            for one, n in zip(unit, (made.n_layers, made.n_heads), strict=True)
+            selected + n if isinstance(selected, int | np.integer) and selected < 0 else selected
+            for selected, n in zip(unit, (provenance.n_layers, provenance.n_heads), strict=True)
         )
-        for one in self.data.heads:
-            if (one.layer, one.head) == (layer, head):
-                return HeadResult(self._report, self.data, one)
-        there = [f"[{one.layer}, {one.head}]" for one in self.data.heads[:20]]
+        for head_report in self.data.heads:
+            if (head_report.layer, head_report.head) == (layer, head):
+                return HeadResult(self._report, self.data, head_report)
+        there = [f"[{head_report.layer}, {head_report.head}]" for head_report in self.data.heads[:20]]
         more = f" and {len(self.data.heads) - 20} more" if len(self.data.heads) > 20 else ""
         raise UsageError(
             f"the report has no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
@@ -666,9 +668,9 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
     there = kinds_of(settings)
     chosen = table or next(iter(there), None)
     if chosen is None or chosen not in there:
-        asked = "table" if chosen is None else f"table '{chosen}'"
+        wanted = "table" if chosen is None else f"table '{chosen}'"
         hint = f"it has {', '.join(there)}" if there else None
-        raise UsageError(f"the {what} has no {asked}", where="table", hint=hint)
+        raise UsageError(f"the {what} has no {wanted}", where="table", hint=hint)
     names, pd = columns(chosen, settings), import_pandas()
     parts = [part for record in records if record.status == "ok" for part in tables(chosen, record)]
     joined = {name: _joined([part[name] for part in parts]) for name in names}

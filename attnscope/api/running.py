@@ -26,14 +26,14 @@ def new_session(live: "Mapping[str, InMemory]", texts: Sequence[TextInput] = ())
 
 
 def opened(
-    model: Model | None, options: Mapping[str, Any], others: "Mapping[str, InMemory] | None" = None
+    model: Model | None, options: Mapping[str, Any], objects: "Mapping[str, InMemory] | None" = None
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     """Return the fields of a RunConfig that say which model runs and how; live models of transformers by their names.
 
     Args:
         model: What was named.
         options: See OpenArguments.
-        others: Live models that have their names already.
+        objects: Live models that have their names already.
 
     Raises:
         UsageError: The arguments contradict each other, or a value is none that the argument takes.
@@ -41,20 +41,20 @@ def opened(
     names = tuple(OpenArguments.__annotations__)
     values = run_values({name: value for name, value in options.items() if name in names})
     if options.get("qkv") is not None:
-        return _given(model, options["qkv"], values, others or {})
+        return _given(model, options["qkv"], values, objects or {})
     if model is not None and "config" in values:
         raise UsageError("model and config cannot be used together", hint="pass one of them")
     if "adapter" in values and "config" in values:
         raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
     if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
-        return _live(model, options.get("tokenizer"), values, others or {})
+        return _live(model, options.get("tokenizer"), values, objects or {})
     if (tokenizer := options.get("tokenizer")) is not None:
         values["tokenizer"] = tokenizer_path(tokenizer)
     return values | ({} if model is None else {"model": model_path(model)}), {}
 
 
 def _given(
-    model: object, qkv: object, values: dict[str, Any], others: "Mapping[str, InMemory]"
+    model: object, qkv: object, values: dict[str, Any], objects: "Mapping[str, InMemory]"
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     """Return the fields of a RunConfig that name arrays: a file, or arrays in memory."""
     if model is not None:
@@ -68,7 +68,9 @@ def _given(
     if not isinstance(arrays, GivenArrays):
         hint = "pass the path of a file, or what from_qkv() returns"
         raise UsageError(f"a {type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
-    name = _unused_name(arrays.name, lambda name: name in others and getattr(others[name], "given", None) is not arrays)
+    name = _unused_name(
+        arrays.name, lambda name: name in objects and getattr(objects[name], "given", None) is not arrays
+    )
     arrays = arrays if name == arrays.name else replace(arrays, name=name)
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
 
@@ -95,7 +97,7 @@ def _unused_name(plain: str, taken: Callable[[str], bool]) -> str:
 
 
 def _live(
-    model: Any, tokenizer: object, values: dict[str, Any], others: "Mapping[str, InMemory]"
+    model: Any, tokenizer: object, values: dict[str, Any], objects: "Mapping[str, InMemory]"
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     from attnscope.engines.transformers.opening import LiveModel, is_pretrained, pretrained_inside
 
@@ -116,16 +118,16 @@ def _live(
     if "adapter" in values:
         hint = "load it into the model with peft"
         raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
-    for name, found in (
+    for name, lacking in (
         ("hash_weights", "files to hash"),
         ("ignore_key", "config.json"),
         ("trust_config", "config.json"),
     ):
         if values.get(name):
-            raise UsageError(f"a model in memory has no {found}", where=name, hint="leave it out")
+            raise UsageError(f"a model in memory has no {lacking}", where=name, hint="leave it out")
     path = str(model.config.name_or_path or "")
     plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
-    name = _unused_name(plain, lambda name: name in others and getattr(others[name], "model", None) is not model)
+    name = _unused_name(plain, lambda name: name in objects and getattr(objects[name], "model", None) is not model)
     return values | own | {"model": name}, {name: LiveModel(model, tokenizer, name)}
 
 
@@ -140,7 +142,7 @@ def running(session: "Session", live: "Mapping[str, InMemory]", progress: Any = 
         stack.enter_context(device_failures())
         stack.enter_context(default_settings())
         stack.callback(restore_threads)
-        for each in live.values():
-            stack.enter_context(each.borrowed())
+        for loaded in live.values():
+            stack.enter_context(loaded.borrowed())
         session.report_to(progress)
         yield

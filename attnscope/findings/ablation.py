@@ -277,9 +277,9 @@ class EffectSurvey(TextFindings, frozen=True):
     def grid(self, values: Floats) -> Matrix:
         """Return numbers of heads or layers as (layers, heads); NaN for heads that were not cut."""
         columns = 1 if self.unit == "layer" else self.provenance.n_heads
-        made = np.full((self.provenance.n_layers, columns), np.nan, np.float32)
-        made[self.layers, [max(0, head) for head in self.heads]] = values
-        return made
+        grid = np.full((self.provenance.n_layers, columns), np.nan, np.float32)
+        grid[self.layers, [max(0, head) for head in self.heads]] = values
+        return grid
 
     def order(self) -> list[int]:
         """Return places by effect, the largest first."""
@@ -297,5 +297,5 @@ def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | 
 def _ranks(values: "np.ndarray") -> "np.ndarray":
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    found: np.ndarray = (last - (counts - 1) / 2)[place]
-    return found
+    ranks: np.ndarray = (last - (counts - 1) / 2)[place]
+    return ranks

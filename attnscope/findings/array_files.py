@@ -115,7 +115,7 @@ def _together(
     """Yield the arrays that these structs have, each along leading axes; those of other shapes by themselves."""
     arrays = [{path: (along.axes, array) for path, along, array in arrays_in(item)} for item in items]
     for path, (last, _) in arrays[0].items() if arrays else ():
-        name, pieces = path.removeprefix("stages."), [each[path][1] for each in arrays]
+        name, pieces = path.removeprefix("stages."), [arrays_of_struct[path][1] for arrays_of_struct in arrays]
         if len({piece.shape for piece in pieces}) == 1:
             yield LabelledArray(prefix + name, (*axes, *last), leading, pieces)
         else:  # layers whose values have other widths

@@ -198,4 +198,8 @@ def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, An
 def stacked(items: Sequence[msgspec.Struct]) -> "Mapping[str, np.ndarray[Any, Any]]":
     """Return the arrays that all of these structs have, by path, along a new first axis."""
     arrays = [{path: array for path, _, array in arrays_in(item)} for item in items]
-    return {path: np.stack([each[path] for each in arrays]) for path in arrays[0] if all(path in a for a in arrays)}
+    return {
+        path: np.stack([arrays_of_struct[path] for arrays_of_struct in arrays])
+        for path in arrays[0]
+        if all(path in a for a in arrays)
+    }

@@ -32,9 +32,9 @@ def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
         arrays.append(array)
         return msgspec.Raw(_MARK)
 
-    first, *others = msgspec.json.encode(data, enc_hook=mark).split(_MARK)
+    first, *later_parts = msgspec.json.encode(data, enc_hook=mark).split(_MARK)
     yield first
-    for array, text in zip(arrays, others, strict=True):
+    for array, text in zip(arrays, later_parts, strict=True):
         yield from _array_parts(array)
         yield text
 

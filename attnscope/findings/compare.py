@@ -307,7 +307,7 @@ class Comparison(msgspec.Struct, frozen=True):
                     return
                 texts = [report[head.text] for report in reports]
                 lengths = {"first source": len(texts[0].sources), "second source": len(texts[1].sources)}
-                for found in (head.side_faults(texts), faults(head, lengths)):
-                    yield from ((f"{where}.{path}", fault) for path, fault in found)
+                for fault_list in (head.side_faults(texts), faults(head, lengths)):
+                    yield from ((f"{where}.{path}", fault) for path, fault in fault_list)
         for n, stage in enumerate(self.verdict.stages if self.verdict is not None else ()):
             yield from ((f"verdict.stages[{n}].{path}", fault) for path, fault in stage.side_faults(self.sides))

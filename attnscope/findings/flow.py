@@ -34,8 +34,8 @@ class FlowMeasure:
 _ROLLOUT = "weights A averaged over heads, multiplied over layers"
 _ZEROING = "1 − cosine of a token's output with and without the value vectors of another, rows normalised to sum to 1"
 FLOW_MEASURES = {
-    one.name: one
-    for one in (
+    flow_measure.name: flow_measure
+    for flow_measure in (
         FlowMeasure(
             "rollout", f"{_ROLLOUT} as 0.5 A + 0.5 I", "Abnar and Zuidema, 2020",
             zeroing=False, residual=True, cumulative=True,

@@ -58,8 +58,8 @@ def _share(name: str, of: str) -> Callable[[Sums], Array]:
 
     def compute(sums: Sums) -> Array:
         with np.errstate(invalid="ignore"):
-            found: Array = sums[name] / sums[of]
-        return found
+            share: Array = sums[name] / sums[of]
+        return share
 
     return compute
 
@@ -77,9 +77,9 @@ def _positional(sums: Sums) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(n > 0, total**2 / n, 0.0).sum(-1)
         mean = total.sum(-1) ** 2 / n.sum(-1)
-        found: Array = (explained - mean) / (squares - mean)
+        explained_share: Array = (explained - mean) / (squares - mean)
     # A head with equal weights on all words has no variance; rounding must not count as explained.
-    return np.where(squares - mean > 1e-6 * squares, np.clip(found, 0.0, 1.0), 0.0 * mean)
+    return np.where(squares - mean > 1e-6 * squares, np.clip(explained_share, 0.0, 1.0), 0.0 * mean)
 
 
 _OFFSETS = ("offset_sums", "squares", "offset_cells")
@@ -215,12 +215,16 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
         Value and error, (layers, heads) each.
     """
     needed = {name: sums[name] for name in role.needs}
-    whole = {name: array.sum(0) for name, array in needed.items()}
-    value = role.compute(whole)
-    blocks = [n for n in range(len(next(iter(needed.values())))) if any(one[n].any() for one in needed.values())]
+    totals = {name: array.sum(0) for name, array in needed.items()}
+    value = role.compute(totals)
+    blocks = [
+        n for n in range(len(next(iter(needed.values())))) if any(block_sums[n].any() for block_sums in needed.values())
+    ]
     count = len(blocks)
     if role.measured == "weights" or count < 2:
         return value, np.full_like(value, np.nan)
-    others = np.stack([role.compute({name: whole[name] - one[n] for name, one in needed.items()}) for n in blocks])
-    spread: Array = np.sqrt((count - 1) / count * ((others - others.mean(0)) ** 2).sum(0))
+    left_out_values = np.stack(
+        [role.compute({name: totals[name] - block_sums[n] for name, block_sums in needed.items()}) for n in blocks]
+    )
+    spread: Array = np.sqrt((count - 1) / count * ((left_out_values - left_out_values.mean(0)) ** 2).sum(0))
     return value, spread

@@ -17,73 +17,80 @@ Tabled = HeadRoles | HeadScores | HeadComparison | EffectSurvey | NeedleSurvey
 Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
-def columns(found: Tabled) -> dict[str, Column]:
+def columns(findings: Tabled) -> dict[str, Column]:
     """Return the columns of the table.
 
     Layer, head, the main role's name, and every role's value and standard error; of two models both main roles, values
     and differences; or what is cut, its weight and its effects; or every length and depth of a needle.
     """
-    if isinstance(found, HeadComparison):
-        return _change_columns(found)
-    if isinstance(found, EffectSurvey):
-        return _effect_columns(found)
-    if isinstance(found, NeedleSurvey):
-        lengths, depths = np.meshgrid(found.lengths, found.depths, indexing="ij")
-        cells = {"weight": found.weight, "all_heads": found.all_heads, "log_probability": found.log_probability}
+    if isinstance(findings, HeadComparison):
+        return _change_columns(findings)
+    if isinstance(findings, EffectSurvey):
+        return _effect_columns(findings)
+    if isinstance(findings, NeedleSurvey):
+        lengths, depths = np.meshgrid(findings.lengths, findings.depths, indexing="ij")
+        cells = {
+            "weight": findings.weight,
+            "all_heads": findings.all_heads,
+            "log_probability": findings.log_probability,
+        }
         places: dict[str, Column] = {"length": lengths.ravel(), "depth": depths.ravel()}
         return places | {name: values.ravel() for name, values in cells.items()}
-    values = found.values if isinstance(found, HeadScores) else found.roles[0].values
+    values = findings.values if isinstance(findings, HeadScores) else findings.roles[0].values
     layers, heads = np.indices(values.shape)
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
-    if isinstance(found, HeadScores):
-        table |= {found.measure: found.values.ravel()}
-        if found.contrast is None:
+    if isinstance(findings, HeadScores):
+        table |= {findings.measure: findings.values.ravel()}
+        if findings.contrast is None:
             return table
-        return table | {"key": found.contrast.keys.ravel(), "against": found.contrast.against.ravel()}
-    table["main"] = [name for row in found.main for name in row]
-    for role in found.roles:
+        return table | {"key": findings.contrast.keys.ravel(), "against": findings.contrast.against.ravel()}
+    table["main"] = [name for row in findings.main for name in row]
+    for role in findings.roles:
         table |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
     return table
 
 
-def _change_columns(found: HeadComparison) -> dict[str, Column]:
+def _change_columns(comparison: HeadComparison) -> dict[str, Column]:
     """Return both main roles, the role that changed most, and every role's (or the measure's) values and difference."""
-    n_layers, n_heads = found.changed_most.shape
+    n_layers, n_heads = comparison.changed_most.shape
     layers, heads = np.indices((n_layers, n_heads))
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
     values: list[dict[str, Any]] = []
-    for which, side in zip(("first", "second"), found.sides, strict=True):
+    for which, side in zip(("first", "second"), comparison.sides, strict=True):
         if side.roles is not None:
             table[f"main_{which}"] = [name for row in side.roles.main[:n_layers] for name in row[:n_heads]]
             values.append({role.name: role.values for role in side.roles.roles})
         elif side.measured is not None:
             values.append({side.measured.measure: side.measured.values})
-    if found.sides[0].roles is not None:
-        table["changed_role"] = [name for row in found.role for name in row]
-        table["changed_most"] = found.changed_most.ravel()
-    for each in found.differences:
+    if comparison.sides[0].roles is not None:
+        table["changed_role"] = [name for row in comparison.role for name in row]
+        table["changed_most"] = comparison.changed_most.ravel()
+    for difference in comparison.differences:
         for which, numbers in zip(("first", "second"), values, strict=True):
-            table[f"{each.name}_{which}"] = numbers[each.name][:n_layers, :n_heads].ravel()
-        table |= {f"{each.name}_difference": each.difference.ravel(), f"{each.name}_error": each.error.ravel()}
+            table[f"{difference.name}_{which}"] = numbers[difference.name][:n_layers, :n_heads].ravel()
+        table |= {
+            f"{difference.name}_difference": difference.difference.ravel(),
+            f"{difference.name}_error": difference.error.ravel(),
+        }
     return table
 
 
-def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
+def _effect_columns(survey: EffectSurvey) -> dict[str, Column]:
     """Return what is cut, its weight, and each effect; of edges in both ways."""
-    table: dict[str, Column] = {} if found.unit == "span" else {"layer": np.array(found.layers)}
-    if found.unit in ("head", "edge"):
-        table["head"] = np.array(found.heads)
-    if found.unit == "span":
-        table["span"] = list(found.span_names)
-    if found.unit == "edge":
-        sources = found.sources
-        sides = ("query", found.queries, found.tokens), ("key", found.keys, sources)
-        for (name, places, tokens), words in zip(sides, found.word_names(), strict=True):
+    table: dict[str, Column] = {} if survey.unit == "span" else {"layer": np.array(survey.layers)}
+    if survey.unit in ("head", "edge"):
+        table["head"] = np.array(survey.heads)
+    if survey.unit == "span":
+        table["span"] = list(survey.span_names)
+    if survey.unit == "edge":
+        sources = survey.sources
+        sides = ("query", survey.queries, survey.tokens), ("key", survey.keys, sources)
+        for (name, places, tokens), words in zip(sides, survey.word_names(), strict=True):
             spelled: list[str | None] = [words.get(place, tokens[place].text) for place in places]
             table |= {name: np.array(places), f"{name}_text": spelled}
-    table["weight"] = found.weights
-    for effects in found.effects:
-        end = f"_{effects.how}" if len(found.effects) > 1 else ""
+    table["weight"] = survey.weights
+    for effects in survey.effects:
+        end = f"_{effects.how}" if len(survey.effects) > 1 else ""
         if effects.kl is not None:
             table[f"kl{end}"] = effects.kl
         table[f"hidden{end}"] = effects.hidden
@@ -91,14 +98,14 @@ def _effect_columns(found: EffectSurvey) -> dict[str, Column]:
             table[f"loss{end}"] = effects.loss
         if effects.target is not None:
             table[f"target{end}"] = effects.target
-        if (restored := found.restored(effects)) is not None:
+        if (restored := survey.restored(effects)) is not None:
             table["restored"] = restored
     return table
 
 
-def csv_parts(found: Tabled) -> Iterator[bytes]:
+def csv_parts(findings: Tabled) -> Iterator[bytes]:
     """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
-    table = columns(found)
+    table = columns(findings)
     buffer = CsvLines()
     writer = csv.writer(buffer)
     writer.writerow(table)
@@ -113,7 +120,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def parquet_parts(found: Tabled) -> Iterator[bytes]:
+def parquet_parts(findings: Tabled) -> Iterator[bytes]:
     """Yield a Parquet file; null for none.
 
     Raises:
@@ -123,7 +130,7 @@ def parquet_parts(found: Tabled) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
-    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(found).items()}
+    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in columns(findings).items()}
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")
     yield sink.getvalue().to_pybytes()

@@ -22,8 +22,8 @@ def require_heads(report: Report, what: str) -> None:
         AttnscopeError: It holds such a measure.
     """
     if measures := {flow.measure for text in report.texts for flow in text.flows}:
-        found = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
-        raise AttnscopeError(found, hint=f"save a report without {arg('measure')}")
+        message = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
+        raise AttnscopeError(message, hint=f"save a report without {arg('measure')}")
 
 
 def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:

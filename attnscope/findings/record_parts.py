@@ -124,8 +124,8 @@ def _top_tile(tile: TileSize) -> int:
     """Count what ranking takes: rows that are ranked at once, and what was found of them."""
     kept = tile.kept
     stages = MEASURE + MANY * (kept.top > FEW)
-    found = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
-    return _FLOAT * stages * tile.scores + found
+    cells = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
+    return _FLOAT * stages * tile.scores + cells
 
 
 def _pooled_tile(tile: TileSize) -> int:

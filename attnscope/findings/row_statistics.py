@@ -61,7 +61,7 @@ class WholeRows:
         query: Position of every query, (Q, 1).
         key: Position of every key, (1, K).
         tokens: The tokens that keys stand for.
-        same: Queries and keys are the same tokens.
+        self_attention: Queries and keys are the same tokens.
     """
 
     weights: Array
@@ -69,7 +69,7 @@ class WholeRows:
     query: Array
     key: Array
     tokens: Sequence[Token]
-    same: bool
+    self_attention: bool
 
     def on(self, keys: Array) -> Array:
         """Return the weight on some keys, (Q,); `keys` is bool and broadcast to (Q, K)."""
@@ -153,8 +153,8 @@ def _entropy(rows: WholeRows) -> Array:
 
 
 def _on_others(rows: WholeRows) -> Array:
-    others = ~rows.has(lambda token: token.special) & (rows.key != 0)
-    return rows.on(others & (rows.query != rows.key) if rows.same else others)
+    other_keys = ~rows.has(lambda token: token.special) & (rows.key != 0)
+    return rows.on(other_keys & (rows.query != rows.key) if rows.self_attention else other_keys)
 
 
 ROW_STATISTICS = (
@@ -238,23 +238,23 @@ _SINK = (
 )
 
 
-def _struct(name: str, doc: str, kind: Any, *, some: bool = False, defined: bool = True) -> Any:
+def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: bool = True) -> Any:
     """Return a struct with a field for each statistic, and one for what a sink takes.
 
     Args:
         name: Its name.
         doc: Its description.
         kind: Type of the fields.
-        some: Any may be missing.
+        optional: Any may be missing.
         defined: The description has the meaning of every field.
     """
-    fields = [(s.name, kind | None, None) if s.added or some else (s.name, kind) for s in ROW_STATISTICS]
+    fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
     fields.append(("sink", kind | None, None))
     fields.sort(key=len)  # optional fields come last
     meanings = [f"        {s.name}: {s.meaning}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
-        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=some
+        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=optional
     )
 
 
@@ -293,7 +293,7 @@ else:
         "RowArrays",
         "Statistics of every query's whole row of weights, (unit, query) each, where kept; see Rows.",
         Annotated[Matrix, along("unit", "query")],
-        some=True,
+        optional=True,
         defined=False,
     )
     Means = _struct(

@@ -251,8 +251,8 @@ class TextReport(msgspec.Struct, frozen=True):
 def with_words(text: TextReport) -> TextReport:
     """Return a text with the weights between words, of heads whose weights are kept."""
     if not text.queries or not text.keys:
-        said = "--words merges rows and columns, not runs of a map: add --query ROWS"
-        return msgspec.structs.replace(text, notes=[*text.notes, said])
+        message = "--words merges rows and columns, not runs of a map: add --query ROWS"
+        return msgspec.structs.replace(text, notes=[*text.notes, message])
     words, places = words_of(text.tokens, text.sources, text.queries, text.keys), (text.queries, text.keys)
     heads = [
         msgspec.structs.replace(

@@ -52,10 +52,10 @@ class TextSpans(msgspec.Struct, frozen=True):
         if name in self.names:
             return self.names.index(name)
         wanted = _plain(name)
-        found = [number for number, known in enumerate(self.names) if _plain(known) == wanted]
-        if not found and wanted == ANSWER:
-            found = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
-        return found[0] if len(found) == 1 else None
+        numbers = [number for number, known in enumerate(self.names) if _plain(known) == wanted]
+        if not numbers and wanted == ANSWER:
+            numbers = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
+        return numbers[0] if len(numbers) == 1 else None
 
     def tokens(self, number: int) -> list[int]:
         """Return the positions of a span's tokens."""

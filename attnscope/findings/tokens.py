@@ -59,14 +59,14 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
     if not places:
         return [], 0
-    found, count, reached = list[str](), 0, 0
+    words, count, reached = list[str](), 0, 0
     for word in re.finditer(_WORD, text):
         count += 1
         while reached < len(places) and places[reached][1] <= word.start():
             reached += 1
         if reached < len(places) and places[reached][0] < word.end():
-            found.append(word[0])
-    return found, count
+            words.append(word[0])
+    return words, count
 
 
 def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
@@ -78,8 +78,8 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     unknown, count = list[str](), 0
     for text, pair, tokens in texts:
         for segment, written in enumerate((text, pair)):
-            found, words = unknown_words(written or "", tokens, segment)
-            unknown, count = unknown + found, count + words
+            of_segment, words = unknown_words(written or "", tokens, segment)
+            unknown, count = unknown + of_segment, count + words
     if not unknown:
         return "", []
     share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"
@@ -136,8 +136,8 @@ def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
     """Return the bytes that a token begins or ends with and shows as `<F0 9F>`, part of a character; else none."""
     if token.text[0 if step > 0 else -1] != "<>"[step < 0] or token.text in token.piece:
         return b""
-    found = re.match(_BYTES, token.text) if step > 0 else re.search(rf"{_BYTES}$", token.text)
-    return bytes.fromhex(found[1]) if found else b""
+    match = re.match(_BYTES, token.text) if step > 0 else re.search(rf"{_BYTES}$", token.text)
+    return bytes.fromhex(match[1]) if match else b""
 
 
 def spell_piece(tokens: Sequence[Token], position: int) -> str:

@@ -81,7 +81,9 @@ def merge_weights(
     drained = None
     if sink is not None:
         counted = [[row for row in word if row not in masked] for word in of_words]
-        drained = np.array([sink[some].astype(np.float64).mean() if some else np.nan for some in counted], np.float32)
+        drained = np.array(
+            [sink[members].astype(np.float64).mean() if members else np.nan for members in counted], np.float32
+        )
     return WordWeights(merged.astype(np.float32), drained)
 
 
@@ -96,9 +98,9 @@ def merge_cells(
         columns: Columns of every column of the result.
         masked: Rows that may attend to nothing.
     """
-    order = [column for some in columns for column in some]
+    order = [column for members in columns for column in members]
     starts = np.cumsum([0, *map(len, columns)])[:-1]
     summed = np.add.reduceat(weights.astype(np.float64)[:, order], starts, axis=1)
-    counted = [[row for row in some if row not in masked] for some in rows]
+    counted = [[row for row in members if row not in masked] for members in rows]
     nothing = np.full(len(columns), np.nan)
-    return np.stack([summed[some].mean(0) if some else nothing for some in counted])
+    return np.stack([summed[members].mean(0) if members else nothing for members in counted])

@@ -32,21 +32,21 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 
 def one_of(option: str, words: Any) -> Callable[[str], str]:
-    """Return a reader of one of the words of a Literal type."""
+    """Return a reader for the words of a Literal type."""
     known: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
         if not isinstance(text, str) or text not in known:  # an array cannot be looked up
             near = did_you_mean(str(text), known)
-            found = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
-            raise UsageError(found, where=option, hint=_unless_listed(near))
+            message = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
+            raise UsageError(message, where=option, hint=_unless_listed(near))
         return text
 
     return read
 
 
 def names(option: str) -> Callable[[Any], tuple[str, ...]]:
-    """Return a reader of names that are joined by commas, or a list of them from Python."""
+    """Return a reader for names joined by commas, or a list of them from Python."""
 
     def read(given: Any) -> tuple[str, ...]:
         listed = given.split(",") if isinstance(given, str) else given
@@ -58,17 +58,17 @@ def names(option: str) -> Callable[[Any], tuple[str, ...]]:
 
 
 def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of some of the known words, joined by commas.
+    """Return a reader for some of the known words, joined by commas.
 
     The words are returned in the order of `known`.
     """
 
     def read(text: str) -> tuple[str, ...]:
-        asked = [part.strip() for part in text.split(",")]
-        for word in asked:
+        words = [part.strip() for part in text.split(",")]
+        for word in words:
             if word not in known:
                 raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, known))
-        return tuple(word for word in known if word in asked)
+        return tuple(word for word in known if word in words)
 
     return read
 
@@ -79,7 +79,7 @@ def stages(text: str) -> tuple[str, ...]:
 
 
 def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
-    """Return a reader of a whole number within bounds."""
+    """Return a reader for a whole number within bounds."""
     bounds = f"{low} or more" if high is None else f"{low} to {high}"
 
     def read(text: Any) -> int:
@@ -99,7 +99,7 @@ DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
 
 
 def text(option: str) -> Callable[[str], str]:
-    """Return a reader of text that a file can hold.
+    """Return a reader for text that a file can hold.
 
     In what was typed, bytes that are not UTF-8 are halves of characters.
     """
@@ -117,7 +117,7 @@ def text(option: str) -> Callable[[str], str]:
 
 
 def device(text: str) -> str:
-    """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether it is there is known later."""
+    """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether the device exists is checked later."""
     if not _DEVICE.fullmatch(text):
         hint = (
             "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
@@ -140,43 +140,43 @@ def size(text: Any) -> int:
 
 
 def amount(option: str) -> Callable[[str], float]:
-    """Return a reader of a number of at least 0, which need not be whole."""
+    """Return a reader for a number of at least 0, which need not be whole."""
 
     def read(text: str) -> float:
         try:
-            found = float(text)
+            value = float(text)
         except ValueError:
-            found = -1.0
-        if not 0 <= found < math.inf:
+            value = -1.0
+        if not 0 <= value < math.inf:
             raise UsageError(f"must be a number of at least 0, not '{text}'", where=arg(option))
-        return found
+        return value
 
     return read
 
 
 def resources(text: str) -> dict[str, float]:
-    """Read amounts of resources by their names, such as `fast=1,disk=0.5`."""
-    read, found = amount("actor_resources"), dict[str, float]()
+    """Read amounts of named resources, such as `fast=1,disk=0.5`."""
+    read, amounts = amount("actor_resources"), dict[str, float]()
     for pair in text.split(","):
         name, equals, number = pair.partition("=")
         if not name or not equals:
             raise UsageError(f"must be NAME=N, not '{pair}'", where=arg("actor_resources"))
-        found[name] = read(number)
-    return found
+        amounts[name] = read(number)
+    return amounts
 
 
 RAY_ADDRESS = re.compile(r"auto|local|ray://.+|[^=\s]+:\d+")
 
 
 def with_ray_address(words: list[str]) -> list[str]:
-    """Return a command line in which `--ray` has an address: `local` where none was typed."""
-    found = list[str]()
+    """Return a command line with `local` as the address of a `--ray` without one."""
+    completed = list[str]()
     for place, word in enumerate(words):
-        found.append(word)
+        completed.append(word)
         following = words[place + 1] if place + 1 < len(words) else ""
         if word == "--ray" and not RAY_ADDRESS.fullmatch(following):
-            found.append("local")
-    return found
+            completed.append("local")
+    return completed
 
 
 def workers(text: str) -> int | Literal["auto"]:
@@ -187,50 +187,47 @@ def workers(text: str) -> int | Literal["auto"]:
 def minutes(text: str) -> float:
     """Read a number of minutes above 0, which need not be whole."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < math.inf:
+        value = 0.0
+    if not 0 < value < math.inf:
         raise UsageError(f"must be a number of minutes above 0, not '{text}'", where=arg("max_minutes"))
-    return found
+    return value
 
 
-def series(option: str, low: float, high: float, *, whole: bool) -> Callable[[str], tuple[float, ...]]:
-    """Return a reader of ascending numbers joined by commas; `…` or `...` continues the two before it up to the next.
+def series(option: str, low: float, high: float, *, integers: bool) -> Callable[[str], tuple[float, ...]]:
+    """Return a reader for ascending numbers joined by commas; `…` or `...` continues the two before it up to the next.
 
     Args:
-        option: The option, for errors.
-        low: Smallest number.
-        high: Largest number.
-        whole: They are whole numbers.
+        integers: They are whole numbers.
     """
 
     def read(text: str) -> tuple[float, ...]:
         words = [word.strip() for word in text.split(",")]
-        found: list[float] = []
+        numbers: list[float] = []
         for place, word in enumerate(words):
             if word in ("…", "..."):
-                if len(found) < 2 or place + 1 == len(words):
+                if len(numbers) < 2 or place + 1 == len(words):
                     raise UsageError(
                         f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
                     )
-                step, end = found[-1] - found[-2], _number(words[place + 1])
-                count = (end - found[-1]) / step if step > 0 else -1.0
+                step, end = numbers[-1] - numbers[-2], _number(words[place + 1])
+                count = (end - numbers[-1]) / step if step > 0 else -1.0
                 if not 0 <= count <= _MOST_NUMBERS:
                     raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
-                found += [round(found[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
+                numbers += [round(numbers[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
                 continue
             value = _number(word)
-            if not low <= value <= high or (whole and value != int(value)):
-                kind = "whole numbers" if whole else "numbers"
+            if not low <= value <= high or (integers and value != int(value)):
+                kind = "whole numbers" if integers else "numbers"
                 raise UsageError(f"'{word}' is none of the {kind} from {low:g} to {high:g}", where=option)
-            if not found or value > found[-1] + 1e-9:
-                found.append(value)
-            elif abs(value - found[-1]) > 1e-9:
+            if not numbers or value > numbers[-1] + 1e-9:
+                numbers.append(value)
+            elif abs(value - numbers[-1]) > 1e-9:
                 raise UsageError(f"'{text}' is not ascending", where=option, hint="sort the numbers")
-        if len(found) > _MOST_NUMBERS:
-            raise UsageError(f"{len(found)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
-        return tuple(int(value) for value in found) if whole else tuple(found)
+        if len(numbers) > _MOST_NUMBERS:
+            raise UsageError(f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
+        return tuple(int(value) for value in numbers) if integers else tuple(numbers)
 
     return read
 
@@ -239,7 +236,7 @@ _MOST_NUMBERS = 200
 
 
 def _number(word: str) -> float:
-    """Return a number; NaN for what is none."""
+    """Return a number; NaN for other text."""
     try:
         return float(word)
     except ValueError:
@@ -265,22 +262,18 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def _slurm_task() -> tuple[int, int]:
-    """Return which task of its job array this process is, from 1, and how many there are.
-
-    Raises:
-        UsageError: The process is no task of a job array.
-    """
+    """Return the number of this process in its job array, from 1, and the size of the array."""
     names = ("ID", "COUNT", "MIN", "STEP")
-    found = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
-    whole = {name: int(value) for name, value in found.items() if value.isascii() and value.isdigit()}
-    if not {"ID", "COUNT"} <= whole.keys():
+    variables = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
+    integers = {name: int(value) for name, value in variables.items() if value.isascii() and value.isdigit()}
+    if not {"ID", "COUNT"} <= integers.keys():
         hint = "submit the job with sbatch --array=1-64, or use I/N"
         raise UsageError("SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT are not set", where=arg("shard"), hint=hint)
-    number = (whole["ID"] - whole.get("MIN", 1)) // max(1, whole.get("STEP", 1)) + 1
-    if not 1 <= number <= whole["COUNT"]:
-        message = f"task {whole['ID']} of {whole['COUNT']} has no shard"
+    number = (integers["ID"] - integers.get("MIN", 1)) // max(1, integers.get("STEP", 1)) + 1
+    if not 1 <= number <= integers["COUNT"]:
+        message = f"task {integers['ID']} of {integers['COUNT']} has no shard"
         raise UsageError(message, where=arg("shard"), hint="submit an array without gaps, such as --array=1-64")
-    return number, whole["COUNT"]
+    return number, integers["COUNT"]
 
 
 def roles(text: str) -> tuple[str, ...]:
@@ -291,48 +284,45 @@ def roles(text: str) -> tuple[str, ...]:
 
 
 def measure(text: str) -> str:
-    """Read the name of a number of every head: a contribution, or a statistic of rows."""
+    """Read the name of a measure of heads: a contribution, or a statistic of rows."""
     from attnscope.findings.row_statistics import STATISTICS
 
     return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS)])(text)
 
 
 def asks_one_number(given: Mapping[str, Any]) -> bool:
-    """Tell whether arguments of `heads` ask for one number for every head, instead of roles.
+    """Tell whether arguments of `heads` ask for one number per head instead of roles.
 
     Args:
-        given: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; what is not given is None, or not there.
-
-    Raises:
-        UsageError: They exclude each other.
+        given: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
     """
-    asked = given.get("measure") is not None or given.get("key") is not None
-    if asked and given.get("role") is not None:
+    one_number = given.get("measure") is not None or given.get("key") is not None
+    if one_number and given.get("role") is not None:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
         )
     if given.get("against") is not None and given.get("key") is None:
         raise UsageError(f"needs {arg('key')}", where=arg("against"), hint="name the key whose weight it is taken from")
     for name in ("draws", "seed"):
-        if asked and given.get(name) is not None:
-            found = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
-            raise UsageError(found, where=arg(name), hint="remove it")
+        if one_number and given.get(name) is not None:
+            message = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
+            raise UsageError(message, where=arg(name), hint="remove it")
     for name in ("query", "hide"):
-        if not asked and given.get(name) is not None:
-            found = "applies only to one number for every head"
-            raise UsageError(found, where=arg(name), hint=f"add {arg('key')} or {arg('measure')}")
-    return asked
+        if not one_number and given.get(name) is not None:
+            message = "applies only to one number for every head"
+            raise UsageError(message, where=arg(name), hint=f"add {arg('key')} or {arg('measure')}")
+    return one_number
 
 
 def flow_measure(text: str) -> str:
-    """Read `weights`, or the name of a measure of token to token over layers."""
+    """Read `weights`, or the name of a measure over layers."""
     from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
 
     return one_of(arg("measure"), Literal[(ATTENTION, *FLOW_MEASURES)])(text)
 
 
 def tolerance(option: str) -> Callable[[Any], float]:
-    """Return a reader of a number of 0 or more."""
+    """Return a reader for a number of 0 or more."""
 
     def read(text: Any) -> float:
         try:

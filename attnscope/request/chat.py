@@ -18,15 +18,12 @@ _MOST_MESSAGES, _DEEPEST, _LONGEST_NAME = 10_000, 100, 200
 
 
 class RenderedChat(msgspec.Struct, frozen=True):
-    """Messages as a text.
+    """A text rendered from messages.
 
     Attributes:
-        text: The text.
-        turns: Characters of each message, part and document, in order; what no turn covers is the template's own.
+        turns: Characters of each message, part and document, in order; characters in no turn are the template's own.
         generated: Characters within the template's `generation` blocks; None if it has none.
         template: Name of the template, and the file that has it.
-        roles: The role of each message.
-        notes: Remarks for the reader.
     """
 
     text: str
@@ -38,16 +35,15 @@ class RenderedChat(msgspec.Struct, frozen=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """Messages, and what else goes into a chat template; see `apply_chat_template` of transformers.
+    """Messages and the other inputs of a chat template; see `apply_chat_template` of transformers.
 
     Attributes:
-        messages: The messages; `content` is a text, or a list of parts with `text`.
-        documents: Documents for templates that have a place for them; None for none.
+        documents: Documents for the template; None for none.
         tools: Tools that the model may call, as JSON schemas; None for none.
         chat_template: Name of one of the checkpoint's templates, or a template; None for its default.
-        add_generation_prompt: End with the header of the assistant's next message; None for only if the last message is
+        add_generation_prompt: End with the header of the assistant's next message; None: only if the last message is
             not the assistant's.
-        continue_final_message: End within the last message, so that the model continues it.
+        continue_final_message: End within the last message, which the model then continues.
         chat_template_kwargs: Other variables of the template.
     """
 
@@ -66,21 +62,17 @@ class Chat(msgspec.Struct, frozen=True):
 
     @property
     def prompts(self) -> bool:
-        """The text ends with the header of the assistant's next message."""
+        """Whether the text ends with the header of the assistant's next message."""
         if self.add_generation_prompt is not None:
             return self.add_generation_prompt
         return not self.continue_final_message and self.roles[-1] != "assistant"
 
 
 def chat_of(value: Any, where: str = arg("chat")) -> Chat:
-    """Return messages that were read from JSON or given in Python.
+    """Return a Chat from JSON or Python values; refuse messages without a role or with content that is no text.
 
     Args:
         value: A list of messages, or an object with `messages` and the other fields of a Chat.
-        where: Their place, for errors.
-
-    Raises:
-        UsageError: They are neither, or a message lacks its role or has a content that is no text.
     """
     plain = _plain(value, where)
     given = plain if isinstance(plain, dict) else {"messages": plain}
@@ -89,53 +81,53 @@ def chat_of(value: Any, where: str = arg("chat")) -> Chat:
             raise UsageError(f"has the unknown key '{key}'", where=where, hint=f"known: {', '.join(CHAT_KEYS)}")
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
-        found = "has no messages" if messages in ([], None) else f"messages is {_kind(messages)}, not a list"
-        raise UsageError(found, where=where, hint=_HINT)
+        problem = "has no messages" if messages in ([], None) else f"messages is {_kind(messages)}, not a list"
+        raise UsageError(problem, where=where, hint=_HINT)
     if len(messages) > _MOST_MESSAGES:
         raise UsageError(f"has {len(messages):,} messages", where=where, hint=f"pass at most {_MOST_MESSAGES:,}")
     given["messages"] = [_message(message, f"{where}: message {n}") for n, message in enumerate(messages)]
     documents = given.get("documents")
     if isinstance(documents, list):
-        given["documents"] = [{"text": each} if isinstance(each, str) else each for each in documents]
+        given["documents"] = [{"text": document} if isinstance(document, str) else document for document in documents]
     try:
         chat = msgspec.convert(given, Chat)
     except msgspec.ValidationError as e:
         raise UsageError(str(e).replace("`", "'"), where=where, hint=_HINT) from e
     if chat.continue_final_message and chat.add_generation_prompt:
-        found = "continue_final_message and add_generation_prompt cannot be used together"
-        raise UsageError(found, where=where, hint="remove one of them")
+        problem = "continue_final_message and add_generation_prompt cannot be used together"
+        raise UsageError(problem, where=where, hint="remove one of them")
     return chat
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    """Check a message; leave out keys without a value, and name its reasoning as templates expect it."""
+    """Check a message, drop keys without a value, and rename its reasoning as templates expect."""
     if not isinstance(message, dict):
         raise UsageError(f"is {_kind(message)}, not an object", where=where, hint=_HINT)
-    found = {key: value for key, value in message.items() if value is not None}
-    role, content = found.get("role"), found.get("content")
+    values = {key: value for key, value in message.items() if value is not None}
+    role, content = values.get("role"), values.get("content")
     if not isinstance(role, str) or not role.strip():
         hint = "name who says it, such as user or assistant"
         raise UsageError("has no role" if role is None else "its role is not a name", where=where, hint=hint)
     if isinstance(content, list):
-        found["content"] = [_part(part, f"{where}, part {n}") for n, part in enumerate(content)]
+        values["content"] = [_part(part, f"{where}, part {n}") for n, part in enumerate(content)]
     elif content is not None and not isinstance(content, str):
         raise UsageError(f"its content is {_kind(content)}", where=where, hint="expected a text, or a list of parts")
-    reasoning = next((found[key] for key in REASONING if key in found), None)
-    return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
+    reasoning = next((values[key] for key in REASONING if key in values), None)
+    return values if reasoning is None else {"thinking": reasoning, **values, "reasoning_content": reasoning}
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    """Return a part of a message's content: its text, and its name, if it has one."""
-    found: dict[str, Any] = {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
-    if not isinstance(found.get("text"), str):
-        kind = found.get("type")
+    """Return a part of a message's content with its text and, if it has one, its name."""
+    values: dict[str, Any] = {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
+    if not isinstance(values.get("text"), str):
+        kind = values.get("type")
         message = f"is of type '{kind}'" if isinstance(kind, str) and kind != "text" else "has no text"
         raise UsageError(message, where=where, hint='expected {"type": "text", "text": …}; "name" names its span')
     for key in ("name", "title"):
-        name = found.get(key, "unnamed")
+        name = values.get(key, "unnamed")
         if not isinstance(name, str) or not name.strip() or name in RESERVED or len(name) > _LONGEST_NAME:
             raise UsageError(f"its {key} is {format_value(name)}", where=where, hint="expected a short name")
-    return found
+    return values
 
 
 def _kind(value: Any) -> str:
@@ -144,11 +136,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Return a value as plain JSON: templates get no object with methods of its own.
-
-    Raises:
-        UsageError: It holds what JSON has no form for.
-    """
+    """Return a value as plain JSON, so that templates get no object with methods; refuse anything else."""
     if depth > _DEEPEST:
         raise UsageError(f"is nested more than {_DEEPEST} deep", where=where, hint=_HINT)
     if value is None or isinstance(value, bool):

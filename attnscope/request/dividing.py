@@ -55,14 +55,11 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
     A token that covers characters of two spans belongs to the one with most of them, blanks not counted.
 
     Args:
-        text: The text, with its ranges and turns.
-        tokens: Its tokens, and those that the model generated.
-        request: How it is divided.
-        truncated: Ranges may lie behind the last token.
+        tokens: Its tokens, the generated ones included.
+        truncated: Whether ranges may lie behind the last token.
 
     Raises:
         NotInText: A mark is not in the text.
-        UsageError: Ranges overlap, lie outside the text, or hold no token.
     """
     if request.division == WHOLE_WORDS:
         return _whole_words(tokens)
@@ -91,17 +88,17 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
 
 
 def _answer(text: TextInput, request: SpanRequest, of_token: Sequence[SpanKind], owners: Sequence[str | None]) -> str:
-    """Return the span that answers: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
+    """Return the answer's span: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
     if text.turns:
         last = text.turns[-1].name
         return last if last.startswith(_ASSISTANT) else ""
     worded = [owner for owner, kind in zip(owners, of_token, strict=True) if kind in ("text", "rest")]
-    found = worded[-1] if request.division == "ranges" and worded else None
-    return found if found is not None and found.casefold() == ANSWER else ""
+    answer = worded[-1] if request.division == "ranges" and worded else None
+    return answer if answer is not None and answer.casefold() == ANSWER else ""
 
 
 def _whole_words(tokens: Sequence[Token]) -> TextSpans:
-    """Return every word as a span of its own; also marks, special tokens and the first."""
+    """Return every word as a span; so are marks, special tokens and the first token."""
     words, names = group_words(tokens, range(len(tokens))), set[str]()
     kinds: list[SpanKind] = ["special" if tokens[word[0]].special else "text" for word in words]
     characters = []
@@ -122,31 +119,41 @@ def _kind_of(token: Token, position: int) -> SpanKind:
 def _by_ranges(
     text: TextInput, tokens: Sequence[Token], ranges: Sequence[SpanRange], owners: list[str | None], *, truncated: bool
 ) -> None:
-    """Assign tokens to ranges that the user named.
-
-    Raises:
-        UsageError: They overlap, lie outside the text or hold no token.
-    """
+    """Assign tokens to named ranges; refuse ranges that overlap, lie outside the text or hold no token."""
     where, lengths = arg("spans"), {"characters": len(text.text), "tokens": len(tokens)}
-    for one in ranges:
-        if one.end > lengths[one.unit] and not truncated:
-            hint = f"the text has {lengths[one.unit]:,} {one.unit}"
-            raise UsageError(f"span '{one.name}' ends at {one.unit[:-1]} {one.end}", where=where, hint=hint)
+    for span_range in ranges:
+        if span_range.end > lengths[span_range.unit] and not truncated:
+            hint = f"the text has {lengths[span_range.unit]:,} {span_range.unit}"
+            raise UsageError(
+                f"span '{span_range.name}' ends at {span_range.unit[:-1]} {span_range.end}", where=where, hint=hint
+            )
     for unit in ("characters", "tokens"):
-        ordered = sorted((one for one in ranges if one.unit == unit), key=lambda one: one.start)
-        for one, other in pairwise(ordered):
-            if other.start < one.end:
-                raise _overlap(one.name, other.name, f"{unit} {other.start} to {min(one.end, other.end)}")
-    pieces = [_Piece(one.name, one.start, one.end) for one in ranges if one.unit == "characters"]
+        ordered = sorted(
+            (span_range for span_range in ranges if span_range.unit == unit), key=lambda span_range: span_range.start
+        )
+        for span_range, next_range in pairwise(ordered):
+            if next_range.start < span_range.end:
+                raise _overlap(
+                    span_range.name,
+                    next_range.name,
+                    f"{unit} {next_range.start} to {min(span_range.end, next_range.end)}",
+                )
+    pieces = [
+        _Piece(span_range.name, span_range.start, span_range.end)
+        for span_range in ranges
+        if span_range.unit == "characters"
+    ]
     _assign(tokens, pieces, 0, owners)
-    for one in ranges:
-        for position in range(one.start, min(one.end, len(tokens))) if one.unit == "tokens" else ():
-            if owners[position] not in (None, one.name):
-                raise _overlap(str(owners[position]), one.name, f"token {position}")
-            owners[position] = one.name
-    for one in ranges:
-        if one.name not in owners and not truncated:
-            raise UsageError(f"span '{one.name}' has no token", where=where, hint="make its range longer")
+    for span_range in ranges:
+        for position in (
+            range(span_range.start, min(span_range.end, len(tokens))) if span_range.unit == "tokens" else ()
+        ):
+            if owners[position] not in (None, span_range.name):
+                raise _overlap(str(owners[position]), span_range.name, f"token {position}")
+            owners[position] = span_range.name
+    for span_range in ranges:
+        if span_range.name not in owners and not truncated:
+            raise UsageError(f"span '{span_range.name}' has no token", where=where, hint="make its range longer")
 
 
 def _overlap(name: str, other: str, what: str) -> UsageError:
@@ -175,17 +182,17 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list
 
 
 def _unique(name: str, names: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
-    number, found = 1, name
-    while found in names:
+    """Return a name that is not taken yet, and take it."""
+    number, unique = 1, name
+    while unique in names:
         number += 1
-        found = f"{name} ({number})"
-    names.add(found)
-    return found
+        unique = f"{name} ({number})"
+    names.add(unique)
+    return unique
 
 
 def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
-    """Begin a span at every occurrence of a mark; where two marks begin, the longer one counts.
+    """Begin a span at every occurrence of a mark; of two marks at one place, the longer counts.
 
     Raises:
         NotInText: A mark is not in the text.
@@ -287,7 +294,7 @@ def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) 
 
 
 def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:
-    """Put tokens of a chat that lie in no turn to the template."""
+    """Assign tokens of a chat that lie in no turn to the template."""
     owners: list[str | None] = [None] * len(tokens)
     _assign(tokens, [_Piece(turn.name, turn.start, turn.end) for turn in turns], 0, owners)
     _fill_without_characters(tokens, owners)
@@ -297,7 +304,7 @@ def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token
 
 
 def _keep_alone(of_token: list[SpanKind], owners: Sequence[str | None]) -> None:
-    """Let a span whose tokens all are the first or special keep its name: it is a span of its own already."""
+    """Keep the name of a span whose tokens are all first or special tokens."""
     left = {owner for owner, kind in zip(owners, of_token, strict=True) if kind == "text"}
     for position, (owner, kind) in enumerate(zip(owners, of_token, strict=True)):
         if owner is not None and owner not in left and kind in ("first", "special"):
@@ -307,13 +314,12 @@ def _keep_alone(of_token: list[SpanKind], owners: Sequence[str | None]) -> None:
 def _spans(
     tokens: Sequence[Token], of_token: Sequence[SpanKind], owners: Sequence[str | None], answer: str
 ) -> TextSpans:
-    """Return the spans in their order.
+    """Return the spans in order.
 
     Args:
-        tokens: The tokens.
-        of_token: What each of them belongs to.
-        owners: Name of the span of each that belongs to a text's.
-        answer: The span that answers, unless tokens were generated; empty for none.
+        of_token: Owner of each token.
+        owners: Name of the span of each owner that belongs to the text.
+        answer: The answer's span, unless tokens were generated; empty for none.
     """
     names: dict[str, SpanKind] = {}
     if "first" in of_token:
@@ -334,16 +340,16 @@ def _spans(
 
 
 def _characters(tokens: Sequence[Token], of_token: Sequence[int], count: int) -> list[list[CharacterRange]]:
-    """Return the characters of every span: a range for each run of its tokens."""
-    found: list[list[CharacterRange]] = [[] for _ in range(count)]
+    """Return a range of characters for each run of a span's tokens."""
+    ranges: list[list[CharacterRange]] = [[] for _ in range(count)]
     before: int | None = None
     for token, span in zip(tokens, of_token, strict=True):
         if token.start is None or token.end is None or token.end == token.start:
             continue
-        last = found[span][-1] if found[span] else None
+        last = ranges[span][-1] if ranges[span] else None
         if last is not None and before == span and last.segment == token.segment and token.start >= last.start:
-            found[span][-1] = CharacterRange(last.start, max(last.end, token.end), token.segment)
+            ranges[span][-1] = CharacterRange(last.start, max(last.end, token.end), token.segment)
         else:
-            found[span].append(CharacterRange(token.start, token.end, token.segment))
+            ranges[span].append(CharacterRange(token.start, token.end, token.segment))
         before = span
-    return found
+    return ranges

@@ -55,31 +55,30 @@ HOLES = 4  # what several layers' tensors leave between those of them that are k
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """What a run asks for.
+    """The sizes that determine the memory of a run.
 
     Attributes:
-        layers: Blocks that are loaded.
-        batch: Texts.
-        tokens: Tokens of the longest text.
-        characters: Characters of all texts.
-        cells: Matrix cells kept, over all texts, stages, layers and heads.
-        rows: Rows kept, over all texts, layers and heads.
-        top: Contributors a row.
-        as_text: The findings are written with every number.
-        units: Layers and heads, or means over them, of one text.
-        raw: Scores are kept as they are before anything is done to them.
-        drawn: Numbers that are drawn.
-        picture: They are drawn into an .svg.
-        pool: Runs of a pooled map; 0 for none.
-        heads: Heads of a layer that are recorded.
-        words: Tokens are words; otherwise a tokenizer.json makes them.
-        n_merges: Merges of a BPE, or pieces of a Unigram.
-        copied_elements: Numbers in the largest tensor whose parts are copied out of it as it is read.
-        streamed: Blocks are not kept: one runs while the next one is read, in every pass.
-        tiled_queries: Queries of a text that tiles are made of.
-        masks: The masks of the layers that run.
-        threads: That compute tiles side by side.
-        predicted: Tokens whose logits are computed at once; 0 where the head is not needed.
+        layers: Number of loaded blocks.
+        batch: Number of texts in a batch.
+        tokens: Number of tokens of the longest text.
+        characters: Number of characters of all texts.
+        cells: Number of kept matrix cells, over all texts, stages, layers and heads.
+        rows: Number of kept rows, over all texts, layers and heads.
+        top: Number of contributors per row.
+        as_text: Whether findings are written with every number.
+        units: Number of layers and heads, or means over them, of one text.
+        raw: Whether raw scores are kept.
+        drawn: Number of drawn numbers.
+        picture: Whether they are drawn into an .svg.
+        pool: Number of runs of a pooled map; 0 for none.
+        heads: Number of recorded heads of a layer.
+        words: Whether tokens are words, without a tokenizer.json.
+        n_merges: Number of merges of a BPE, or of pieces of a Unigram.
+        copied_elements: Number of elements of the largest tensor whose parts are copied out as it is read.
+        streamed: Whether blocks are read again in every pass, one while another runs.
+        tiled_queries: Number of queries of a text in tiles.
+        threads: Number of threads that compute tiles side by side.
+        predicted: Number of tokens whose logits are computed at once; 0 without the head.
     """
 
     layers: int
@@ -107,7 +106,7 @@ class MemoryDemand:
 
     @property
     def kept(self) -> Quantities:
-        """What recorders keep."""
+        """Sizes of what recorders keep."""
         return Quantities(
             texts=self.batch,
             units=self.units,
@@ -156,24 +155,24 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
 
 
 def _drawn_bytes(c: ModelConfig, size: int) -> int:
-    """Return bytes of the largest parameter as random numbers are drawn, before they become 16 bits wide."""
+    """Return the bytes of the largest parameter while it is drawn, before it becomes 16 bits wide."""
     rows = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
     return 4 * c.d_model * rows if size < 4 else 0
 
 
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Return bytes of the one layer that runs; `size` is that of a number."""
+    """Return the bytes of the one layer that runs; `size` is the bytes of a number."""
     everything = d.batch * d.tokens
     wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # before and after the activation, and gates
     narrow = 3 + 2 * bool(c.n_experts)  # a part's input normed, what the MLP makes of it, and the sum; experts' own
     in_part = wide * c.d_mlp + narrow * c.d_model + c.n_experts
-    one = everything * c.d_model * size
-    holes = HOLES * one if one < RETAINED_BLOCK and d.layers > 1 else 0
+    copy = everything * c.d_model * size
+    holes = HOLES * copy if copy < RETAINED_BLOCK and d.layers > 1 else 0
     return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
 
 
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Return numbers that a layer holds of a token where it holds most."""
+    """Return the largest count of numbers that a layer holds per token."""
     q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
     rotary, wide = c.positions == "rope", 4 // size  # norms and what is recorded are float32
     entering = c.d_model * max(4, 1 + 2 * wide)
@@ -196,7 +195,7 @@ def _calls_functions(d: MemoryDemand) -> bool:
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
-    """Count the bytes of tiles and of a kernel's mask, which are reused for findings; and of what products need.
+    """Return the bytes of tiles and of a kernel's mask, which findings reuse, and of matrix products.
 
     Libraries keep the latter, or never take it, as processors differ.
     """
@@ -219,29 +218,29 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
 
 
 def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> int:
-    """Count the scores in the largest tile of so many queries of so many heads."""
+    """Count the scores in the largest tile of this many queries and heads."""
     a_row = d.batch * d.tokens
     return min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * queries * heads)
 
 
 def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
-    """Count the tiles of so many scores, out of so many rows, that other threads hold.
+    """Count the tiles that other threads hold.
 
     Those of a window are as wide as that.
     """
     windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
-    others = min(d.threads, -(-d.batch * d.tokens * rows // scores)) - 1
-    return others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+    waiting_tiles = min(d.threads, -(-d.batch * d.tokens * rows // scores)) - 1
+    return waiting_tiles * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
 
 
 def _has_kernel(c: ModelConfig) -> bool:
-    """Tell whether torch's kernel knows the attention of layers that are not recorded."""
+    """Tell whether torch's kernel supports the attention of layers that are not recorded."""
     return c.softcap is None and not c.sinks
 
 
 def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
-    """Return bytes of the mask that a kernel takes for heads or layers that are not recorded."""
+    """Return the bytes of a kernel's mask for heads or layers that are not recorded."""
     if d.layers == 1 or not _has_kernel(c):
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
     if c.positions == "alibi" or _calls_functions(d):

@@ -12,14 +12,13 @@ _FORM = "give a list of whole numbers, or a list of such lists of one length"
 
 
 class GivenIds(msgspec.Struct, frozen=True):
-    """The tokens of one text as a model is given them, without padding.
+    """The tokens of one text as given to a model, without padding.
 
     Attributes:
         ids: Vocabulary ids.
-        types: Segment ids.
-        positions: Position ids; None for those that the model counts itself.
+        positions: Position ids; None to count them.
         left: Ids of the padding before the text.
-        right: Tokens of padding after it.
+        right: Number of padding tokens after the text.
     """
 
     ids: tuple[int, ...]
@@ -30,35 +29,33 @@ class GivenIds(msgspec.Struct, frozen=True):
 
 
 def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
-    """Return each row of tensors that a model of transformers would be given.
+    """Return each row of the tensors that a model of transformers takes.
 
     Args:
         given: `input_ids`, and perhaps `attention_mask` (1 for tokens, 0 for padding), `position_ids` and
             `token_type_ids`: (tokens,) or (texts, tokens) each, as lists or arrays.
-        where: What names them, for errors.
-
-    Raises:
-        UsageError: They are not that, differ in shape, or a mask hides tokens inside a text.
     """
     for name in given:
         if name not in _NAMES:
             raise UsageError(f"unknown name '{name}'", where=where, hint=did_you_mean(name, _NAMES))
     if given.get("input_ids") is None:
         raise UsageError("has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]")
-    found = {name: _rows(given[name], f"{where}: {name}") for name in _NAMES if given.get(name) is not None}
-    shape = _shape(found["input_ids"])
-    if len(found.get("position_ids", ())) == 1 < shape[0]:  # one row of positions is for every text, as in transformers
-        found["position_ids"] *= shape[0]
-    for name, rows in found.items():
+    tensors = {name: _rows(given[name], f"{where}: {name}") for name in _NAMES if given.get(name) is not None}
+    shape = _shape(tensors["input_ids"])
+    if (
+        len(tensors.get("position_ids", ())) == 1 < shape[0]
+    ):  # one row of positions is for every text, as in transformers
+        tensors["position_ids"] *= shape[0]
+    for name, rows in tensors.items():
         if _shape(rows) != shape:
             message = f"has shape {list(_shape(rows))}, but input_ids has {list(shape)}"
             raise UsageError(message, where=f"{where}: {name}", hint="give one number for every token")
     ones = [[1] * shape[1]] * shape[0]
-    masks = found.get("attention_mask", ones)
-    return [_given(number, found, masks[number], where) for number in range(shape[0])]
+    masks = tensors.get("attention_mask", ones)
+    return [_given(number, tensors, masks[number], where) for number in range(shape[0])]
 
 
-def _given(number: int, found: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
+def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
     """Return one row without its padding."""
     if not set(mask) <= {0, 1}:
         raise UsageError("has numbers other than 0 and 1", where=f"{where}: attention_mask", hint="use 0 for padding")
@@ -71,13 +68,13 @@ def _given(number: int, found: Mapping[str, list[list[int]]], mask: Sequence[int
         message = f"row {number} has a 0 at {place}, inside the text"
         raise UsageError(message, where=f"{where}: attention_mask", hint=hint)
     kept = slice(first, last + 1)
-    positions = found.get("position_ids")
-    types = found.get("token_type_ids")
+    positions = rows.get("position_ids")
+    types = rows.get("token_type_ids")
     return GivenIds(
-        tuple(found["input_ids"][number][kept]),
+        tuple(rows["input_ids"][number][kept]),
         (0,) * (last + 1 - first) if types is None else tuple(types[number][kept]),
         None if positions is None else tuple(positions[number][kept]),
-        tuple(found["input_ids"][number][:first]),
+        tuple(rows["input_ids"][number][:first]),
         len(mask) - 1 - last,
     )
 

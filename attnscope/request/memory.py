@@ -14,7 +14,7 @@ MEMORY_HINT = (
 
 
 def layer_parameters(c: ModelConfig) -> int:
-    """Return parameters of one block."""
+    """Return the number of parameters of one block."""
     heads_out, keys, values = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value
     count = c.d_model * (heads_out + keys + values) + (heads_out + keys + values) * c.qkv_bias
     if c.out_projection:
@@ -25,25 +25,25 @@ def layer_parameters(c: ModelConfig) -> int:
     count += c.n_heads * c.sinks
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
     if c.qk_norm:
-        whole = c.qk_norm == "whole"
-        norms += sum(norm_parameters(c, c.d_head * (n if whole else 1)) for n in (c.n_heads, c.n_kv_heads))
+        per_layer = c.qk_norm == "whole"
+        norms += sum(norm_parameters(c, c.d_head * (n if per_layer else 1)) for n in (c.n_heads, c.n_kv_heads))
     return count + norms
 
 
 def norm_parameters(c: ModelConfig, width: int) -> int:
-    """Return parameters of one norm of this width."""
+    """Return the number of parameters of one norm of this width."""
     return {"layernorm": 2, "rmsnorm": 1, "none": 0}[c.norm] * width
 
 
 def embedding_parameters(c: ModelConfig) -> int:
-    """Return parameters in front of the first block."""
+    """Return the number of parameters before the first block."""
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
 
 
 def head_parameters(c: ModelConfig) -> int:
-    """Return parameters behind the last block, without an embedding that they share."""
+    """Return the number of parameters after the last block, without a shared embedding."""
     if c.head is None:
         return 0
     count = (c.head.norm + bool(c.head.transform)) * norm_parameters(c, c.d_model)
@@ -52,20 +52,19 @@ def head_parameters(c: ModelConfig) -> int:
 
 
 def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
-    """Return bytes of the keys and values of a text of so many tokens in every layer, one of them while it grows."""
+    """Return the bytes of a KV cache of this many tokens, plus one layer's copy while it grows."""
     return (c.n_layers + 1) * tokens * c.n_kv_heads * (c.d_head + c.d_value) * DTYPE_BYTES[dtype]
 
 
 class MemoryLimit:
-    """What stops a run that takes more memory than it was given: its estimate did not hold.
+    """Stop a run that exceeds its memory although its estimate did not.
 
     Memory that the process held before, beyond the program itself (a caller's own data, a loaded model), does not
     count.
 
     Args:
-        limit: Bytes that the run may take.
-        what: Where the limit comes from, for the error.
-        estimate: Bytes that it was estimated to take.
+        what: Source of the limit, for the error.
+        estimate: Estimated bytes.
     """
 
     def __init__(self, limit: int, what: str, estimate: int) -> None:
@@ -73,20 +72,20 @@ class MemoryLimit:
         self._before = max(0, resident_memory() - PROGRAM)
 
     def check(self) -> None:
-        """Compare what the process holds now with the limit: some microseconds, so that every tile can afford it.
+        """Compare the memory of the process with the limit; takes microseconds, so every tile can afford it.
 
         Raises:
             MemoryExceeded: It holds more.
         """
         held = resident_memory() - self._before
         if held > self._limit:
-            found = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
-            found = f"{found} (the estimate was about {format_bytes(self.estimate)})"
-            raise MemoryExceeded(found, hint=f"raise {arg('max_memory')}, and please report the estimate")
+            message = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
+            message = f"{message} (the estimate was about {format_bytes(self.estimate)})"
+            raise MemoryExceeded(message, hint=f"raise {arg('max_memory')}, and please report the estimate")
 
 
 def memory_limit(named: int | None) -> tuple[int, str]:
-    """Return bytes that a run may take, and where that limit comes from.
+    """Return the bytes that a run may take, and the source of that limit.
 
     Args:
         named: Value of `--max-memory`; None if not given.
@@ -98,14 +97,10 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
     """Return why weights are read again in every pass; empty if they fit in memory.
 
     Args:
-        kept: Bytes by purpose where they are kept.
-        streamed: The same where they are read again; None where they cannot be.
-        limit: Bytes that may be taken.
-        what: Where the limit comes from.
+        kept: Bytes by purpose if weights are kept.
+        streamed: Bytes by purpose if weights are read again; None if they cannot be.
+        what: Source of the limit.
         hint: Advice on how to make it fit.
-
-    Raises:
-        AttnscopeError: The run does not fit into memory either way.
     """
     if sum(kept.values()) <= limit:
         return ""
@@ -119,16 +114,12 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
 
 
 def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMORY_HINT) -> None:
-    """Refuse what would not fit.
+    """Refuse what does not fit into memory.
 
     Args:
         need: Bytes by purpose, such as from `estimate.estimate_memory`.
-        limit: Bytes that may be taken.
-        what: Where the limit comes from, for the error.
+        what: Source of the limit, for the error.
         hint: Advice on how to make it fit.
-
-    Raises:
-        AttnscopeError: The sum is above the limit; the message holds the formula and the numbers.
     """
     total = sum(need.values())
     if total > limit:

@@ -34,22 +34,18 @@ PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to b
 
 @dataclass(frozen=True)
 class Option:
-    """An option, or an argument, of one command or several.
+    """An option, or an argument, of one or several commands.
 
     Attributes:
-        name: Its name in Python, which is also the field of a RunConfig or of a dump's settings, if it is one.
-        group: Title in the help.
-        help: Its meaning.
-        read: Reads what was typed; None for text as it is.
-        metavar: What stands for the value in the help; "" for a flag.
-        default: Its value if it is not given, as one would type it; None for none.
+        name: Name in Python, and of the field of a RunConfig or of a dump's settings that it sets.
+        read: Parses the typed text; None for text as it is.
+        metavar: Placeholder of the value in the help; "" for a flag.
+        default: Default, as typed; None for none.
         flag: Its name on the command line; None for `--name`.
-        short: Its short name.
         complete: Name of a function of `cli.completion`, or the words to complete.
         several: How often it may be given: `no`, `yes` (its values belong together), or `compared`.
-        argument: It is an argument, not an option.
-        required: It must be given.
-        off: Flag that says the opposite, or False for a flag that sets its field to False.
+        argument: Whether it is an argument, not an option.
+        off: Flag with the opposite meaning, or False for a flag that sets its field to False.
         variable: Environment variable that sets it.
     """
 
@@ -70,12 +66,12 @@ class Option:
 
     @property
     def spelled(self) -> str:
-        """Its name on the command line."""
+        """Name on the command line."""
         return self.metavar if self.argument else self.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def is_flag(self) -> bool:
-        """It takes no value."""
+        """Whether it takes no value."""
         return not self.metavar and not self.argument
 
 
@@ -85,7 +81,7 @@ def _positions(option: str) -> Reader:
 
 
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
-    """Declare an option that takes one of the words of a Literal type."""
+    """Declare an option whose values are the words of a Literal type."""
     known: tuple[str, ...] = words.__args__
     return Option(
         name, group, help, arguments.one_of(arg(name), words), "|".join(known), default, complete=known, **more
@@ -638,14 +634,14 @@ HEADS = (
         "lengths",
         MEASURE,
         "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
-        arguments.series(arg("lengths"), 8, 1 << 24, whole=True),
+        arguments.series(arg("lengths"), 8, 1 << 24, integers=True),
         "LENGTHS",
     ),
     Option(
         "depths",
         MEASURE,
         "Shares of the text before the {needle}; default: 0,0.1,…,1.",
-        arguments.series(arg("depths"), 0, 1, whole=False),
+        arguments.series(arg("depths"), 0, 1, integers=False),
         "DEPTHS",
     ),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
@@ -1121,7 +1117,7 @@ _DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())
 
 
 def on_command_line(named: OptionName) -> str:
-    """Spell an option as it is typed; see AttnscopeError.line."""
+    """Spell an option as typed; see `AttnscopeError.line`."""
     option, value = _DECLARED.get(named.name), named.value
     if named.typed:
         return named.typed

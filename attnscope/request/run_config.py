@@ -16,14 +16,13 @@ class TextInput(msgspec.Struct, frozen=True):
     """One text to run through the model.
 
     Attributes:
-        text: The text.
-        pair: The second segment, for an encoder.
-        context: The text that provides keys and values in cross-attention.
+        pair: The second segment of an encoder's pair.
+        context: The text that keys and values come from under cross-attention.
         where: Origin of the text, for errors: `TEXT`, or a file and a line.
-        spans: Named ranges of this text; none where RunConfig.spans says how it is divided.
-        chat: Messages that the text is rendered from, once the model is known; None for a text.
-        rendered: How they were rendered; None before that.
-        given: Token ids in place of the text, which they spell once the model is known; None for a text.
+        spans: Named ranges of this text; empty if RunConfig.spans divides it.
+        chat: Messages that the text is rendered from once the model is known; None for a text.
+        rendered: The rendered messages; None before that.
+        given: Token ids in place of the text, which is spelled from them once the model is known; None for a text.
     """
 
     text: str
@@ -37,12 +36,12 @@ class TextInput(msgspec.Struct, frozen=True):
 
     @property
     def turns(self) -> tuple[SpanRange, ...]:
-        """Characters of each message of a chat; what none covers is the template's own."""
+        """Characters of each message of a chat; characters in no turn are the template's own."""
         return () if self.rendered is None else self.rendered.turns
 
     @property
     def adds_special(self) -> bool:
-        """Special tokens are added to it; a chat template writes its own."""
+        """Whether special tokens are added; a chat template writes its own."""
         return self.rendered is None
 
 
@@ -50,27 +49,24 @@ class RunConfig(msgspec.Struct, frozen=True):
     """A request to `attnscope run`.
 
     Attributes:
-        texts: The texts.
         model: Model folder or file, repository in the Hugging Face cache, or name of a bundled sample; None if `config`
             is given.
         config: TOML file, or name of a bundled config; None if `model` is given.
         adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
         tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
-        qkv: File of queries, keys and values that take the place of a model; None for a model.
+        qkv: File of queries, keys and values in place of a model; None for a model.
         mask: Terms of the mask expression; Own is the model's.
-        matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True where allowed.
-        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`, which
-            are all that there is with `qkv`.
+        matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed.
+        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`; with
+            `qkv` always the latter.
         hide: Tokens to hide from every query; None for none.
-        score_mod: What a Python function makes of scaled scores; None for none.
-        layer: Layers.
-        head: Heads.
+        score_mod: Python function of scaled scores; None for none.
         query: Rows; None for all (or the first `window`).
         key: Columns; None for all (or the first `window`).
         stages: Stages whose matrices are kept.
         top: Number of contributors per query.
         by: Measure that ranks contributors.
-        special: Special tokens and the first token take part in the ranking.
+        special: Whether special tokens and the first token take part in the ranking.
         device: `auto`, `cpu`, `cuda`, `cuda:N`, `mps`.
         dtype: Data type of the model.
         window: Length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns
@@ -144,7 +140,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     cuts: tuple[CutExpression, ...] = ()
 
     def __post_init__(self) -> None:
-        """Apply masks to given queries and keys themselves, and look for ignored tokens in all heads."""
+        """Apply masks to given queries and keys themselves, and search all heads for ignored tokens."""
         if self.qkv is not None:
             msgspec.structs.force_setattr(self, "what_if", "same-scores")
         if self.least and (self.layer, self.head) == (AUTO, AUTO):
@@ -153,5 +149,5 @@ class RunConfig(msgspec.Struct, frozen=True):
 
     @property
     def own_mask(self) -> bool:
-        """The mask is the model's own, no token is hidden, and no score is changed."""
+        """Whether the mask is the model's own, no token is hidden, and no score is changed."""
         return self.hide is None and self.score_mod is None and all(isinstance(term, Own) for term in self.mask)

@@ -32,13 +32,12 @@ POOL = 64  # default size of a pooled map on a screen
 
 @dataclass(frozen=True)
 class IndexSelection:
-    """Layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
+    """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
 
     Attributes:
-        word: The word; None for numbers.
         ranges: Inclusive ranges; negative numbers count from the end.
         slice: Start, stop and step of a Python slice instead of ranges; None for none.
-        pairs: Of heads, layer and head of each, if not every layer has the same; `ranges` are then all their numbers.
+        pairs: For heads: (layer, head) pairs if layers differ; `ranges` then covers all of them.
     """
 
     word: Literal["auto", "all", "mean"] | None = None
@@ -61,25 +60,21 @@ class IndexSelection:
 
     @property
     def single(self) -> bool:
-        """At most one number can be meant, or `auto` chooses it."""
+        """Whether it means at most one number, or `auto`."""
         if self.slice is not None or self.word in ("all", "mean"):
             return False
         return len(self.ranges) <= 1 and all(low == high for low, high in self.ranges)
 
     def numbers(self, count: int, what: str, where: str | None = None, *, by_layer: bool = False) -> Sequence[int]:
-        """Return the numbers meant, out of `count`, without repeats; every one of them for a word.
+        """Return the selected numbers below `count`, without repeats; all of them for a word.
 
         A word or a single range returns a `range`, since a config may claim a billion layers.
 
         Args:
-            count: Layers, or heads of a layer.
+            count: Number of layers, or of heads in a layer.
             what: `layer` or `head`.
-            where: What an error names; None for the option.
-            by_layer: The caller obeys `pairs`.
-
-        Raises:
-            UsageError: A number is outside 0 … count − 1, ranges hold more numbers than any model has, or the caller
-                takes the same heads of every layer.
+            where: Subject of errors; None for the option.
+            by_layer: Whether the caller obeys `pairs`; otherwise pairs are refused.
         """
         if self.pairs and not by_layer:
             hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
@@ -96,12 +91,12 @@ class IndexSelection:
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
-            found = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(found, where=where or arg(what), hint="use all, or one range")
-        return list(dict.fromkeys(number for one in ranges for number in one))
+            message = f"these ranges have more than {_MOST_PICKED:,} {what}s"
+            raise UsageError(message, where=where or arg(what), hint="use all, or one range")
+        return list(dict.fromkeys(number for index_range in ranges for number in index_range))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:
-        found = []
+        indices = []
         for low, high in self.ranges:
             low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
             if not (0 <= low < count and 0 <= high < count):
@@ -111,27 +106,27 @@ class IndexSelection:
                     where=where,
                     hint=f"this model has {what}s 0 to {count - 1}",
                 )
-            found.append(range(low, high + 1))
-        return found
+            indices.append(range(low, high + 1))
+        return indices
 
 
 AUTO, ALL, MEAN = IndexSelection("auto"), IndexSelection("all"), IndexSelection("mean")
 
 
 def extremes(numbers: Sequence[int]) -> tuple[int, int]:
-    """Find the smallest and the largest of some numbers; a range is not walked through."""
+    """Return the smallest and the largest number; a range is not enumerated."""
     return (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
 class HeadLabel:
-    """Layer and head in one word, such as `L2H3`, or several such words, as `--layer` or `--head`."""
+    """A layer and head in one word, such as `L2H3`, or several such words, for `--layer` or `--head`."""
 
     pairs: tuple[tuple[int, int], ...]
     written: str
 
     def selections(self) -> tuple[IndexSelection, IndexSelection]:
-        """Return the layers and the heads that are meant."""
+        """Return the selected layers and heads."""
         layers, heads = (dict.fromkeys(pair[n] for pair in self.pairs) for n in (0, 1))
         of_heads = IndexSelection.of(heads)
         if len(set(self.pairs)) < len(layers) * len(heads):
@@ -140,7 +135,7 @@ class HeadLabel:
 
 
 def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
-    """Return a reader of layers or heads that also takes the label of a head."""
+    """Return a reader for layers or heads that also reads the label of a head."""
 
     def read(text: str) -> IndexSelection | HeadLabel:
         labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
@@ -153,34 +148,26 @@ def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], I
 def join_label(
     layer: IndexSelection | HeadLabel, head: IndexSelection | HeadLabel
 ) -> tuple[IndexSelection, IndexSelection]:
-    """Return layers and heads, of which either may be a label that means both.
-
-    Raises:
-        UsageError: A label and the other option contradict each other.
-    """
+    """Return layers and heads, either of which may be a label that means both; refuse contradictions."""
     label = next((given for given in (layer, head) if isinstance(given, HeadLabel)), None)
     if label is None:
         assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
     meant = label.selections()
     for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
-        same = (
+        agree = (
             given in (number, AUTO, ALL)
             if isinstance(given, IndexSelection)
             else given == replace(label, written=given.written)
         )
-        if not same:
+        if not agree:
             written = given.written if isinstance(given, HeadLabel) else given
             raise UsageError(f"'{written}' contradicts {label.written}", where=option, hint=f"remove {option}")
     return meant
 
 
 def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
-    """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`; numbers as they are labelled, too (`L3`, `H3`).
-
-    Raises:
-        UsageError: The text has none of these forms.
-    """
+    """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`, and labels such as `L3` or `H3`."""
     if text in ("auto", "all", "mean"):
         return IndexSelection(text)  # type: ignore[arg-type]
     ranges, option = [], arg(name)
@@ -191,8 +178,8 @@ def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
         if low < 0 and match[2] is not None:
-            found = f"the range '{part.strip()}' starts with a negative number"
-            raise UsageError(found, where=option, hint="count both ends from 0")
+            message = f"the range '{part.strip()}' starts with a negative number"
+            raise UsageError(message, where=option, hint="count both ends from 0")
         if high < low:
             raise UsageError(f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}")
         ranges.append((low, high))
@@ -201,10 +188,10 @@ def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
 
 @dataclass(frozen=True)
 class CutExpression:
-    """What `--cut` names: whole heads, or edges of some heads.
+    """A `--cut`: whole heads, or edges of some heads.
 
     Attributes:
-        written: As it was typed.
+        written: The expression as typed.
         heads: Layers, and heads of each.
         edge: Queries and keys of the edges, each None for all; None for whole heads.
     """
@@ -218,9 +205,6 @@ def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
     """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it→animal`.
 
     Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.
-
-    Raises:
-        UsageError: The text has none of these forms.
     """
     named, colon, edge = text.partition(":")
     heads = tuple(_cut_heads(part.strip(), text, option) for part in named.split(","))
@@ -228,14 +212,14 @@ def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
         return CutExpression(text.strip(), heads)
     sides = _ARROW.fullmatch(edge)
     if sides is None or not (sides[1].strip() or sides[2].strip()):
-        found = f"'{edge.strip()}' in '{text}' is not an edge"
-        raise UsageError(found, where=option, hint="use QUERY→KEY, QUERY→ or →KEY; the arrow may be ->")
+        message = f"'{edge.strip()}' in '{text}' is not an edge"
+        raise UsageError(message, where=option, hint="use QUERY→KEY, QUERY→ or →KEY; the arrow may be ->")
     query, key = (parse_positions(side.strip()) if side.strip() else None for side in sides.groups())
     return CutExpression(text.strip(), heads, (query, key))
 
 
 def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, IndexSelection]:
-    """Read layers and heads of one part of a cut; what is left out stands for all."""
+    """Read layers and heads of one part of a cut; omitted ones stand for all."""
     match = _CUT_HEADS.fullmatch(part)
     if part != "*" and (match is None or not part):
         hint = "use L5H1, L5 (all of its heads), L5-8H0-2, * (all), or with an edge: L5H1: it→animal"
@@ -260,9 +244,9 @@ class PositionItem:
     """A position, a slice of positions, or a word or phrase.
 
     Attributes:
-        text: What it is called in errors, and looked up as a word.
+        text: Name in errors, and the word to look up.
         position: The position, or start and end of a slice; negative numbers count from the end; None for a word.
-        word: Also a word, if the text does not have the position; a Python number is none.
+        word: Whether it is also looked up as a word if there is no such position; never for Python numbers.
     """
 
     text: str
@@ -270,7 +254,7 @@ class PositionItem:
     word: bool = True
 
     def find(self, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
-        """Return the positions meant in a text, none if it does not have them; see PositionSelection.find.
+        """Return its positions in a text; none if the text does not have it.
 
         A slice that reaches beyond the text (as in Python) is first looked for as a word, such as `12:30`.
         """
@@ -283,7 +267,7 @@ class PositionItem:
         return (_find_word(self.text, tokens, texts) if self.word else []) or sliced
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
-        """Return the tokens of the span that has this name, none if there is no such span."""
+        """Return the tokens of the span with this name; none without one."""
         number = spans.number(self.text) if spans is not None and self.word and self.position is None else None
         return [] if spans is None or number is None else spans.tokens(number)
 
@@ -293,8 +277,7 @@ class PositionSelection:
     """Tokens of a text: positions, slices, and words or phrases.
 
     Attributes:
-        items: What is selected.
-        written: The selection as one would type it.
+        written: The selection as typed.
     """
 
     items: tuple[PositionItem, ...]
@@ -305,13 +288,13 @@ class PositionSelection:
 
     @classmethod
     def of(cls, values: "Iterable[int | slice | str]") -> "PositionSelection":
-        """Select Python values, of which only a str is a word."""
+        """Select Python values; only a str is a word."""
         items = tuple(map(_item, values))
         spelled = (f'"{item.text}"' if item.position is None else item.text for item in items)
         return cls(items, ",".join(spelled))
 
     def names_span(self, spans: "TextSpans | None") -> bool:
-        """Tell whether this is the name of one span."""
+        """Tell whether the selection is the name of one span."""
         return len(self.items) == 1 and bool(self.items[0].of_span(spans))
 
     def find(
@@ -326,16 +309,14 @@ class PositionSelection:
         """Return the positions of the selection in a text.
 
         Args:
-            tokens: The text's tokens.
-            texts: The text, and its pair; None for one that is not known, or not there.
-            option: Name of the option, for the error.
-            spans: Spans of the text, whose names stand for their tokens; None for none.
-            missing: Gets what the text does not have; None where that is an error.
+            texts: The text, and its pair; None for an unknown or missing text.
+            spans: Spans of the text, whose names select their tokens; None for none.
+            missing: Collects what the text does not have; None to raise NotInText instead.
 
         Raises:
             NotInText: A position is outside the text, or a word is not in it.
         """
-        found: dict[int, None] = {}
+        positions: dict[int, None] = {}
         for item in self.items:
             chosen = item.of_span(spans) or item.find(tokens, texts)
             if not chosen and missing is not None:
@@ -352,8 +333,8 @@ class PositionSelection:
                 known += [] if spans is None else spans.names
                 near = nearest(item.text, known) if item.word else None
                 raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
-            found.update(dict.fromkeys(chosen))
-        return list(found)
+            positions.update(dict.fromkeys(chosen))
+        return list(positions)
 
 
 EVERY_POSITION = PositionSelection((PositionItem("0:", (0, None), word=False),), "0:")
@@ -403,7 +384,7 @@ def _item(value: "int | slice | str") -> PositionItem:
 
 
 def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
-    """Find the tokens that show the word, and runs of them that it spells; as it is typed, else in any case.
+    """Find the tokens that show the word, and runs of them that spell it: first in the typed case, else in any.
 
     A piece is also found as screens spell it (`##ing`).
 
@@ -415,8 +396,8 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
     pattern = r"\s+".join(map(re.escape, word.split()))
     from attnscope.findings.tokens import CONTINUES, spell_piece
 
-    if word.startswith(CONTINUES) and (found := [i for i in range(len(tokens)) if spell_piece(tokens, i) == word]):
-        return found
+    if word.startswith(CONTINUES) and (matching := [i for i in range(len(tokens)) if spell_piece(tokens, i) == word]):
+        return matching
     for flags in (re.NOFLAG, re.IGNORECASE):
         alone = [i for i, t in enumerate(tokens) if t.text == word or (flags and t.text.casefold() == word.casefold())]
         runs = [i for n, text in enumerate(texts) for i in _runs(re.compile(pattern, flags), n, tokens, text)]

@@ -29,7 +29,6 @@ class SpanRange:
         name: Name of the span; ranges with one name are one span.
         start: First character or token.
         end: End, exclusive.
-        unit: What `start` and `end` count.
     """
 
     name: str
@@ -40,14 +39,13 @@ class SpanRange:
 
 @dataclass(frozen=True)
 class SpanRequest:
-    """How texts are divided into spans.
+    """A division of texts into spans.
 
     Attributes:
         division: `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their
             pieces) or `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named.
-        marks: The marks.
         ranges: Ranges of every text that has none of its own.
-        written: The request as it was typed.
+        written: The request as typed.
     """
 
     division: Division
@@ -60,12 +58,7 @@ class SpanRequest:
 
 
 def parse_spans(text: str) -> SpanRequest:
-    """Read a word of SPAN_WORDS, a .json or .jsonl file, or marks joined by commas.
-
-    Raises:
-        UsageError: There is no mark.
-        AttnscopeError: The file cannot be read, or has something other than named ranges.
-    """
+    """Read a word of SPAN_WORDS, a .json or .jsonl file, or marks joined by commas."""
     if text in SPAN_WORDS:
         return SpanRequest(text, written=text)  # type: ignore[arg-type]
     if Path(text).suffix.lower() in _FILES:
@@ -84,7 +77,7 @@ def _read_ranges(path: Path) -> tuple[SpanRange, ...]:
     if path.suffix.lower() == ".json":
         return ranges_of(parse_json(data, str(path)), str(path))
     lines = ((f"{path}:{number}", line) for number, line in enumerate(data.splitlines(), 1) if line.strip())
-    return tuple(one for where, line in lines for one in ranges_of([parse_json(line, where)], where))
+    return tuple(span_range for where, line in lines for span_range in ranges_of([parse_json(line, where)], where))
 
 
 def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
@@ -93,22 +86,20 @@ def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
     Args:
         value: A mapping of names to (start, end), to a slice, or to several of these, in characters; or a sequence of
             mappings with `name`, `start`, `end`, and perhaps `unit` (`characters` or `tokens`).
-        where: Origin of the value, for errors.
-
-    Raises:
-        UsageError: It is something else, or a range is empty.
     """
     if isinstance(value, Mapping) and not {"name", "start", "end"} <= value.keys():
-        found = [SpanRange(_name(name, where), *pair) for name, pairs in value.items() for pair in _pairs(pairs, where)]
+        ranges = [
+            SpanRange(_name(name, where), *pair) for name, pairs in value.items() for pair in _pairs(pairs, where)
+        ]
     else:
-        found = [_range(one, where) for one in ([value] if isinstance(value, Mapping) else _listed(value, where))]
-    if not found:
+        ranges = [_range(item, where) for item in ([value] if isinstance(value, Mapping) else _listed(value, where))]
+    if not ranges:
         raise UsageError("has no span", where=where, hint=f"expected {_FORM}")
-    for one in found:
-        if not 0 <= one.start < one.end:
-            what = f"span '{one.name}' is the range {one.start} to {one.end}"
+    for item in ranges:
+        if not 0 <= item.start < item.end:
+            what = f"span '{item.name}' is the range {item.start} to {item.end}"
             raise UsageError(what, where=where, hint="a range starts at 0 or later and ends after its start")
-    return tuple(found)
+    return tuple(ranges)
 
 
 def _listed(value: Any, where: str) -> Sequence[Any]:
@@ -153,8 +144,8 @@ def _pairs(value: Any, where: str) -> Iterator[tuple[int, int]]:
     elif isinstance(value, range) and value.step == 1:
         yield value.start, value.stop
     elif isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | slice | range):
-        for one in value:
-            yield from _pairs(one, where)
+        for pair in value:
+            yield from _pairs(pair, where)
     elif isinstance(value, list | tuple) and len(value) == 2:
         yield _whole(value[0], where), _whole(value[1], where)
     else:
@@ -173,11 +164,7 @@ def _whole(value: Any, where: str) -> int:
 
 
 def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRange, ...]]:
-    """Join texts, or pairs of a name and a text; each is a span of the result.
-
-    Raises:
-        UsageError: They are something else, or one is empty.
-    """
+    """Join texts, or pairs of a name and a text, into one text with a span for each."""
     text, ranges = "", []
     for number, piece in enumerate(pieces, 1):
         name, content = piece if isinstance(piece, tuple) and len(piece) == 2 else (f"text {number}", piece)
@@ -191,6 +178,6 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
 
 
 def not_in_chat() -> AttnscopeError:
-    """Return the refusal of turns in a text that is no chat."""
+    """Return the error for turns in a text that is no chat."""
     hint = f"use {arg('chat', placeholder='FILE')}, or divide the text into sentences, lines or marks"
     return UsageError("the text is no chat, so it has no turns", where=arg("spans", "turns"), hint=hint)

@@ -22,9 +22,6 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
 
     Returns:
         The texts, each with its place `FILE:LINE`, and notes on what was left out.
-
-    Raises:
-        AttnscopeError: The file cannot be read or has no text, or a line is too long or not UTF-8.
     """
     try:
         if str(source) == "-":
@@ -59,7 +56,7 @@ def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
 
 
 def _decode_line(line: bytes, where: str, offset: int) -> str:
-    """Return the text of one line, its line end and a byte order mark at the start of the file taken off."""
+    """Return one line without its line end, and without a byte order mark at the start of the file."""
     if len(line) > MAX_LINE:
         raise AttnscopeError(
             f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into several texts"
@@ -67,12 +64,12 @@ def _decode_line(line: bytes, where: str, offset: int) -> str:
     try:
         text = line.decode()
     except UnicodeDecodeError as e:
-        found = (
+        message = (
             f"byte 0x{line[e.start]:02x} at byte {e.start} of the line ({offset + e.start} of the file) is not UTF-8"
         )
         utf16 = offset == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
         hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
-        raise AttnscopeError(found, where=where, hint=hint) from e
+        raise AttnscopeError(message, where=where, hint=hint) from e
     text = text.removesuffix("\n").removesuffix("\r")
     return text.removeprefix("\ufeff") if offset == 0 else text
 

@@ -38,17 +38,13 @@ _LEXEME = re.compile(
 
 @lru_cache
 def parse_mask(text: str, where: str = arg("mask")) -> tuple[MaskTerm, ...]:
-    """Read a mask expression; a key is visible where every term lets it be seen.
+    """Read a mask expression; a key is visible if every term allows it.
 
     `masks.terms` defines the terms. `+` binds more tightly than `|`. The path of a file may contain these marks and
     parentheses after a slash (`./a+b.npy`), but not after its extension, and no blanks around it.
 
     Args:
         text: Such as `causal+(sink:4|window:1024)`.
-        where: Origin of the expression, for errors.
-
-    Raises:
-        UsageError: A term is unknown, lacks its size, or has one that is too large; or a parenthesis is missing.
     """
     return _Parser(text, where).parse()
 
@@ -67,15 +63,15 @@ class _Parser:
 
     def _peek(self) -> str | None:
         """Return the next mark, "" before a term, None at the end."""
-        found = _LEXEME.match(self._text, self._at)
-        return None if found is None else found["mark"] or ""
+        match = _LEXEME.match(self._text, self._at)
+        return None if match is None else match["mark"] or ""
 
     def _next(self) -> str:
-        found = _LEXEME.match(self._text, self._at)
-        if found is None or found["mark"]:
+        match = _LEXEME.match(self._text, self._at)
+        if match is None or match["mark"]:
             return ""
-        self._at = found.end()
-        return (found["path"] or found["text"]).strip()
+        self._at = match.end()
+        return (match["path"] or match["text"]).strip()
 
     def _takes(self, mark: str) -> bool:
         if self._peek() != mark:
@@ -146,13 +142,13 @@ def _size(digits: str, part: str, where: str) -> int:
 
 
 def spell_mask(terms: Sequence[MaskTerm]) -> str:
-    """Return a mask expression as one would type it."""
+    """Return a mask expression as typed."""
     spelled = "+".join(map(str, terms))
     return spelled[1:-1] if len(terms) == 1 and isinstance(terms[0], AnyOf) else spelled
 
 
 def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:
-    """Return the terms of a layer's mask: those that the user asked for, with `own` for the layer's own."""
+    """Return the terms of a layer's mask: the requested ones, with `own` replaced by the layer's own."""
     return replace_leaves(terms, lambda term: parse_mask(own) if isinstance(term, Own) else (term,))
 
 

@@ -20,7 +20,7 @@ Array = Any  # type of positions: a torch.Tensor or a NumPy array
 
 @dataclass(frozen=True)
 class Mask:
-    """Everything is allowed; other masks narrow this."""
+    """Every key is visible; subclasses narrow this."""
 
     @property
     def per_head(self) -> bool:
@@ -61,11 +61,11 @@ class Mask:
 
 
 class MaskTerm(Mask):
-    """One part of a mask expression: every query sees one run of keys, whose ends never move back.
+    """A term of a mask expression: every query sees one run of keys, whose ends never move back.
 
     Attributes:
-        word: How it is written, without its size.
-        form: How it is written, as help and errors show it.
+        word: Spelling, without its size.
+        form: Spelling in help and errors.
     """
 
     word: ClassVar[str] = ""
@@ -76,12 +76,12 @@ class MaskTerm(Mask):
 
     @property
     def left_to_right(self) -> bool:
-        """Queries see no later keys, but for a prefix that all of them see."""
+        """Whether queries see no later keys, except a prefix that all of them see."""
         return False
 
     @property
     def window(self) -> int | None:
-        """The distance from which on keys are not seen, on both sides of any query; None for no such limit."""
+        """Distance from which on keys are not seen, on both sides of a query; None for no such limit."""
         return None
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
@@ -115,7 +115,7 @@ class SizedTerm(MaskTerm):
 
 
 class Own(MaskTerm):
-    """The model's own mask, whatever that is."""
+    """The model's own mask."""
 
     word = form = "own"
 
@@ -133,7 +133,7 @@ class MatrixFile(MaskTerm):
 
 @dataclass(frozen=True)
 class Hidden(MaskTerm):
-    """Tokens that no query sees (`--hide`), added to whatever mask is chosen.
+    """Tokens that no query sees (`--hide`), in addition to the mask.
 
     This term is not part of the expression, since typed tokens may contain `+`. Each text resolves the positions
     itself.
@@ -147,7 +147,8 @@ class Hidden(MaskTerm):
 
 @dataclass(frozen=True)
 class Function(MaskTerm):
-    """What a Python function allows, which is called as a `mask_mod` of FlexAttention: with text, head, query and key.
+    """A Python function of text, head, query and key that returns whether a key is visible, as `mask_mod` in
+    FlexAttention.
 
     This term cannot be typed, since the function is no text.
     """
@@ -161,7 +162,7 @@ class Function(MaskTerm):
 
 @dataclass(frozen=True)
 class ScoreFunction(Function):
-    """What a Python function makes of scaled scores, called as a `score_mod` of FlexAttention; it allows every key."""
+    """A Python function that returns other scaled scores, as `score_mod` in FlexAttention; allows every key."""
 
     def __str__(self) -> str:
         return f"score_mod:{self.name}"
@@ -189,7 +190,7 @@ class Causal(MaskTerm):
 
     @property
     def left_to_right(self) -> bool:
-        """Queries see no later keys."""
+        """True."""
         return True
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
@@ -221,13 +222,13 @@ class SlidingWindow(SizedTerm):
 
 
 class Prefix(SizedTerm):
-    """Everyone sees the first `size` keys; beyond them, causal (a prefix language model)."""
+    """All queries see the first `size` keys; beyond them, causal (a prefix language model)."""
 
     word, form = "prefix", "prefix:N"
 
     @property
     def left_to_right(self) -> bool:
-        """Queries see no later keys but the prefix."""
+        """True: only the prefix is seen from before."""
         return True
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
@@ -269,7 +270,7 @@ class FirstKeys(SizedTerm):
 
 @dataclass(frozen=True)
 class Documents(MaskTerm):
-    """A query sees the keys of its own document; a text is several, one after the other, of these lengths.
+    """A query sees the keys of its own document; the text is documents of these lengths, one after the other.
 
     Each text resolves the documents itself: their lengths have to be those of the text.
     """
@@ -289,7 +290,7 @@ class Documents(MaskTerm):
 
 
 class DocumentEnds(MaskTerm):
-    """The same, where a token ends each document: one after which the model ends a text.
+    """A query sees the keys of its own document; a token at which the model ends a text ends each document.
 
     Which tokens these are depends on the text, so that costs and estimates count every key.
     """
@@ -299,7 +300,7 @@ class DocumentEnds(MaskTerm):
 
 @dataclass(frozen=True)
 class AnyOf(MaskTerm):
-    """A union: a key is visible where every term of any branch lets it be seen."""
+    """A union: a key is visible if every term of any branch allows it."""
 
     branches: tuple[tuple[MaskTerm, ...], ...]
 
@@ -308,7 +309,7 @@ class AnyOf(MaskTerm):
 
     @property
     def left_to_right(self) -> bool:
-        """Every branch has such a term."""
+        """Whether every branch has such a term."""
         return all(any(term.left_to_right for term in branch) for branch in self.branches)
 
     @property
@@ -322,7 +323,7 @@ class AnyOf(MaskTerm):
 
 
 def leaves(terms: Sequence[MaskTerm]) -> Iterator[MaskTerm]:
-    """Yield the terms of an expression, those inside unions, too."""
+    """Yield the terms of an expression, also inside unions."""
     for term in terms:
         if isinstance(term, AnyOf):
             for branch in term.branches:
@@ -334,14 +335,14 @@ def leaves(terms: Sequence[MaskTerm]) -> Iterator[MaskTerm]:
 def replace_leaves(
     terms: Sequence[MaskTerm], replaced: Callable[[MaskTerm], Sequence[MaskTerm]]
 ) -> tuple[MaskTerm, ...]:
-    """Return an expression with other terms in place of each, those inside unions, too."""
-    made: list[MaskTerm] = []
+    """Return an expression with each term replaced, also inside unions."""
+    replacements: list[MaskTerm] = []
     for term in terms:
         if isinstance(term, AnyOf):
-            made.append(AnyOf(tuple(replace_leaves(branch, replaced) for branch in term.branches)))
+            replacements.append(AnyOf(tuple(replace_leaves(branch, replaced) for branch in term.branches)))
         else:
-            made += replaced(term)
-    return tuple(made)
+            replacements += replaced(term)
+    return tuple(replacements)
 
 
 OF_ONE_TEXT = (MatrixFile, Hidden, Documents, DocumentEnds)  # what they allow depends on the text, or its length

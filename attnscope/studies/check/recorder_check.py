@@ -199,7 +199,7 @@ class RecomputedHead:
             np.arange(n_queries)[:, None],
             np.arange(n_keys)[None],
             self._sources,
-            same=self._self_attention,
+            self_attention=self._self_attention,
         )
         nothing = np.full(n_queries, np.nan)
         by_name = {
