@@ -88,6 +88,7 @@ class RowStatistic:
     Attributes:
         name: Name in JSON, tables and Python.
         meaning: Definition and unit.
+        missing: Where it is null, or means something else; empty if nowhere.
         compute: Computes it on the device, from what a recorder sees.
         recount: Computes it in NumPy from whole rows, in another way.
         key_token: For a weight on keys of a kind: which tokens are of that kind.
@@ -97,6 +98,7 @@ class RowStatistic:
         place: Order in a header.
         added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
         linear: Whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'.
+        largest: Whether the number of a head is the largest of its rows, not their mean.
     """
 
     name: str
@@ -110,6 +112,18 @@ class RowStatistic:
     place: int = 0
     added: bool = False
     linear: bool = True
+    missing: str = ""
+    largest: bool = False
+
+    @property
+    def of_head(self) -> str:
+        """What the number of a head is."""
+        return f"{self.meaning[:-1]}; {'the largest' if self.largest else 'the mean'} of the rows."
+
+    @property
+    def definition(self) -> str:
+        """The meaning, and where it is null."""
+        return f"{self.meaning[:-1]}; {self.missing}." if self.missing else self.meaning
 
 
 def _weight_on(
@@ -128,17 +142,18 @@ def _weight_on(
     )
 
 
-def _weight_within(n: int, meaning: str) -> RowStatistic:
+def _weight_within(n: int) -> RowStatistic:
     """Declare the weight on keys at most `n` positions away."""
     return RowStatistic(
         f"within_{n}",
-        meaning,
+        f"Weight on keys at most {n:,} tokens away.",
         lambda row: row.within(n),
         lambda rows: rows.on(np.abs(rows.query - rows.key) <= n),
         aligned=True,
         within=n,
         phrase=f"{{:.2f}} within {n:,}",
         place=8,
+        missing="null under cross-attention",
     )
 
 
@@ -160,12 +175,13 @@ def _on_others(rows: WholeRows) -> Array:
 ROW_STATISTICS = (
     RowStatistic(
         "entropy",
-        "−Σ α log₂ α, in bits; null for a mean over layers of a text that is shown as a map.",
+        "−Σ α log₂ α, in bits.",
         lambda row: row.entropy(),
         _entropy,
         phrase="entropy {:.2f} bits",
         place=6,
         linear=False,
+        missing="null for a mean over layers of a text that is shown as a map",
     ),
     RowStatistic(
         "first",
@@ -180,12 +196,13 @@ ROW_STATISTICS = (
     ),
     RowStatistic(
         "self",
-        "Weight on the query's own position; null under cross-attention.",
+        "Weight on the query's own position.",
         lambda row: row.on_self(),
         lambda rows: rows.on(rows.query == rows.key),
         aligned=True,
         phrase="{:.2f} on itself",
         place=2,
+        missing="null under cross-attention",
     ),
     RowStatistic(
         "other",
@@ -197,17 +214,15 @@ ROW_STATISTICS = (
     ),
     RowStatistic(
         "distance",
-        "Mean |query − key| in tokens, weighted by α; null under cross-attention.",
+        "Mean |query − key| in tokens, weighted by α.",
         lambda row: row.distance(),
         lambda rows: rows.on(np.abs(rows.query - rows.key)),
         aligned=True,
         phrase="mean distance {:.1f} tokens",
         place=7,
+        missing="null under cross-attention",
     ),
-    _weight_within(16, "Weight on keys at most 16 tokens away; null under cross-attention, as are those that follow."),
-    _weight_within(64, "At most 64."),
-    _weight_within(256, "At most 256."),
-    _weight_within(1024, "At most 1,024."),
+    *map(_weight_within, (16, 64, 256, 1024)),
     _weight_on(
         "punctuation",
         "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",
@@ -218,12 +233,13 @@ ROW_STATISTICS = (
     ),
     RowStatistic(
         "max_score",
-        "Largest scaled score of the row on a key that the mask allows, which QK-Clip limits; of a mean, of the mean "
-        "scores; null as entropy is.",
+        "Largest scaled score of the row on a key that the mask allows, which QK-Clip limits.",
         lambda row: row.max_score(),
         lambda rows: rows.masked.max(-1),
         added=True,
         linear=False,
+        missing="of a mean, of the mean scores; null as entropy is",
+        largest=True,
     ),
 )
 STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
@@ -251,7 +267,7 @@ def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: 
     fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
     fields.append(("sink", kind | None, None))
     fields.sort(key=len)  # optional fields come last
-    meanings = [f"        {s.name}: {s.meaning}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
+    meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
         name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=optional

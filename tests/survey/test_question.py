@@ -83,6 +83,15 @@ def test_statistics_of_the_average_word(minilm, eager, measure):
     np.testing.assert_allclose(found.values, expected.mean(-1), atol=1e-4)
 
 
+def test_the_largest_score_is_that_of_all_rows_and_texts():
+    found = asked("riverbank", "max_score", TEXT, OTHER)
+    report = inspect(requested((TextInput(TEXT), TextInput(OTHER)), "riverbank", layer="all", head="all"))
+    masked = [np.stack([head.stages["masked"] for head in text.heads]) for text in report.texts]
+    expected = np.max([scores.max((1, 2)) for scores in masked], 0).reshape(4, 4)
+    np.testing.assert_array_equal(found.values, expected)
+    assert found.meaning.endswith("; the largest of the rows.")
+
+
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_weight_on_keys_of_heads_with_sinks(tmp_path, engine):
     model = architectures.make("gpt_oss", architectures.ONE_PART["gpt_oss"])

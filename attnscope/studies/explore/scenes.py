@@ -202,7 +202,7 @@ def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
 
 
 def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], counted: np.ndarray) -> list[HeadNumber]:
-    """Return row statistics, averaged, for every head."""
+    """Return row statistics, averaged or the largest, for every head."""
     numbers = []
     for statistic in ROW_STATISTICS:
         values = np.full(shape, np.nan, dtype=np.float32)
@@ -210,9 +210,10 @@ def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], c
             row = known.get(statistic.name)
             if row is not None and len(row) == len(counted):
                 visible = row[counted & np.isfinite(row)]
-                values[place] = visible.mean(dtype=np.float64) if visible.size else np.nan
+                if visible.size:
+                    values[place] = visible.max() if statistic.largest else visible.mean(dtype=np.float64)
         if np.isfinite(values).any():
-            numbers.append(HeadNumber(statistic.name, statistic.meaning, values))
+            numbers.append(HeadNumber(statistic.name, statistic.of_head, values))
     return numbers
 
 

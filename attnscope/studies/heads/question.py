@@ -23,7 +23,8 @@ OF_KEYS = {
     "value": "Contribution α·‖v‖ of the keys to the rows.",
     "projected": "Contribution α·‖v W_O‖ of the keys to the rows.",
 }
-MEASURES = OF_KEYS | {statistic.name: statistic.meaning for statistic in ROW_STATISTICS}
+MEASURES = OF_KEYS | {statistic.name: statistic.of_head for statistic in ROW_STATISTICS}
+_LARGEST = {statistic.name for statistic in ROW_STATISTICS if statistic.largest}
 
 
 def ask_heads(
@@ -63,18 +64,19 @@ def ask_heads(
     plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
     model, device = session.load(plans[0], len(plans))
     subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
-    total, count, engine = np.zeros((2, c.n_layers, c.n_heads)), np.zeros((c.n_layers, c.n_heads)), None
+    largest, count, engine = measure in _LARGEST, np.zeros((c.n_layers, c.n_heads)), None
+    total = np.full((2, c.n_layers, c.n_heads), -np.inf if largest else 0.0)
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
         keys = [texts[n].keys for n in group]
         minus = [subtracted_keys[n] or [] for n in group]
         question = _Question(measure, batch, [rows[n] for n in group], (keys, minus), count.shape)
         forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
-        for sums, here in zip((total, count), question.sums(), strict=True):
-            sums += here
+        sums, counts = question.sums()
+        total, count = np.maximum(total, sums) if largest else total + sums, count + counts
     assert engine is not None
     with np.errstate(invalid="ignore", divide="ignore"):
-        plus, minus_values = (total / count).astype(np.float32)
+        plus, minus_values = np.where(count > 0, total if largest else total / count, np.nan).astype(np.float32)
     measured = [
         MeasuredText(
             run.texts[text.number].text,
@@ -154,8 +156,10 @@ class _Question:
     def sums(self) -> tuple[Array, Array]:
         """Return sums over rows for both sets of keys, (2, layers, heads), and the number of rows, (layers, heads).
 
-        A statistic of whole rows has one sum, twice. Fully masked rows do not count.
+        A statistic of whole rows has one sum, twice, or its largest value. Fully masked rows do not count.
         """
+        import torch
+
         totals, counts = [], []
         for layer, rows in enumerate(self._rows):
             live = self._shown[:, None] & ~rows.fully_masked.cpu()  # (B, H, rows)
@@ -166,7 +170,11 @@ class _Question:
             else:
                 values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
                 known = live & ~values.isnan()
-                total, count = (values.nan_to_num(0.0) * known).sum((0, 2)).expand(2, -1), known.sum((0, 2))
+                count = known.sum((0, 2))
+                if self._measure in _LARGEST:
+                    total = values.masked_fill(~known, -torch.inf).amax((0, 2)).expand(2, -1)
+                else:
+                    total = (values.nan_to_num(0.0) * known).sum((0, 2)).expand(2, -1)
             totals.append(total.numpy())
             counts.append(count.numpy())
         return np.stack(totals, axis=1), np.stack(counts)
