@@ -323,12 +323,66 @@ def module_without_mask(stack: ExitStack) -> Arguments:
     return {"model": Plain(), "batch": {"input_ids": ids(2, 10)}, "call": call, "kind": "causal"}
 
 
+class PlainDecoder(nn.Module):
+    """A decoder whose matrices are in no modules, in the style of a training script."""
+
+    def __init__(self, later: int | None = None, mix: float = 0.0, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.later, self.mix = later, mix
+        self.table = nn.Parameter(torch.randn(60, 32, dtype=dtype))
+        self.places = nn.Embedding(128, 32, dtype=dtype)
+        self.inner = nn.ParameterList(torch.randn(32, 96, dtype=dtype) / 6 for _ in range(3))
+        self.outer = nn.ParameterList(torch.randn(32, 32, dtype=dtype) / 6 for _ in range(3))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        rows, length = input_ids.shape
+        place = torch.arange(length)
+        allowed = (place <= place[:, None]).repeat(rows, 4, 1, 1)
+        if attention_mask is not None:
+            allowed &= attention_mask[:, None, None].bool() | torch.eye(length, dtype=torch.bool)
+        x = self.table[input_ids] + self.places(place)
+        for layer, (inner, outer) in enumerate(zip(self.inner, self.outer, strict=True)):
+            if layer == self.later:  # one head sees the last token from the one before
+                allowed[:, 2, -2, -1] = True
+            q, k, v = (x @ inner).view(rows, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, allowed)
+            x = x + mixed.transpose(1, 2).reshape(rows, length, 32) @ outer
+            x = x + self.mix * x.mean(0, keepdim=True)
+        return x @ self.table.T
+
+
+def call(module: nn.Module, batch: Arguments) -> torch.Tensor:
+    return module(**batch)
+
+
+@bug("future")
+def one_head_sees_the_last_token(stack: ExitStack) -> Arguments:
+    """A module of one's own in which one head of one layer sees the last token too early."""
+    return {"model": PlainDecoder(later=2), "batch": {"input_ids": ids(2, 12)}, "call": call, "kind": "causal"}
+
+
+@bug("padding")
+def rows_are_mixed(stack: ExitStack) -> Arguments:
+    """A module of one's own that adds the mean over a batch, in which nothing is padded."""
+    return {"model": PlainDecoder(mix=0.01), "batch": {"input_ids": ids(3, 12)}, "call": call, "kind": "causal"}
+
+
 @bug("prefix")
 def prefix_is_read_causally(stack: ExitStack) -> Arguments:
     """A prefix-LM whose prefix is read causally."""
     tokens = ids(2, 12)
     return {"model": model("llama"), "prefix": [5, 7],
             "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}  # fmt: skip
+
+
+@bug("prefix")
+def prefix_sees_what_follows(stack: ExitStack) -> Arguments:
+    """A 4-D mask that lets a prefix see two tokens after it."""
+    tokens = ids(1, 18)
+    mask = block_mask(tokens * 0)
+    mask[..., :6, :8] = 0
+    return {"model": model("llama"), "prefix": 6, "batch": {"input_ids": tokens, "attention_mask": mask}}
 
 
 @bug("prefix")
@@ -439,6 +493,14 @@ def backend_ignores_4d(stack: ExitStack) -> Arguments:
         return sdpa(q, k, v, causal=q.shape[2] == k.shape[2], scaling=scaling)
 
     return {"model": model("llama"), "attn": [backend(stack, "fast", fast)]}
+
+
+@bug("mask_4d")
+def mask_is_inverted(stack: ExitStack) -> Arguments:
+    """A 4-D mask that bars what it should allow."""
+    tokens = ids(1, 14)
+    mask = torch.where(block_mask(tokens * 0) == 0, torch.finfo(torch.float32).min, 0.0)
+    return {"model": model("llama"), "batch": {"input_ids": tokens, "attention_mask": mask}}
 
 
 @bug("fully_masked")
@@ -622,6 +684,17 @@ def two_begin_tokens(stack: ExitStack) -> Arguments:
 
 
 @bug("special_tokens")
+def collator_adds_a_begin_token(stack: ExitStack) -> Arguments:
+    """A collator that puts a begin token before texts that have one."""
+    made = tokenizer()
+
+    def collate(features: list[dict[str, list[int]]]) -> Any:
+        return made.pad({"input_ids": [[1, *feature["input_ids"]] for feature in features]}, return_tensors="pt")
+
+    return {"model": model("llama"), "tokenizer": made, "collator": collate, "texts": TEXTS}
+
+
+@bug("special_tokens")
 def no_begin_token(stack: ExitStack) -> Arguments:
     """Texts without the begin token that the tokenizer adds."""
     made = tokenizer()
@@ -636,6 +709,14 @@ def labels_are_shifted_twice(stack: ExitStack) -> Arguments:
     labels = torch.cat((tokens[:, 1:], torch.full((2, 1), -100)), 1)
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
     return {"model": model("mistral"), "batch": batch}
+
+
+@bug("labels")
+def labels_are_shifted_back(stack: ExitStack) -> Arguments:
+    """Labels that are the tokens before, so that each token predicts itself."""
+    tokens = ids(2, 14)
+    labels = torch.cat((torch.full((2, 1), -100), tokens[:, :-1]), 1)
+    return {"model": model("llama"), "batch": {"input_ids": tokens, "labels": labels}}
 
 
 @bug("labels")

@@ -8,7 +8,19 @@ from typing import Any
 import torch
 import transformers as hf
 
-from tests.doctor.bugs import TEXTS, Arguments, block_mask, ids, model, pack, padded, t5, tokenizer
+from tests.doctor.bugs import (
+    TEXTS,
+    Arguments,
+    PlainDecoder,
+    block_mask,
+    call,
+    ids,
+    model,
+    pack,
+    padded,
+    t5,
+    tokenizer,
+)
 from tests.helpers.tiny_models import TABLE
 
 BACKENDS = ["eager", "sdpa", "flex_attention"]
@@ -75,6 +87,15 @@ def batches() -> Iterator[tuple[str, Arguments]]:
     pieces = ids(4, 16)
     batch = {"input_ids": pieces, "attention_mask": torch.ones_like(pieces), "labels": pieces.clone()}
     yield "llama, pieces of long texts", {"model": model("llama"), **texts, "batch": batch}
+    for dtype in DTYPES:
+        right, mask = padded("right", (40, 7, 23))
+        plain = PlainDecoder(dtype=getattr(torch, dtype))
+        yield f"a module of one's own, {dtype}", {
+            "model": plain, "call": call, "kind": "causal",
+            "batch": {"input_ids": right, "attention_mask": mask}}  # fmt: skip
+    adds = lambda features: own.pad(  # noqa: E731
+        {"input_ids": [[*feature["input_ids"], 7] for feature in features]}, return_tensors="pt")  # fmt: skip
+    yield "llama, collator that adds a token", {"model": model("llama"), **texts, "collator": adds}
 
 
 def package(name: str) -> Path | None:

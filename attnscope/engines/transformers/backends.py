@@ -183,7 +183,9 @@ def kind_of(model: Any) -> str | None:
         return "encoder-decoder"
     causal: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
-    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        return "bidirectional"
+    if not getattr(config, "is_causal", True) or not getattr(config, "causal", True):  # `causal`: XLM, Flaubert
         return "bidirectional"
     names = [kind.__name__ for kind in type(model).__mro__]
     predicts = type(config) in causal and isinstance(model, causal[type(config)])

@@ -248,17 +248,17 @@ def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
 
 
 def _offset(batch: ExaminedBatch) -> int | None:
-    """Return the offset, 0 to 2, at which labels equal tokens; None if it is ambiguous."""
+    """Return the offset, -1 to 2, at which labels equal tokens; None if it is ambiguous."""
     labels = batch.labels
     assert labels is not None
-    shares = []
-    for offset in (0, 1, 2):
-        ahead = labels[:, : labels.shape[1] - offset]
-        kept = ahead != IGNORED
-        tokens = batch.ids[:, offset:]
-        shares.append(float((ahead == tokens)[kept].float().mean()) if kept.any() else 0.0)
-    best = max(range(3), key=shares.__getitem__)
-    other_shares = [share for n, share in enumerate(shares) if n != best]
+    shares = dict[int, float]()
+    for offset in (0, 1, 2, -1):
+        shifted = labels[:, -offset:] if offset < 0 else labels[:, : labels.shape[1] - offset]
+        kept = shifted != IGNORED
+        tokens = batch.ids[:, :offset] if offset < 0 else batch.ids[:, offset:]
+        shares[offset] = float((shifted == tokens)[kept].float().mean()) if kept.any() else 0.0
+    best = max(shares, key=shares.__getitem__)
+    other_shares = [share for offset, share in shares.items() if offset != best]
     return best if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2) else None
 
 

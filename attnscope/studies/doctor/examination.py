@@ -162,6 +162,8 @@ class Examination:
             limit = max(limit, self.limit(base, backend))
         verdict: Soundness = "ok" if value <= limit else "wrong"
         place = where(*at) if value > 0 else None
+        if reason is not None and finite(value) is None:
+            reason += ": some are not finite in one of the two"
         return Evidence(examined, verdict, finite(value), limit, place, reason if verdict == "wrong" else None)
 
     def spell(self, number: int) -> str:
@@ -215,15 +217,21 @@ class Examination:
         )
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
-        """Replace some tokens by other random ordinary ones."""
+        """Replace some tokens by other random ordinary ones.
+
+        Raises:
+            AttnscopeError: No other token is known.
+        """
         self.subject.seeds.add(seed)
         size = self.subject.vocab_size or int(ids.max()) + 1
         pool = torch.tensor(ordinary_ids(size, self.subject.words.special) or range(size))
         generator = torch.Generator().manual_seed(seed)
         drawn = pool[torch.randint(len(pool), ids.shape, generator=generator)].to(ids.device)
         again = pool[(torch.searchsorted(pool, drawn.cpu()) + 1) % len(pool)].to(ids.device)
-        drawn = torch.where(drawn == ids, again, drawn)
-        return torch.where(where, drawn.to(ids.dtype), ids)
+        drawn = torch.where(drawn == ids, again, drawn).to(ids.dtype)
+        if len(pool) < 2 and bool(((drawn == ids) & where).any()):
+            raise AttnscopeError("no other token is known to replace tokens by")
+        return torch.where(where, drawn, ids)
 
 
 def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:

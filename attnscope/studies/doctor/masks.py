@@ -9,7 +9,7 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import separates_packs
 from attnscope.findings.doctor import Evidence
-from attnscope.studies.doctor.audit import Audit
+from attnscope.studies.doctor.audit import AttentionPlace, Audit
 from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
 from attnscope.studies.doctor.examination import Examination, finite, relative_gap
 
@@ -68,13 +68,13 @@ def future(exam: Examination) -> list[Evidence]:
     else:
         for batch in examined_batches(exam):
             for backend in exam.backends:
-                evidence.append(_later_replaced(exam, batch, backend))
+                evidence += _later_replaced(exam, batch, backend)
     batches = [batch for batch in examined_batches(exam) if batch.allowed is None]
     return evidence + list(read_masks(exam, "future", batches, "an earlier token sees a later one"))
 
 
-def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
-    examined = f"{batch.name} with its second half replaced, {backend}"
+def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Evidence]:
+    """Replace the second half of each row, and its last token if no mask can be read."""
     length = batch.ids.shape[1]
     cut = length // 2
     if batch.prefix is not None:
@@ -82,20 +82,26 @@ def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Ev
     if batch.allowed is not None:
         later = batch.allowed.triu(1).any(0).any(0).nonzero()
         cut = max(cut, int(later.max()) + 1) if len(later) else cut
-    if cut >= length:
-        return unknown(examined, "the prefix is the whole row")
-    later_tokens = torch.arange(length, device=batch.ids.device)[None].expand(batch.ids.shape) >= cut
-    changed = exam.other_tokens(batch.ids, later_tokens & batch.real)
-    try:
-        plain = exam.output(batch, backend)
-        moved = exam.run({**batch.given, "input_ids": changed}, backend)
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    rows = ~later_tokens & batch.real
-    if plain.shape[:2] != batch.ids.shape or not rows.any():
-        return unknown(examined, "it has no output for each token")
-    reason = "outputs of earlier tokens change when later ones are replaced"
-    return exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows, reason=reason)
+    place = torch.arange(length, device=batch.ids.device)
+    last = (place * batch.real).amax(1).clamp_min(cut)[:, None]
+    for what, first in {"second half": torch.full_like(last, cut), "last token": last}.items():
+        examined = f"{batch.name} with its {what} replaced, {backend}"
+        later = place >= first
+        try:
+            plain = exam.output(batch, backend)
+            moved = exam.run({**batch.given, "input_ids": exam.other_tokens(batch.ids, later & batch.real)}, backend)
+        except AttnscopeError as e:
+            yield unknown(examined, e.message)
+            return
+        rows = ~later & batch.real
+        if cut >= length or plain.shape[:2] != batch.ids.shape or not rows.any():
+            yield unknown(examined, "the prefix is the whole row" if cut >= length else "no token has a later one")
+            return
+        reason = "outputs of earlier tokens change when later ones are replaced"
+        yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows,
+                           reason=reason)  # fmt: skip
+        if exam.subject.interface:
+            return
 
 
 def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
@@ -105,10 +111,10 @@ def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
             continue
         cut = decoder.ids.shape[1] // 2
         later = torch.arange(decoder.ids.shape[1], device=decoder.ids.device)[None].expand(decoder.ids.shape) >= cut
-        changed = exam.other_tokens(decoder.ids, later)
         for backend in exam.backends:
             examined = f"{decoder.name} with its second half replaced, {backend}"
             try:
+                changed = exam.other_tokens(decoder.ids, later)
                 plain = exam.output(batch, backend)
                 moved = exam.run({**batch.given, "decoder_input_ids": changed}, backend)
             except AttnscopeError as e:
@@ -181,8 +187,8 @@ def _replace_neighbours(exam: Examination, batch: ExaminedBatch, backend: str, t
     examined = f"{batch.name} with {'every second' if turn else 'the other'} document replaced, {backend}"
     order = _document_order(documents)
     replaced = (order % 2 == turn) & batch.real
-    changed = exam.other_tokens(batch.ids, replaced, seed=turn)
     try:
+        changed = exam.other_tokens(batch.ids, replaced, seed=turn)
         # a cache changes masks, so that documents are compared with each other under it
         plain = exam.run(batch.given, backend, **more) if more else exam.output(batch, backend)
         moved = exam.run({**batch.given, "input_ids": changed}, backend, **more)
@@ -326,8 +332,14 @@ def padding(exam: Examination) -> list[Evidence]:
         if exam.subject.rotary:
             evidence += [_like_alone(exam, batch, backend) for backend in exam.backends]
     for batch in exam.batches:
-        if batch.padding.any() and not batch.packed and batch.allowed is None:
-            evidence += [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
+        # attention behind the interface is given each row by itself: comparing unpadded rows is not worth their passes
+        compared = bool(batch.padding.any()) or (len(batch.ids) > 1 and not exam.subject.interface)
+        if compared and not batch.packed and batch.allowed is None:
+            rows = [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
+            if not batch.padding.any():
+                why = "nothing is padded; each row has the outputs that it has alone"
+                rows = [replace(each, verdict="unknown", reason=why) if each.verdict == "ok" else each for each in rows]
+            evidence += rows
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
     return evidence or [unknown("the batch", "nothing is padded")]
 
@@ -336,6 +348,7 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
     """Compare each text of a padded batch with the text alone."""
     examined = f"{batch.name} against each alone, {backend}"
     worst: Evidence | None = None
+    change = "padding" if batch.padding.any() else "the other rows of the batch"
     try:
         padded = exam.output(batch, backend)
         decoder = batch.given.get("decoder_input_ids")
@@ -350,7 +363,7 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
             evidence = exam.compare(
                 examined, row_output, by_itself, text, backend,
                 where=exam.at(batch, backend, row, places),
-                reason="outputs change with padding",
+                reason=f"outputs change with {change}",
             )  # fmt: skip
             if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
                 worst.verdict == "wrong", _share(worst)):  # fmt: skip
@@ -486,6 +499,7 @@ def prefix(exam: Examination) -> list[Evidence]:
     given = [batch for batch in exam.batches if batch.prefix is None and _has_prefix(exam, batch)]
     evidence = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
     evidence += read_masks(exam, "prefix", batches, "")
+    evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     for batch in batches:
         evidence += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
     return evidence or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
@@ -509,6 +523,25 @@ def _encoder_sees_all(exam: Examination) -> list[Evidence]:
         else:
             evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
     return evidence
+
+
+def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
+    """Compare the 4-D mask of a batch with its prefix: all of it sees all of it, and nothing after it."""
+    assert batch.prefix is not None and batch.allowed is not None
+    place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    inside = place < batch.prefix.to(place.device)[:, None]
+    real = batch.real[:, :, None] & batch.real[:, None]
+    if batch.documents is not None:
+        real &= batch.documents[:, :, None] == batch.documents[:, None]
+    hidden = inside[:, :, None] & inside[:, None] & real & ~batch.allowed
+    later = inside[:, :, None] & ~inside[:, None] & real & batch.allowed
+    wrong = hidden if hidden.any() else later
+    if not wrong.any():
+        return Evidence(f"the mask of {batch.name}", "ok", 0.0, 0.0)
+    row, token, key = (int(n) for n in wrong.nonzero()[0])
+    what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see what follows it"
+    where = exam.place(AttentionPlace("", row=row, token=token, key=key), batch)
+    return Evidence(f"the mask of {batch.name}", "wrong", float(wrong.sum()), 0.0, where, f"the mask {what}")
 
 
 def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
@@ -589,6 +622,7 @@ def mask_4d(exam: Examination) -> list[Evidence]:
             except AttnscopeError as e:
                 evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
                                       f"it does not run with the 4-D mask of the batch: {e.message}"))  # fmt: skip
+    evidence += [each for batch in given for each in _hidden_from_itself(exam, batch)]
     evidence += [item for item in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
               if not any(item.examined == other.examined for other in evidence)]  # fmt: skip
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
@@ -598,6 +632,19 @@ def mask_4d(exam: Examination) -> list[Evidence]:
         if isinstance(audit, str):
             evidence.append(unknown(f"{batch.name}, {backend}", f"it takes no 4-D mask: {audit}"))
     return evidence + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
+
+
+def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
+    """Find tokens that a 4-D mask lets see others and not themselves, as an inverted mask does."""
+    assert batch.allowed is not None
+    itself = batch.allowed.diagonal(dim1=1, dim2=2)
+    blind = batch.real & ~itself & batch.allowed.any(-1)
+    if blind.any():
+        row, token = (int(n) for n in blind.nonzero()[0])
+        inverted = "; the mask is inverted" if bool(blind.equal(batch.real & batch.allowed.any(-1))) else ""
+        yield Evidence(f"the mask of {batch.name}", "wrong", float(blind.sum()), 0.0,
+                       exam.place(AttentionPlace("", row=row, token=token), batch),
+                       f"tokens may attend to others, and not to themselves{inverted}")  # fmt: skip
 
 
 def _two_blocks(exam: Examination) -> ExaminedBatch:

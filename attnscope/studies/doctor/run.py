@@ -17,7 +17,7 @@ from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.model.precision import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
-from attnscope.studies.doctor.any_tokenizer import ordinary_ids
+from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
 from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
 from attnscope.studies.doctor.examination import Examination
@@ -236,7 +236,7 @@ def _collate(exam: Examination, collator: Any) -> None:
             exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
             return
     exam.features = features
-    documents, padding = _truth(batch, features)
+    documents, padding = _truth(batch, features, words.special)
     name = "collated"
     read = read_batch(batch, words.special, name=name, documents=documents, padding=padding)
     if documents is not None:
@@ -245,7 +245,9 @@ def _collate(exam: Examination, collator: Any) -> None:
     exam.batches.append(exam.with_decoder(read))
 
 
-def _truth(batch: Any, features: Sequence[Sequence[int]]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _truth(
+    batch: Any, features: Sequence[Sequence[int]], special: SpecialIds
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return each token's document and padding by finding each text in a batch; None if one is not found."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if ids is None:
@@ -268,7 +270,18 @@ def _truth(batch: Any, features: Sequence[Sequence[int]]) -> tuple[torch.Tensor 
         if best < 0.6:
             return None, None
         documents[at[0], at[1] : at[1] + len(wanted)] = number
-    return documents, documents < 0
+    padding = documents < 0
+    if special.pad is not None:  # other tokens were added by the collator
+        mask = torch.as_tensor(batch["attention_mask"]) if batch.get("attention_mask") is not None else None
+        barred = torch.zeros_like(padding) if mask is None or mask.shape != ids.shape else mask == 0
+        padding = padding & ((ids == special.pad) | barred)
+    for row, place in ((documents < 0) & ~padding).nonzero().tolist():
+        before = [number for number in documents[row, :place].tolist() if number >= 0][-1:]
+        after = [number for number in documents[row, place:].tolist() if number >= 0][:1]
+        begins = int(ids[row, place]) in (special.bos, special.cls)
+        nearest = after or before if begins else before or after
+        documents[row, place] = nearest[0] if nearest else len(features)
+    return documents, padding
 
 
 def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.engines.transformers.backends import (
+    BackendCall,
     OnCall,
     backend_of,
     is_of_transformers,
@@ -20,6 +21,7 @@ from attnscope.engines.transformers.backends import (
 )
 from attnscope.studies.check.rounding import rounded_again
 from attnscope.studies.doctor.any_tokenizer import AnyTokenizer
+from attnscope.studies.doctor.operators import RoundedOperators
 
 Call = Callable[[nn.Module, dict[str, Any]], Any]
 OWN = "own"  # name of the backend of a module that has no attention interface
@@ -37,6 +39,7 @@ class Subject:
         core: The transformers model itself or within wrappers (peft, torch.compile); None if there is none.
         passes: Number of forward passes so far.
         seeds: Seeds used so far.
+        interface: Whether its attention was seen to run through the attention interface.
     """
 
     model: nn.Module
@@ -47,6 +50,7 @@ class Subject:
     core: Any = None
     passes: int = 0
     seeds: set[int] = field(default_factory=set)
+    interface: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -66,12 +70,9 @@ class Subject:
 
     @property
     def vocab_size(self) -> int | None:
-        """Rows of the token embedding; None if it is not known."""
+        """Number of tokens that its config names; None if it is not known: a module may have other tables, too."""
         size = getattr(self.config, "vocab_size", None)
-        if isinstance(size, int):
-            return size
-        tables = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
-        return max((table.num_embeddings for table in tables), default=None)
+        return size if isinstance(size, int) else None
 
     @property
     def longest(self) -> int | None:
@@ -143,7 +144,12 @@ class Subject:
         given |= {name: value for name, value in more.items() if name not in given and self.takes(name)}
         with ExitStack() as stack:
             if on_call is not None and self.core is not None:
-                stack.enter_context(watching(self.model, on_call))
+
+                def see(call: BackendCall) -> Any:
+                    self.interface = True
+                    return on_call(call)
+
+                stack.enter_context(watching(self.model, see))
             try:
                 return self.model(**given) if self.call is None else self.call(self.model, given)
             except AttnscopeError:
@@ -177,9 +183,15 @@ class Subject:
 
     @contextmanager
     def rounded(self, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
-        """Round the output of every module once more; see studies.check.rounding."""
+        """Round the output of every module once more; see studies.check.rounding.
+
+        Attention outside the attention interface is in no module that could be rounded, so its operators are.
+        """
         self.seeds.add(seed)
-        with rounded_again(self.model, self.dtype, seed, sums):
+        with ExitStack() as stack:
+            stack.enter_context(rounded_again(self.model, self.dtype, seed, sums))
+            if not self.interface:
+                stack.enter_context(RoundedOperators(seed))
             yield
 
 
