@@ -38,7 +38,7 @@ def show(findings, settings, display):
 def lengths(monkeypatch):
     """The study `lengths`, as if there were a folder and a line of it."""
     module = ModuleType("attnscope.studies.lengths.study")
-    kind = FindingsKind("lengths", f"{__name__}:Lengths", show)
+    kind = FindingsKind("lengths", f"{__name__}:Lengths", f"{__name__}:show")
     options = (*RUN, number("most", "Options", 1, "Number of words."))
     module.STUDY = Study((kind,), StudyCommand("Count letters.", "attnscope lengths abc", answer, options))
     for name in ("attnscope.studies.lengths", module.__name__):

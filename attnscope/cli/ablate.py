@@ -29,7 +29,7 @@ def ablate(given: Given) -> None:
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_other_texts, read_texts, refuse_path, run_config
-    from attnscope.studies.heads.screen import Listing
+    from attnscope.studies.study import Listing
 
     if given.patch_from is not None:
         refuse_path("patch_from", given.patch_from, reads_files=False)

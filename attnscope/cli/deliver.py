@@ -12,13 +12,11 @@ from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, check_look, format_for
 from attnscope.studies.registry import kinds
-from attnscope.studies.study import TABLES
+from attnscope.studies.study import TABLES, Format, Listing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.studies.heads.screen import Listing
-    from attnscope.studies.study import Format
     from attnscope.views.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
@@ -94,7 +92,7 @@ def _prepare_to_open(given: Given, command: str) -> None:
 def deliver(
     findings: Any,
     given: Given,
-    listing: "Listing | None" = None,
+    listing: Listing | None = None,
     every_head: Any = None,
     **detail: "Unpack[Detail]",
 ) -> None:
@@ -119,8 +117,8 @@ def deliver(
 def put(
     findings: Any,
     given: Given,
-    format: "Format",
-    listing: "Listing | None" = None,
+    format: Format,
+    listing: Listing | None = None,
     **detail: "Unpack[Detail]",
 ) -> None:
     """Draw findings on standard output."""
@@ -148,9 +146,7 @@ def _data_only(given: Given) -> bool:
     return given.quiet or not getattr(given, "header", True)
 
 
-def _to_file(
-    findings: Any, given: Given, listing: "Listing | None", every_head: Any, **detail: "Unpack[Detail]"
-) -> None:
+def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: "Unpack[Detail]") -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 

@@ -34,7 +34,7 @@ def heads(given: Given) -> None:
     """
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
-    from attnscope.studies.heads.screen import Listing
+    from attnscope.studies.study import Listing
 
     sides = Sides(given, HEADS)
     axis, given = sides.axis(), sides.side()

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError, arg
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import FindingsKind
+from attnscope.studies.study import FindingsKind, Listing
 
 if TYPE_CHECKING:
-    from attnscope.studies.heads.screen import Listing
     from attnscope.views.parts import ViewPart
     from attnscope.views.settings import Detail
 
@@ -33,7 +32,7 @@ class Drawing:
 
     precision: int = 2
     width: int = WIDTH
-    listing: "Listing | None" = None
+    listing: Listing | None = None
     look: Look = "figure"
     data_only: bool = False
     every_head: Any = None
@@ -71,7 +70,7 @@ def export(
     *,
     precision: int = 2,
     width: int | None = None,
-    listing: "Listing | None" = None,
+    listing: Listing | None = None,
     look: Look = "figure",
     data_only: bool = False,
     every_head: Any = None,

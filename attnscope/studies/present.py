@@ -5,17 +5,14 @@ parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import Display, Format
+from attnscope.studies.study import Display, Format, Listing
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
 from attnscope.views.settings import Detail, DisplaySettings
-
-if TYPE_CHECKING:
-    from attnscope.studies.heads.screen import Listing
 
 
 def present(
@@ -24,7 +21,7 @@ def present(
     format: Format = "table",
     precision: int = 2,
     options: bool = True,
-    listing: "Listing | None" = None,
+    listing: Listing | None = None,
     data_only: bool = False,
     every_head: Any = None,
     **detail: Unpack[Detail],
@@ -42,7 +39,7 @@ def present(
         **detail: Levels of detail.
     """
     settings = DisplaySettings(precision, options, data_only=data_only, **detail)
-    parts = kind_of(findings).show(findings, settings, Display(format, listing, every_head))
+    parts = kind_of(findings).present(findings, settings, Display(format, listing or Listing(), every_head))
     return _only_data(parts) if data_only else parts
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnscope.request.options import Option
 
 if TYPE_CHECKING:
+    from attnscope.findings.arrays import Matrix
     from attnscope.request.run_config import RunConfig
     from attnscope.run.session import Session
-    from attnscope.studies.heads.screen import Listing
     from attnscope.views.parts import ViewPart
     from attnscope.views.settings import DisplaySettings
 
@@ -24,18 +24,40 @@ TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
+class Listing:
+    """The heads that are listed below a picture.
+
+    Attributes:
+        top: Number of heads of each role or measure; None for as many as fit on a line, or ten.
+        sort: Order of the listed heads.
+        signed: Whether values below 0 are weak; otherwise the magnitude counts.
+    """
+
+    top: int | None = None
+    sort: Literal["value", "layer"] = "value"
+    signed: bool = True
+
+    def heads(self, values: "Matrix", most: int) -> list[tuple[int, int]]:
+        """Return the layers and heads that are listed; NaN is left out."""
+        import numpy as np
+
+        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
+        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
+        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
+
+
+@dataclass(frozen=True)
 class Display:
     """What to show of findings, beyond the settings that all views share.
 
     Attributes:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
-        listing: Which heads or effects are listed; None for a choice by the format.
         every_head: For a page: every head, or the roles of heads on the sides of a comparison; None for none.
     """
 
     format: Format = "table"
-    listing: "Listing | None" = None
+    listing: Listing = Listing()
     every_head: Any = None
 
 
@@ -46,26 +68,39 @@ class FindingsKind:
     Attributes:
         name: The study's name, or one of its own if the study has several kinds.
         findings: Module and name of its class, such as `attnscope.findings.run:Report`.
+        screen: Module and name of the function of findings, settings and display that yields the parts of a screen.
         formats: Extensions of files that can hold it.
         typed: The command that finds it, as errors name it.
+        page: The function for a page; empty if a page shows the screen's parts.
     """
 
     name: str
     findings: str
-    show: "Callable[[Any, DisplaySettings, Display], Iterator[ViewPart]]"
+    screen: str
     formats: tuple[str, ...] = DRAWN
     typed: str = ""
+    page: str = ""
 
     def findings_type(self) -> Any:
         """Import the class of its findings."""
-        module, _, name = self.findings.partition(":")
-        return getattr(import_module(module), name)
+        return _imported(self.findings)
+
+    def present(self, findings: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+        """Turn its findings into parts."""
+        function = self.page if display.format == "page" and self.page else self.screen
+        parts: Iterator[ViewPart] = _imported(function)(findings, settings, display)
+        return parts
 
     @property
     def schema(self) -> str:
         """Name and version of its JSON schema."""
         schema: str = self.findings_type().__struct_defaults__[-1]
         return schema
+
+
+def _imported(declared: str) -> Any:
+    module, _, name = declared.partition(":")
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)

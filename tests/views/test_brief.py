@@ -11,6 +11,7 @@ from attnscope.findings.compare import Side
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.run.screen import present_report
 from attnscope.studies.screens.header import short_path
+from attnscope.studies.study import Display
 from attnscope.views.parts import FirstFitting, WeightMap
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
@@ -55,12 +56,12 @@ def test_numbers_that_would_take_several_screens_are_a_picture(count, width):
 def test_a_picture_has_every_weight_that_it_stands_for():
     made = sized(50)
     settings = DisplaySettings(precision=2, brief=True)
-    (found,) = (part for part in present_report(made, settings) if isinstance(part, FirstFitting))
+    (found,) = (part for part in present_report(made, settings, Display()) if isinstance(part, FirstFitting))
     (drawn,) = (part for part in found.picture if isinstance(part, WeightMap))
     np.testing.assert_array_equal(drawn.weights, made.texts[0].heads[0].stages["weights"])
     assert drawn.queries == drawn.keys == list(range(51))
     for partly in (sized(50, queries=[1, 2]), sized(50, keys=[0, 3]), sized(50, sink=0.5)):
-        (found,) = (part for part in present_report(partly, settings) if isinstance(part, FirstFitting))
+        (found,) = (part for part in present_report(partly, settings, Display()) if isinstance(part, FirstFitting))
         assert found.picture is None
 
 

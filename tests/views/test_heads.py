@@ -15,9 +15,9 @@ from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
 from attnscope.findings.heads import HeadRoles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
-from attnscope.studies.heads.screen import Listing
 from attnscope.studies.present import present
 from attnscope.studies.run.screen import are_thumbnails
+from attnscope.studies.study import Listing
 from attnscope.views import parts
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.sample_overviews import pooled_of, weights_of

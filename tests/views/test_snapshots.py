@@ -9,7 +9,7 @@ import pytest
 from attnscope.findings.compare import Side
 from attnscope.findings.run import STAGES
 from attnscope.studies.compare.reports import compare_sides
-from attnscope.studies.heads.screen import Listing
+from attnscope.studies.study import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words

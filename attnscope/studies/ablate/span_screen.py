@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.heads.screen import Listing
 from attnscope.studies.screens.header import more_options, notes
 from attnscope.studies.screens.spans import spell_run
+from attnscope.studies.study import Listing
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings

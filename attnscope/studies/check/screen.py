@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
 from attnscope.findings.run import MaskUse, Report, TextReport
 from attnscope.studies.screens.header import report_header, text_header, unknown_words
+from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
@@ -14,7 +15,7 @@ _HEADINGS = ("measured", "limit", "worst", "#", "verdict")
 _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
 
 
-def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_check(report: CheckReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
     texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
     yield from unknown_words(texts)

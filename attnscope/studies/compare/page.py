@@ -13,35 +13,31 @@ from attnscope.studies.compare.screen import present_comparison
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import ordered
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
+from attnscope.studies.study import Display
 from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead
 
 
-def present_page(
-    comparison: Comparison, roles: Sequence[RoleRecorders] | None, settings: DisplaySettings
-) -> Iterator[Any]:
+def present_page(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[Any]:
     """Turn a comparison into the parts of a page; a walk replaces its matrices.
 
-    Tables are about the head that moved most.
-
-    Args:
-        roles: Roles of heads, measured on every side; None for none.
+    Tables are about the head that moved most. `display.every_head` holds RoleRecorders of every side.
     """
     if not _has_heads(comparison):
-        yield from present_comparison(comparison, settings)
+        yield from present_comparison(comparison, settings, display)
         return
     best = [max(change.heads, key=_moved) for change in comparison.changes]
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
     walked = False
-    for part in _in_full(present_comparison(replace(comparison, changes=changes), settings)):
+    for part in _in_full(present_comparison(replace(comparison, changes=changes), settings, display)):
         if not isinstance(part, Matrices | HeatGrid | WeightMap):
             yield part
         elif not walked:
             from attnscope.views.page.walk import Walk
 
             walked = True
-            yield Walk(_walk(comparison, best[0].first, roles or ()))
+            yield Walk(_walk(comparison, best[0].first, display.every_head or ()))
 
 
 def _moved(change: HeadChange) -> float:

@@ -16,7 +16,7 @@ from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.diagnosis_screen import present_diagnosis
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
-from attnscope.studies.heads.screen import Listing, head_numbers, strongest
+from attnscope.studies.heads.screen import head_numbers, strongest
 from attnscope.studies.screens.contributors import LITTLE
 from attnscope.studies.screens.header import (
     WHAT_IF,
@@ -31,6 +31,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
+from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis, source_kind, token_axis
 from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, small_cells, texts
 from attnscope.views.parts import (
@@ -62,10 +63,9 @@ _LEGEND = (
 )
 
 
-def present_comparison(
-    comparison: Comparison, settings: DisplaySettings, *, heat: bool = False, verdict: bool = False
-) -> Iterator[ViewPart]:
-    """Turn a comparison into parts; `verdict` leaves only the verdict of the tolerance."""
+def present_comparison(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+    """Turn a comparison into parts; of the format `verdict`, only the verdict of the tolerance."""
+    heat, verdict = display.format == "heat", display.format == "verdict"
     if not settings.verbose:
         comparison = _with_short_labels(comparison)
     if not verdict:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.findings.doctor import BatchFacts, DoctorCheck, DoctorReport, Evidence
+from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
@@ -11,7 +12,7 @@ _VERDICTS = {"ok": ours("ok", "good"), "wrong": ours("WRONG", "bad"), "unknown":
 _LOOKS: dict[str, Look] = {"ok": "good", "wrong": "bad", "unknown": "dim"}
 
 
-def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report)))
     yield GAP

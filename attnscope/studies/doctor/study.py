@@ -1,13 +1,8 @@
 """`attnscope doctor`: whether the attention of a model, a backend, a collator or a batch is right."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnscope.studies.study import Display, FindingsKind, Request, Study, StudyCommand
-
-if TYPE_CHECKING:
-    from attnscope.views.parts import ViewPart
-    from attnscope.views.settings import DisplaySettings
+from attnscope.studies.study import FindingsKind, Request, Study, StudyCommand
 
 
 def _answer(request: Request) -> Any:
@@ -19,14 +14,15 @@ def _answer(request: Request) -> Any:
     return examine_checkpoint(request.run, request.values, request.progress)
 
 
-def _show(report: Any, settings: "DisplaySettings", _display: Display) -> "Iterator[ViewPart]":
-    from attnscope.studies.doctor.screen import present_doctor
-
-    return present_doctor(report, settings)
-
-
 STUDY = Study(
-    (FindingsKind("doctor", "attnscope.findings.doctor:DoctorReport", _show, (".json", ".txt", ".xml")),),
+    (
+        FindingsKind(
+            "doctor",
+            "attnscope.findings.doctor:DoctorReport",
+            "attnscope.studies.doctor.screen:present_doctor",
+            (".json", ".txt", ".xml"),
+        ),
+    ),
     StudyCommand(
         """Examine whether the attention of a model is right.
 

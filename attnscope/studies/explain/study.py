@@ -1,13 +1,8 @@
 """`attnscope explain`: the arithmetic of one token's attention."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnscope.studies.study import Display, FindingsKind, Request, Study, StudyCommand
-
-if TYPE_CHECKING:
-    from attnscope.views.parts import ViewPart
-    from attnscope.views.settings import DisplaySettings
+from attnscope.studies.study import FindingsKind, Request, Study, StudyCommand
 
 _WINDOW = 16  # number of keys of a long text that a screen shows
 
@@ -22,14 +17,12 @@ def _answer(request: Request) -> Any:
     return explain(run, request.progress, request.session)
 
 
-def _show(explanation: Any, settings: "DisplaySettings", _display: Display) -> "Iterator[ViewPart]":
-    from attnscope.studies.explain.screen import present_explanation
-
-    return present_explanation(explanation, settings)
-
-
 STUDY = Study(
-    (FindingsKind("explain", "attnscope.findings.explain:Explanation", _show),),
+    (
+        FindingsKind(
+            "explain", "attnscope.findings.explain:Explanation", "attnscope.studies.explain.screen:present_explanation"
+        ),
+    ),
     StudyCommand(
         """Explain the attention of one token, step by step.
 

@@ -12,7 +12,6 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import (
     ROLES_ALONE,
     UNCLEAR,
-    Listing,
     describe_probes,
     describe_rows,
     head_grid,
@@ -31,6 +30,7 @@ from attnscope.studies.screens.header import (
     unknown_tokens,
     unknown_words,
 )
+from attnscope.studies.study import Display, Listing
 from attnscope.views.numbers import MINUS, Digits, digits_for
 from attnscope.views.parts import GAP, Column, Facts, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
@@ -43,7 +43,7 @@ _LONGEST_HEADING = 12  # characters
 _LEAST = 0.005  # smaller changes would show as 0.00
 
 
-def present_changes(comparison: HeadComparison, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_changes(comparison: HeadComparison, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn the differences between two models' heads into parts."""
     labels = [side.label if settings.verbose else short_path(side.label) for side in comparison.sides]
     labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
@@ -52,9 +52,9 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, listi
     yield from _header(comparison, labels, (first, second), settings)
     yield GAP
     if isinstance(first, HeadRoles) and isinstance(second, HeadRoles) and len(comparison.differences) > ROLES_ALONE:
-        yield from _roles(comparison, labels, (first, second), listing)
+        yield from _roles(comparison, labels, (first, second), display.listing)
     else:
-        yield from _numbers(comparison, labels, (first, second), settings, listing)
+        yield from _numbers(comparison, labels, (first, second), settings, display.listing)
     yield notes(comparison.notes)
     one_role = ["--role induction (its values for every head)"] if len(comparison.differences) > ROLES_ALONE else []
     yield from more_options([*one_role, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)

@@ -1,8 +1,7 @@
 """What every head does: a picture of layers × heads, and the strongest heads."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from attnscope.studies.screens.header import (
     unknown_tokens,
     unknown_words,
 )
+from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits, digits_for, formatted
 from attnscope.views.parts import GAP, Column, Facts, HeatGrid, Panel, Table, Text, ViewPart, paragraph
@@ -34,29 +34,9 @@ _LEAST = 0.005  # smaller values would show as 0.00
 ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The heads that are listed below a picture.
-
-    Attributes:
-        top: Number of heads of each role or measure; None for as many as fit on a line, or ten.
-        sort: Order of the listed heads.
-        signed: Whether values below 0 are weak; otherwise the magnitude counts.
-    """
-
-    top: int | None = None
-    sort: Literal["value", "layer"] = "value"
-    signed: bool = True
-
-    def heads(self, values: Matrix, most: int) -> list[tuple[int, int]]:
-        """Return the layers and heads that are listed; NaN is left out."""
-        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
-        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
-        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
-
-
-def present_survey(survey: HeadRoles, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
-    """Turn the roles of all heads into parts."""
+def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+    """Turn the roles of all heads into parts, with two digits, because they have standard errors."""
+    settings, listing = replace(settings, precision=2), display.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(Report(survey.provenance, survey.mask, []), settings)
     yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
@@ -83,7 +63,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, listing: Listin
     yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
 
 
-def present_measured(measured: HeadScores, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_measured(measured: HeadScores, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn one number for every head into parts."""
     texts = [
         TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
@@ -99,9 +79,9 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, listing: L
     yield head_numbers(measured.values, settings)
     yield GAP
     if measured.contrast is None:
-        yield strongest(measured.values, None, listing, settings)
+        yield strongest(measured.values, None, display.listing, settings)
     else:
-        yield _contrasted(measured, measured.contrast, listing, settings)
+        yield _contrasted(measured, measured.contrast, display.listing, settings)
     yield GAP
     yield notes(measured.notes)
     other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"

@@ -6,7 +6,8 @@ import numpy as np
 
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.run import TextReport
-from attnscope.studies.heads.screen import Listing, head_numbers, strongest
+from attnscope.studies.heads.screen import head_numbers, strongest
+from attnscope.studies.study import Listing
 from attnscope.views.numbers import column_texts, number_text
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings

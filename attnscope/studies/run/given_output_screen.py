@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.run import TextReport
-from attnscope.studies.heads.screen import Listing, head_grid, strongest
+from attnscope.studies.heads.screen import head_grid, strongest
 from attnscope.studies.screens.header import notes
+from attnscope.studies.study import Listing
 from attnscope.views.numbers import digits_for
 from attnscope.views.parts import GAP, Facts, ViewPart, paragraph
 from attnscope.views.scales import Scale

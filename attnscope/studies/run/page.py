@@ -13,6 +13,7 @@ from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
 from attnscope.studies.screens.header import notes, report_header, text_header, unknown_words
 from attnscope.studies.screens.spans import present_spans
+from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import RankedSources, Scene, WalkHead
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
     from attnscope.views.page.walk import Walk
 
 
-def present_page(
-    report: Report, every_head: EveryHead | None, settings: DisplaySettings
-) -> "Iterator[ViewPart | Walk]":
-    """Turn a report into the parts of a page.
-
-    Args:
-        every_head: Every head of the model; None if only the report's are known.
-    """
+def present_page(report: Report, settings: DisplaySettings, display: Display) -> "Iterator[ViewPart | Walk]":
+    """Turn a report into the parts of a page."""
     yield from unknown_words(report.texts)
     yield from report_header(report, settings, labelled=True)
     for text in report.texts:
@@ -39,7 +34,7 @@ def present_page(
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
-        yield Walk(walk_source(report, every_head))
+        yield Walk(walk_source(report, display.every_head))
     yield from _below(report, settings)
 
 

@@ -22,6 +22,7 @@ from attnscope.studies.screens.overview import least_attended, overview, weight_
 from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.words import word_axes, word_contributors, word_matrix
+from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, HeatGrid, Matrices, Panel, ViewPart, paragraph
@@ -33,8 +34,9 @@ _MOST_EACH = 8  # heads of several layers that are drawn one below another with 
 _MOST_OF_LAYER = 3  # heads of one layer that are
 
 
-def present_report(report: Report, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
+def present_report(report: Report, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn a report into parts."""
+    heat = display.format == "heat"
     small = [heat and are_thumbnails(text, brief=settings.brief) for text in report.texts]
     if settings.streamed:
         yield GAP
