@@ -263,9 +263,11 @@ class WindowComputer(Generic[T]):
         except AttnscopeError as e:
             if len(group) == 1:
                 return [record_of(group[0][0], "failed", error=_without_location(e, group[0][0]))]
-            size = -(-len(group) // 2) if isinstance(e, DeviceMemoryExceeded) else 1
-        # The error is gone by now, but what its traceback holds on the device may be part of a circle of references.
-        gc.collect()
+            device_is_full = isinstance(e, DeviceMemoryExceeded)
+        if device_is_full:
+            # The error is gone by now, but what its traceback holds on the device may be part of a reference cycle.
+            gc.collect()
+        size = -(-len(group) // 2) if device_is_full else 1
         parts = [group[first : first + size] for first in range(0, len(group), size)]
         return [record for part in parts for record in self._process(part)]
 

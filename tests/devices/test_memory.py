@@ -31,7 +31,8 @@ def plan(minilm: Path) -> Callable[..., RunPlan]:
 
     def make(**options: Any) -> RunPlan:
         text = TextInput(text="the bank by the river " * 20, where="text")
-        run = requested(texts=(text,), model=str(minilm), layer="all", head="all", **options)
+        given = {"threads": 1, "layer": "all", "head": "all", **options}
+        run = requested(texts=(text,), model=str(minilm), **given)
         return make_plan(run, open_source(run, run.texts))
 
     return make
