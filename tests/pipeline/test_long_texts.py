@@ -115,6 +115,17 @@ def test_rows_and_a_map_where_both_were_asked_for(look):
     assert head.rows.entropy.shape == (2,)
 
 
+@pytest.mark.parametrize("query", ["-1,0", "1:,-3"], ids=["all rows of one text", "all rows of both together"])
+def test_means_over_layers_do_not_depend_on_the_other_text(look, query):
+    """`-1,0` are all rows of one token and two of five; `1:,-3` lack row 0 of five tokens, which three have."""
+    short = "w3" if query == "-1,0" else "w3 w1 w9"
+    both = look("w1 w4 w9 w3 w5", short, layer="mean", query=query, pool=2).texts
+    for text in both:
+        alone = look(text.text, layer="mean", query=query, pool=2).texts[0].heads[0]
+        assert (text.heads[0].means.entropy is None) == (len(text.queries) < len(text.tokens))
+        assert text.heads[0].means.entropy == pytest.approx(alone.means.entropy, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("mask", "options", "queries", "keys"),
     [

@@ -66,7 +66,7 @@ def head_report(
         top=_top(recorded, trace, text, rows, left_out),
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
-        means=None if extent is None else means(recorded, text, extent),
+        means=None if extent is None else means(recorded, text, extent, len(queries)),
         **sums,
     )
 

@@ -57,16 +57,22 @@ def whole_text_arrays(recorded: UnitRecorders, text: int, extent: TextExtent) ->
     return arrays
 
 
-def means(recorded: UnitRecorders, text: int, extent: TextExtent) -> Means:
-    """Return averages over the rows of one text that count; see pooled_map."""
+def means(recorded: UnitRecorders, text: int, extent: TextExtent, n_shown: int) -> Means:
+    """Return averages over the rows of one text that count; see pooled_map.
+
+    Args:
+        recorded: Recorders of one unit.
+        text: Number of the text in the batch.
+        extent: The text.
+        n_shown: Rows of the text that are shown.
+    """
     facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink
     # statistics of every token, since the text is pooled; in a batch, padding follows a shorter text
     facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
-    kept = recorded.mean_rows
-    if recorded.contributions is not None and (kept is None or len(kept.rows) < len(recorded.rows[0].rows)):
-        # a few selected rows are no average of all
+    if recorded.contributions is not None and len(recorded.rows) > 1 and n_shown < extent.n_queries:
+        # Over several layers, only rows that are shown are kept, and those that other texts of the batch show.
         facts |= {name: torch.full_like(values, torch.nan) for name, values in facts.items() if not LINEAR.get(name, 1)}
     return Means(**{name: _mean(values) for name, values in facts.items()})
 
