@@ -29,7 +29,7 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
         AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
         UsageError: There is no such kind.
     """
-    types = {kind_declared.findings_type(): _result_type(kind_declared.findings_type()) for kind_declared in kinds()}
+    types = {findings: _result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
     if kind is not None and kind not in types.values():
         named = getattr(kind, "__name__", repr(kind))
         known = dict.fromkeys(result.__name__ for result in types.values())
@@ -37,7 +37,7 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
     file = file_path(path)
     held = _kind_in(file)
     expected = (
-        next((kind_declared for kind_declared in types if types[kind_declared] is kind), Report)
+        next((findings for findings in types if types[findings] is kind), Report)
         if held is None
         else held.findings_type()
     )

@@ -35,6 +35,11 @@ _ABBREVIATION = re.compile(
     r"|approx|e\.g|i\.e|z\.B|d\.h|bzw|usw|p|pp|vol|ed|eds|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec)"
     r"|(?<![\w.])[A-Z](?:\.[A-Z])*|^\s*\d+)\.$"
 )
+_PARTS = {  # of a text
+    "lines": r"[^\n]*\S[^\n]*",
+    "paragraphs": r"\S(?:.|\n(?!\s*\n))*",
+    "words": r"\S+",
+}
 _ITEM = re.compile(r"[ \t]*(?:[-*•–]|\d+[.)])\s")
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -170,8 +175,11 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list
     if request.division == "marks":
         return _marked(text, request.marks)
     parts = [(turn.start, turn.end) for turn in turns] or [(0, len(text))]
-    split = {"sentences": _sentences, "lines": _lines, "paragraphs": _paragraphs, "words": _words}[request.division]
-    bounds = [(first + start, first + end) for first, last in parts for start, end in split(text[first:last])]
+    bounds = [
+        (first + start, first + end)
+        for first, last in parts
+        for start, end in _split(text[first:last], request.division)
+    ]
     if request.division == "words":
         names = set[str]()
         words = [text[start:end].strip() for start, end in bounds]
@@ -212,19 +220,11 @@ def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
     ]
 
 
-def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the lines that are not blank, each up to the next."""
-    yield from _joined([match.span() for match in re.finditer(r"[^\n]*\S[^\n]*", text)], len(text))
-
-
-def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """Yield runs of lines between blank ones."""
-    yield from _joined([match.span() for match in re.finditer(r"\S(?:.|\n(?!\s*\n))*", text)], len(text))
-
-
-def _words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield runs of characters between white space, each up to the next."""
-    yield from _joined([match.span() for match in re.finditer(r"\S+", text)], len(text))
+def _split(text: str, division: str) -> Iterator[tuple[int, int]]:
+    """Yield the sentences, lines, paragraphs or words of a text, each up to the next."""
+    if division == "sentences":
+        return _sentences(text)
+    return _joined([match.span() for match in re.finditer(_PARTS[division], text)], len(text))
 
 
 def _sentences(text: str) -> Iterator[tuple[int, int]]:

@@ -185,10 +185,6 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
 
 
-def _windowed(mask: tuple[MaskTerm, ...]) -> bool:
-    return any(term.window is not None for term in mask)
-
-
 def _calls_functions(d: MemoryDemand) -> bool:
     """Tell whether a mask or scores come from Python functions."""
     return any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
@@ -201,7 +197,9 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     """
     a_row = d.batch * d.tokens
     scores = _tile_scores(d, d.tiled_queries, d.heads)
-    widening = any(not _windowed(mask) and any(term.left_to_right for term in mask) for mask in d.masks)
+    widening = any(
+        all(term.window is None for term in mask) and any(term.left_to_right for term in mask) for mask in d.masks
+    )
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
     unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * _calls_functions(d)
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))

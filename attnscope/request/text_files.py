@@ -52,7 +52,10 @@ def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
             blank.append(number)
     if not texts:
         raise AttnscopeError("has no text" if number else "is empty", where=name, hint="expected one text per line")
-    return texts, [f"{name}: {_line_list(blank)} skipped: blank"] if blank else []
+    if not blank:
+        return texts, []
+    lines = "line" if len(blank) == 1 else f"{len(blank)} lines:"
+    return texts, [f"{name}: {lines} {listed([*map(str, blank)], 5)} skipped: blank"]
 
 
 def _decode_line(line: bytes, where: str, offset: int) -> str:
@@ -72,7 +75,3 @@ def _decode_line(line: bytes, where: str, offset: int) -> str:
         raise AttnscopeError(message, where=where, hint=hint) from e
     text = text.removesuffix("\n").removesuffix("\r")
     return text.removeprefix("\ufeff") if offset == 0 else text
-
-
-def _line_list(numbers: list[int]) -> str:
-    return f"{'line' if len(numbers) == 1 else f'{len(numbers)} lines:'} {listed([*map(str, numbers)], 5)}"

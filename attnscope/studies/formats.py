@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError, arg
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import FindingsKind, Listing
+from attnscope.studies.study import FindingsKind, Listing, imported
 
 if TYPE_CHECKING:
     from attnscope.views.parts import ViewPart
@@ -164,34 +164,9 @@ def page(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     yield from as_html(parts, title_of(findings))
 
 
-def _safetensors(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.array_files import safetensors_parts
-
-    yield from safetensors_parts(findings)
-
-
-def _npz(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.array_files import npz_parts
-
-    yield from npz_parts(findings)
-
-
-def _csv(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.head_tables import csv_parts
-
-    yield from csv_parts(findings)
-
-
-def _parquet(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.findings.head_tables import parquet_parts
-
-    yield from parquet_parts(findings)
-
-
-def _xml(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
-    from attnscope.studies.doctor.junit import junit_xml
-
-    yield from junit_xml(findings)
+def _imported(writer: str) -> Callable[[Any, Drawing], Iterator[bytes]]:
+    """Return the writer of this name in `module:function`, which takes only findings; imported when it is called."""
+    return lambda findings, _: imported(writer)(findings)
 
 
 FILE_FORMATS = (
@@ -201,9 +176,9 @@ FILE_FORMATS = (
     FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
     FileFormat(".pdf", _pdf, drawn=True, picture=True, extra=PDF),
     FileFormat(".html", page, drawn=True, page=True),
-    FileFormat(".safetensors", _safetensors),
-    FileFormat(".npz", _npz),
-    FileFormat(".csv", _csv),
-    FileFormat(".parquet", _parquet, extra=PARQUET),
-    FileFormat(".xml", _xml),
+    FileFormat(".safetensors", _imported("attnscope.findings.array_files:safetensors_parts")),
+    FileFormat(".npz", _imported("attnscope.findings.array_files:npz_parts")),
+    FileFormat(".csv", _imported("attnscope.findings.head_tables:csv_parts")),
+    FileFormat(".parquet", _imported("attnscope.findings.head_tables:parquet_parts"), extra=PARQUET),
+    FileFormat(".xml", _imported("attnscope.studies.doctor.junit:junit_xml")),
 )

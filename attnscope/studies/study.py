@@ -83,12 +83,12 @@ class FindingsKind:
 
     def findings_type(self) -> Any:
         """Import the class of its findings."""
-        return _imported(self.findings)
+        return imported(self.findings)
 
     def present(self, findings: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
         """Turn its findings into parts."""
         function = self.page if display.format == "page" and self.page else self.screen
-        parts: Iterator[ViewPart] = _imported(function)(findings, settings, display)
+        parts: Iterator[ViewPart] = imported(function)(findings, settings, display)
         return parts
 
     @property
@@ -98,7 +98,8 @@ class FindingsKind:
         return schema
 
 
-def _imported(declared: str) -> Any:
+def imported(declared: str) -> Any:
+    """Import what a declaration names as `module:name`."""
     module, _, name = declared.partition(":")
     return getattr(import_module(module), name)
 

@@ -257,7 +257,7 @@ class Baseline:
             ids = dict.fromkeys(
                 number
                 for log_probabilities in (old, *(logs_after[n] for logs_after in logs))
-                for number in _most_probable(log_probabilities)
+                for number in np.argsort(-log_probabilities, kind="stable")[:PREDICTED].tolist()
             )
             changes.append(
                 [
@@ -310,12 +310,6 @@ class Baseline:
         if known is None or not targets:
             return None
         return float(sum(known[n, target] for n, target in enumerate(targets)) / np.log(2.0))
-
-
-def _most_probable(log_probabilities: Array) -> list[int]:
-    """Return the ids of the most probable tokens; ties go to the lower id."""
-    ids: list[int] = np.argsort(-log_probabilities, kind="stable")[:PREDICTED].tolist()
-    return ids
 
 
 def _log_mean(logs: Sequence[Array]) -> Array:

@@ -1,6 +1,6 @@
 """Compare given queries and keys with a model, and find by trying which of its settings they were computed without."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from attnscope.engines.arrays.opening import ArraysInMemory
 from attnscope.engines.arrays.settings import GivenRope, LayerSettings
 from attnscope.findings.compare import Comparison, Diagnosis, TriedSetting
 from attnscope.findings.run import Report
-from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection
 from attnscope.run.plan import make_plan
@@ -54,7 +53,9 @@ def compare_with_arrays(
         tolerance: See compare_runs; also the difference up to which settings agree.
         session: Models that are open already.
     """
-    run = run if run.texts else msgspec.structs.replace(run, texts=_plain_texts(arrays))
+    if not run.texts:
+        texts = tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
+        run = msgspec.structs.replace(run, texts=texts)
     session = session or Session(run.texts, progress)
     source = session.source(run)
     arrays = _relabelled(source, run, arrays)
@@ -72,10 +73,6 @@ def compare_with_arrays(
     limit = _EXACT if (run.dtype, arrays.dtype) == ("float32", "float32") else _NARROW
     diagnosis = _Trial(run, session, arrays, limit if tolerance is None else tolerance.absolute).diagnose()
     return msgspec.structs.replace(comparison, diagnosis=diagnosis)
-
-
-def _plain_texts(arrays: GivenArrays) -> tuple[TextInput, ...]:
-    return tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
 
 
 def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConfig:
@@ -96,7 +93,8 @@ def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> Giv
         tokens = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)[0]
         if len(tokens) != len(given):
             message = f"the model makes {len(tokens)} tokens of it, the arrays have {len(given)}"
-            hint = f"pass the text that the arrays are from; theirs begins {_beginning(given)}"
+            beginning = " ".join(token.text for token in given[:6])
+            hint = f"pass the text that the arrays are from; theirs begins {beginning}"
             raise AttnscopeError(message, where=text.where, hint=hint)
         texts.append((text.text, tokens))
     return replace(arrays, texts=texts)
@@ -109,10 +107,6 @@ def _given_rows(arrays: GivenArrays) -> list[int]:
         hint = "give the queries of every token, or compare one text"
         raise AttnscopeError("no position has a query in every text", where=arrays.name, hint=hint)
     return list(rows)
-
-
-def _beginning(tokens: Sequence[Token]) -> str:
-    return " ".join(token.text for token in tokens[:6])
 
 
 def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:

@@ -24,7 +24,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
 
     Tables are about the head that moved most. `display.every_head` holds RoleRecorders of every side.
     """
-    if not _has_heads(comparison):
+    if not all(text.heads for side in comparison.sides for text in side.report.texts):
         yield from present_comparison(comparison, settings, display)
         return
     best = [max(change.heads, key=_moved) for change in comparison.changes]
@@ -46,10 +46,6 @@ def _moved(change: HeadChange) -> float:
     if known.size:
         return float(known.mean())
     return 0.0 if change.mass is None else float(np.abs(change.mass[1] - change.mass[0]).sum())
-
-
-def _has_heads(comparison: Comparison) -> bool:
-    return all(text.heads for side in comparison.sides for text in side.report.texts)
 
 
 def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:

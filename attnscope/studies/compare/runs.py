@@ -62,7 +62,8 @@ def compare_runs(
         roles: Recorders of roles for every side; empty for none.
     """
     stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
-    runs = [(label, _with_weights(run)) for label, run in runs]
+    # All measures but worst cells need the weights.
+    runs = [(label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
     unmatched: list[str] = []
     if tolerance is not None or axis in MODELS or every_head:
@@ -218,11 +219,6 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
     if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
         return run
     return replace(run, key=EVERY_POSITION, auto_key=run.key)
-
-
-def _with_weights(run: RunConfig) -> RunConfig:
-    """Return the run with its weights kept: all measures but worst cells need them."""
-    return replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))
 
 
 def _reference_side(axis: str, runs: Sequence[RunConfig], session: Session) -> tuple[int, dict[int, Report]]:

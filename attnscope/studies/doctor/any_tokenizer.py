@@ -45,12 +45,6 @@ class AnyTokenizer:
         """Whether there is a tokenizer."""
         return self.tokenizer is not None
 
-    @property
-    def pads_left(self) -> bool | None:
-        """Whether the tokenizer pads on the left; None if it does not say."""
-        side = getattr(self.tokenizer, "padding_side", None)
-        return None if side is None else side == "left"
-
     def encode(self, text: str, pair: str | None = None, *, special: bool = True) -> dict[str, list[int]]:
         """Return the ids of a text with special tokens, and token types if the tokenizer has them."""
         tokenizer = self.tokenizer

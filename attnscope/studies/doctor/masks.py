@@ -420,7 +420,8 @@ def padding_mask(exam: Examination) -> list[Evidence]:
     evidence = []
     for batch in exam.batches:
         if not batch.padding.any():
-            evidence.append(unknown(batch.name, "nothing is padded, as far as can be told" + _no_pad(exam)))
+            no_pad = "" if exam.subject.words.special.pad is not None else ": the padding token is not known"
+            evidence.append(unknown(batch.name, f"nothing is padded, as far as can be told{no_pad}"))
             continue
         if batch.allowed is not None:
             evidence += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
@@ -443,10 +444,6 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             note += f"; outputs of the texts {changes} with the right mask"
         evidence.append(Evidence(batch.name, "wrong", float(bare.sum()), 0.0, where, note))
     return evidence or [unknown("no batch", "no batch or collator is given")]
-
-
-def _no_pad(exam: Examination) -> str:
-    return "" if exam.subject.words.special.pad is not None else ": the padding token is not known"
 
 
 def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
@@ -496,17 +493,18 @@ def prefix(exam: Examination) -> list[Evidence]:
     if exam.two_halves:
         return _encoder_sees_all(exam)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
-    given = [batch for batch in exam.batches if batch.prefix is None and _has_prefix(exam, batch)]
+    given = [
+        batch
+        for batch in exam.batches
+        if exam.subject.kind == "causal" and batch.prefix is None and batch.allowed is not None
+        if bool(batch.allowed.triu(1).any())
+    ]
     evidence = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
     evidence += read_masks(exam, "prefix", batches, "")
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     for batch in batches:
         evidence += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
     return evidence or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
-
-
-def _has_prefix(exam: Examination, batch: ExaminedBatch) -> bool:
-    return exam.subject.kind == "causal" and batch.allowed is not None and bool(batch.allowed.triu(1).any())
 
 
 def _encoder_sees_all(exam: Examination) -> list[Evidence]:

@@ -1,6 +1,6 @@
 """A page of a Report: the header, and a walk through its heads, with every other head in summary."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -127,7 +127,7 @@ def _spread(head: WalkHead, text: TextReport, summary: TextReport) -> WalkHead:
     queries = text.queries or list(range(len(text.tokens)))
     if summary.queries == queries or not summary.queries:
         return head
-    places = _indices(summary.queries, queries)
+    places = np.searchsorted(queries, summary.queries)
     rows = {name: _placed(array, places, len(queries), np.nan) for name, array in head.rows.items()}
     masked = frozenset(int(places[row]) for row in head.masked_rows)
     sources = head.sources
@@ -136,10 +136,6 @@ def _spread(head: WalkHead, text: TextReport, summary: TextReport) -> WalkHead:
         places_in_rows = _placed(sources.places, places, len(queries), -1)
         sources = RankedSources(sources.by, places_in_rows, measures, sources.left_out)
     return replace(head, rows=rows, masked_rows=masked, sources=sources)
-
-
-def _indices(chosen: Sequence[int], among: Sequence[int]) -> np.ndarray:
-    return np.searchsorted(np.asarray(among), np.asarray(chosen))
 
 
 def _placed(array: np.ndarray, places: np.ndarray, length: int, nothing: float) -> Any:
