@@ -8,7 +8,7 @@ import { minify } from "terser";
 const LARGEST = 60_000; // bytes of the script
 // Names that are neither in the data nor in the DOM, and need no more than a letter.
 const INTERNAL =
-  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|displays|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels)$/;
+  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|displays|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot)$/;
 const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "..", "attnscope", "views", "page");
 const result = await build({
@@ -25,6 +25,7 @@ const result = await build({
   jsxFragment: "Fragment",
   inject: ["src/jsx.ts"],
   mangleProps: INTERNAL,
+  define: { "Number.isNaN": "isNaN", "Number.isFinite": "isFinite" }, // of numbers, which types ensure, they are the same
   charset: "utf8",
   legalComments: "none",
 });

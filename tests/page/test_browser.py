@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import random
 from pathlib import Path
@@ -224,10 +225,68 @@ def test_a_saved_page_is_the_page(open_page, pages, tmp_path):
 
 def test_a_printed_page_is_light_and_has_no_controls(open_page, pages):
     page = open_page(pages["short"][0], theme="dark").page
+    screen = "getComputedStyle(document.querySelector('{}')).{}"
+    assert page.evaluate(screen.format("body", "color")) == "rgb(230, 234, 240)"
     page.emulate_media(media="print")
-    hidden = "getComputedStyle(document.querySelector('.controls')).display"
-    assert page.evaluate(hidden) == "none"
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate(screen.format(".controls", "display")) == "none"
+    assert page.evaluate(screen.format("body", "backgroundColor")) == "rgb(255, 255, 255)"
+    assert page.evaluate(screen.format("body", "color")) == "rgb(28, 36, 48)"
+    for painted in (".meter span", ".ramp .bar", ".token.query"):  # a browser leaves out backgrounds otherwise
+        assert page.evaluate(screen.format(painted, "printColorAdjust")) == "exact"
+
+
+def test_the_row_shows_the_cell_under_the_pointer(open_page, pages):
+    page = open_page(pages["short"][0], "#head=L3H0&query=0&key=0").page
+    seen = set()
+    for x, y in ((0.5, 0.4), (0.7, 0.4), (0.7, 0.8)):
+        box = page.locator("#panel-matrix").bounding_box()
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+        assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", True)
+        query, _, key = page.locator(".matrix-panel p.cell").text_content().partition(": ")[0].partition(" → ")
+        assert page.locator(".row-panel h2").text_content().startswith(query)
+        assert page.locator("[data-arithmetic]").text_content().startswith(f"→ {key}q·k")
+        seen.add((query, key))
+    assert len(seen) == 3
+
+
+DRAWN = """
+window.drawn = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  if (this.canvas.id === "panel-matrix" && this.getTransform().b === 0)
+    window.drawn.push([text, x, y, this.measureText(text).width, this.textAlign]);
+  return write.call(this, text, x, y);
+};
+"""
+
+
+def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
+    draw, arrays, given = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "map.html"
+    np.savez(
+        arrays, q=draw.standard_normal((1, 1, 2100, 4), np.float32), k=draw.standard_normal((1, 1, 2100, 4), np.float32)
+    )
+    assert main(["run", "--qkv", str(arrays), "-o", str(given), "--quiet"]) == 0
+    data = read_page(given)
+    (group,) = data.of_kind("walk")[0]["scenes"][0]["groups"]
+    places, weights = data.raw(group["places"])[:, 0], data.numbers(group["measures"]["weight"])[:, 0]  # (ranks, rows)
+    telling = np.where((places < 1) | (places == group["rows"]), 0, weights).max(0)
+    begun = open_page(given).page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')")
+    assert int(begun) == group["rows"][int(telling.argmax())]  # the page begins where a weight is largest
+    sizes, places = ((360, 640), (1280, 800)), ((pages["long"][0], 41), (given, 700))
+    for size, (path, query) in itertools.product(sizes, places):
+        page = open_page(path, size=size).page
+        page.evaluate(DRAWN + f"location.hash = '#query={query}&key=16'")
+        assert shows(page, "window.drawn.length > 4", True)
+        width = page.evaluate("document.getElementById('panel-matrix').clientWidth")
+        drawn = page.evaluate("window.drawn.splice(0)")
+        assert not any("…" in text for text, *_ in drawn)
+        columns = sorted((x - w / 2, x + w / 2) for _, x, y, w, align in set(map(tuple, drawn)) if align == "center")
+        rows = sorted((y, x - w) for _, x, y, w, align in set(map(tuple, drawn)) if align == "right")
+        assert len(columns) > 2 < len(rows)
+        assert columns[0][0] >= 0 and columns[-1][1] <= width
+        assert all(right <= left for (_, right), (left, _) in itertools.pairwise(columns))
+        assert all(start >= 0 for _, start in rows)
+        assert all(below - above >= 11 for (above, _), (below, _) in itertools.pairwise(rows))
 
 
 def test_a_row_that_is_not_listed_names_the_nearest_that_is(open_page, tmp_path, monkeypatch):

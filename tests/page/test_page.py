@@ -110,6 +110,35 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     assert [unit["name"] for unit in scene["units"]] == [f"L{n}H{m}" for n in range(4) for m in range(4)]
 
 
+def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
+    path, text = tmp_path / "page.html", "It rained. She went home."
+    assert main(["compare", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
+    page = read_page(path)
+    kinds = [node["k"] if isinstance(node, dict) else node[0] for node in page.nodes]
+    assert [kind for kind in kinds if kind in ("panels", "walk")] == ["panels", "walk"]
+    title = next(n for n, node in enumerate(page.nodes) if "look-title" in str(node) and "spans" not in str(node))
+    assert title > kinds.index("walk")
+    (panels,) = page.of_kind("panels")
+    spans = [[0], [1, 2, 3], [4, 5, 6, 7]]  # It | rain ##ed . | She went home .
+    expected = []
+    for mask in ("causal", "bidirectional"):
+        every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
+        assert main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"]) == 0
+        weights = np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))  # (queries, keys)
+        expected.append(np.array([[weights[row][:, column].sum(1).mean() for column in spans] for row in spans]))
+    expected.append(expected[1] - expected[0])
+    for panel, matrix in zip(panels["panels"], expected, strict=True):
+        np.testing.assert_allclose(page.numbers(panel["matrix"]), matrix, atol=1e-6)
+
+
+def test_long_lists_are_folded(tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main([*COMMANDS["explain"], "-o", str(output), "--quiet"]) == 0
+    folded = re.findall(r'\["details",.*?… (\d+) more', json.dumps(read_page(path).nodes, ensure_ascii=False))
+    assert folded[:3] == ["181"] * 3  # of a length and 192 numbers, 12 are in sight
+
+
 def test_a_page_can_be_replaced(tmp_path):
     path = tmp_path / "page.html"
     assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0

@@ -1,9 +1,6 @@
 // The arithmetic of a cell on one line: as attnscope/views/walk/cell.py writes it.
-import { digitsFor, digitsText, fixed, MINUS } from "./format";
+import { fixed, MINUS, sizedText } from "./format";
 import type { Head } from "./model";
-
-const numberText = (value: number) =>
-  Number.isFinite(value) ? digitsText(value, digitsFor(Math.abs(value), 2)) : fixed(value, 2);
 
 export function weightText(weight: number): string {
   if (weight === 0) return "0";
@@ -31,14 +28,14 @@ export function arithmetic(head: Head, query: number, key: number): string {
   const listed = head.listed(query)?.find((one) => one.key === key);
   const weight = head.cell("weights", query, key) ?? listed?.measures.weight;
   if (scores !== undefined) {
-    parts.push(`${mean ? "mean " : ""}q·k ${numberText(scores)}`);
+    parts.push(`${mean ? "mean " : ""}q·k ${sizedText(scores)}`);
     if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {
       parts.push(`× ${general(unit.scale, 3)}`);
       if (unit.softcap !== null) parts.push(`soft-capped at ${general(unit.softcap, 6)}`);
       if (unit.bias !== null) parts.push(`+ ${unit.bias} bias`);
-      parts.push(`= ${numberText(logit)}`);
+      parts.push(`= ${sizedText(logit)}`);
     }
-  } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${numberText(logit)}`);
+  } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${sizedText(logit)}`);
   if (unit.masked.includes(query)) return [...parts, "→ masked: no key is allowed"].join(" ");
   if (masked === -Infinity) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");
   if (weight === undefined) {
@@ -50,7 +47,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
   if (Number.isNaN(weight)) return [...parts, "→ no weight"].join(" ");
   if (logit !== undefined && masked !== undefined) {
     const sink = head.statistics(query).some(([name]) => name === "sink") ? " with the sink" : "";
-    parts.push(`→ e^${numberText(logit)} / Σ${sink} = ${weightText(weight)}`);
+    parts.push(`→ e^${sizedText(logit)} / Σ${sink} = ${weightText(weight)}`);
   } else parts.push(`${parts.length ? "→ " : ""}weight ${weightText(weight)}`);
   return parts.join(" ");
 }

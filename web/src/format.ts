@@ -32,17 +32,16 @@ export function digitsFor(largest: number, precision: number): Digits {
   return { decimals: Math.max(0, Math.min(precision, precision + 3 - magnitude)) };
 }
 
-export const number = (value: number, precision = 2): string =>
+export const sizedText = (value: number, precision = 2): string =>
   digitsText(value, digitsFor(Math.abs(value), precision));
 
 // Every digit that tells a float32 from its neighbours.
 export function exactText(value: number): string {
   if (!Number.isFinite(value)) return fixed(value, 0);
-  for (let digits = 1; digits < 9; digits++) {
-    const text = value.toPrecision(digits);
-    if (Math.fround(Number(text)) === value) return String(Number(text)).replace("-", MINUS);
+  for (let digits = 1; ; digits++) {
+    const short = Number(value.toPrecision(digits));
+    if (Math.fround(short) === value || digits === 9) return `${short}`.replace("-", MINUS);
   }
-  return String(Number(value.toPrecision(9))).replace("-", MINUS);
 }
 
 export type Rgb = [number, number, number];

@@ -1,51 +1,42 @@
 // Layers × heads: thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
 import { digitsFor, digitsText, exactText, fixed, inkOn, parseHex, ramp } from "./format";
-import { Heat, THEMES } from "./heat";
+import { canvasOf, Heat, THEMES } from "./heat";
 import type { Head } from "./model";
 import type { PanelProps } from "./panel";
-import { useTheme } from "./theme";
+import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
 const AT_ONCE = 40; // heads
-const pictures = new WeakMap<Head, Map<string, HTMLCanvasElement | null>>();
+const pictures = { light: new WeakMap<Head, HTMLCanvasElement>(), dark: new WeakMap<Head, HTMLCanvasElement>() };
 
 // The largest weight in every cell of a small grid, so that nothing strong is lost.
 function thumbnail(head: Head, theme: "light" | "dark"): HTMLCanvasElement | null {
-  let known = pictures.get(head);
-  if (!known) {
-    known = new Map();
-    pictures.set(head, known);
-  }
-  if (known.has(theme)) return known.get(theme)!;
+  const known = pictures[theme].get(head);
+  if (known) return known;
   const matrix = head.picture();
-  let canvas: HTMLCanvasElement | null = null;
-  if (matrix?.rows && matrix.columns) {
-    const rows = Math.min(SMALL, matrix.rows);
-    const columns = Math.min(SMALL, matrix.columns);
-    const most = new Float64Array(rows * columns);
-    for (let r = 0; r < matrix.rows; r++)
-      for (let c = 0; c < matrix.columns; c++) {
-        const at = Math.floor((r * rows) / matrix.rows) * columns + Math.floor((c * columns) / matrix.columns);
-        const value = matrix.at(r, c);
-        if (value > most[at]!) most[at] = value;
-      }
-    const colours = ramp(theme, false);
-    const image = new ImageData(columns, rows);
-    most.forEach((value, n) => {
-      image.data.set([...colours[Math.round(Math.sqrt(Math.min(1, value)) * 256)]!, 255], n * 4);
-    });
-    canvas = document.createElement("canvas");
-    canvas.width = columns;
-    canvas.height = rows;
-    canvas.getContext("2d")!.putImageData(image, 0, 0);
-  }
-  known.set(theme, canvas);
+  if (!matrix?.rows || !matrix.columns) return null;
+  const rows = Math.min(SMALL, matrix.rows);
+  const columns = Math.min(SMALL, matrix.columns);
+  const most = new Float64Array(rows * columns);
+  for (let r = 0; r < matrix.rows; r++)
+    for (let c = 0; c < matrix.columns; c++) {
+      const at = Math.floor((r * rows) / matrix.rows) * columns + Math.floor((c * columns) / matrix.columns);
+      const value = matrix.at(r, c);
+      if (value > most[at]!) most[at] = value;
+    }
+  const colours = ramp(theme, false);
+  const image = new ImageData(columns, rows);
+  most.forEach((value, n) => {
+    image.data.set([...colours[Math.round(Math.sqrt(Math.min(1, value)) * 256)]!, 255], n * 4);
+  });
+  const canvas = canvasOf(image);
+  pictures[theme].set(head, canvas);
   return canvas;
 }
 
 export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & { displays: string[] }) {
-  const theme = useTheme();
+  const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
     const later = setTimeout(() => setBudget(budget + AT_ONCE));

@@ -1,7 +1,7 @@
 // A matrix as a canvas: cells of colour, with numbers where they fit, labels, a cursor, zoom, and keys.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, inkOn, MINUS, mixed, parseHex, place, type Rgb, ramp, type Scale, type Theme } from "./format";
-import { useTheme } from "./theme";
+import { theme as currentTheme } from "./theme";
 
 export interface Label {
   number: string;
@@ -43,7 +43,7 @@ export function colourOf(theme: Theme, scale: Scale, value: number): Rgb | null 
 }
 
 export function Heat(props: HeatProps) {
-  const theme = useTheme();
+  const theme = currentTheme();
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
@@ -227,6 +227,7 @@ interface Layout {
   space: number;
   shownRows: number;
   shownColumns: number;
+  named: boolean; // labels have names, else only some of them a number
   upright: boolean; // names of columns stand upright
   bare: boolean; // cells without numbers
 }
@@ -249,11 +250,11 @@ function textWidth(text: string, size: number): number {
 function plan(props: HeatProps, width: number, zoom: number): Layout {
   const { rows, columns } = props;
   const size = 12;
-  const widest = (labels: Label[]) => {
+  const widest = (labels: Label[], names = true) => {
     let most = 0;
     const step = Math.max(1, Math.floor(labels.length / 400));
-    for (let n = 0; n < labels.length; n += step) {
-      most = Math.max(most, textWidth(`${labels[n]!.number} ${labels[n]!.name}`, size));
+    for (let n = step - 1; n < labels.length; n += step) {
+      most = Math.max(most, textWidth(names ? `${labels[n]!.number} ${labels[n]!.name}` : labels[n]!.number, size));
     }
     return Math.min(LONGEST, Math.ceil(most));
   };
@@ -263,8 +264,9 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const most = props.limit ?? 64;
   const room = Math.max(40, props.height ?? 640);
   let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - names) / rows.length));
-  if (fit < LEAST_LABEL && !zoom && !props.digits) {
-    left = textWidth(String(rows.length), 11) + GAP;
+  const crowded = fit < LEAST_LABEL && !zoom && !props.digits;
+  if (crowded) {
+    left = widest(rows, false) + GAP;
     names = 16;
     fit = Math.min(most, (space - left) / columns.length, (room - names) / rows.length);
   }
@@ -272,7 +274,8 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   if (props.digits && !roomy) fit = 40;
   const cell = zoom ? Math.max(zoom, fit) : fit;
   const upright = cell < names - GAP;
-  const top = cell >= LEAST_LABEL ? (upright ? names : 22) : 16;
+  const named = cell >= LEAST_LABEL && !crowded;
+  const top = named ? (upright ? names : 22) : 16;
   const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));
   const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - top) / cell + 0.001)));
   return {
@@ -285,6 +288,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
     space: Math.min(space - left, room - top),
     shownRows,
     shownColumns,
+    named,
     upright,
     bare: !!props.digits && roomy,
   };
@@ -329,11 +333,15 @@ function pixels(
       picture.data.set(cellColour(props, theme, r0 + r, c0 + c) ?? none, at);
       picture.data[at + 3] = 255;
     }
-  const small = document.createElement("canvas");
-  small.width = shownColumns;
-  small.height = shownRows;
-  small.getContext("2d")!.putImageData(picture, 0, 0);
-  return small;
+  return canvasOf(picture);
+}
+
+export function canvasOf(picture: ImageData): HTMLCanvasElement {
+  const canvas = document.createElement("canvas");
+  canvas.width = picture.width;
+  canvas.height = picture.height;
+  canvas.getContext("2d")!.putImageData(picture, 0, 0);
+  return canvas;
 }
 
 function draw(
@@ -417,25 +425,37 @@ function numbers(
     }
 }
 
+// The next of 1, 2, 5, 10, 20 …
+function round(least: number): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  return [1, 2, 5, 10].find((n) => n * power >= least)! * power;
+}
+
 function labels(
   g: CanvasRenderingContext2D,
   props: HeatProps,
-  { cell, left, top, shownRows, shownColumns, upright }: Layout,
+  { cell, left, top, shownRows, shownColumns, named, upright, width }: Layout,
   r0: number,
   c0: number,
   cursor: [number, number],
   hover: [number, number] | null,
   look: { ink: string; dim: string; cursor: string },
 ) {
-  const named = cell >= LEAST_LABEL;
   const size = named ? 12 : 11;
   g.font = `${size}px ${FONT}`;
   g.textBaseline = "middle";
-  const every = named ? 1 : Math.ceil(48 / cell);
   const current = (n: number, axis: 0 | 1) => n === cursor[axis] || n === hover?.[axis];
+  const wide = textWidth(props.columns.at(-1)!.number, size) + GAP;
+  const across = (n: number) => Math.min(left + (n - c0 + 0.5) * cell, width - wide / 2);
+  // Numbers stand at round distances, and none of them touches that of the cursor.
+  const skipped = (n: number, axis: 0 | 1) => {
+    if (named || n === cursor[axis]) return false;
+    const apart = axis ? Math.abs(across(n) - across(cursor[1])) - wide : Math.abs(n - cursor[0]) * cell - 2 * size;
+    return n % round(Math.max(48, wide) / cell) !== 0 || apart < 0 || (axis && across(n + 1) === across(n));
+  };
   for (let r = 0; r < shownRows; r++) {
     const n = r0 + r;
-    if (!named && n % every && n !== cursor[0]) continue;
+    if (skipped(n, 0)) continue;
     const { number, name } = props.rows[n]!;
     const y = top + (r + 0.5) * cell;
     g.textAlign = "right";
@@ -444,13 +464,13 @@ function labels(
   }
   for (let c = 0; c < shownColumns; c++) {
     const n = c0 + c;
-    if (!named && n % every && n !== cursor[1]) continue;
+    if (skipped(n, 1)) continue;
     const { number, name } = props.columns[n]!;
     const x = left + (c + 0.5) * cell;
     g.fillStyle = current(n, 1) ? look.cursor : look.ink;
     if (!named) {
       g.textAlign = "center";
-      g.fillText(number, x, top - 8);
+      g.fillText(number, across(n), top - 8);
     } else if (upright) {
       g.save();
       g.translate(x, top - GAP + 2);

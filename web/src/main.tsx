@@ -2,12 +2,11 @@ import "./style.css";
 import { render } from "preact";
 import { type Data, type Header, read } from "./data";
 import { Nodes } from "./parts";
-import { startTheme, toggleTheme, useTheme } from "./theme";
+import { startTheme, theme, toggleTheme } from "./theme";
 
 const VERSION = 1;
 
 function Page({ header, data }: { header: Header; data: Data }) {
-  const theme = useTheme();
   return (
     <>
       <header class="top">
@@ -18,9 +17,9 @@ function Page({ header, data }: { header: Header; data: Data }) {
           <button
             type="button"
             onClick={toggleTheme}
-            aria-label={`Use the ${theme === "dark" ? "light" : "dark"} theme`}
+            aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}
           >
-            {theme === "dark" ? "☀" : "☾"}
+            {theme() === "dark" ? "☀" : "☾"}
           </button>
         </span>
       </header>
@@ -34,14 +33,16 @@ function Page({ header, data }: { header: Header; data: Data }) {
 
 async function start() {
   const root = document.getElementById("app")!;
-  startTheme();
   const source = document.getElementById("data")!;
+  let draw = () => {};
+  startTheme(() => draw());
   try {
     const [header, data] = await read(source.textContent ?? "");
     if (header.version !== VERSION) throw new Error(`its data have version ${header.version}`);
     root.textContent = "";
     await new Promise((done) => setTimeout(done)); // what was read is one task, and what is drawn another
-    render(<Page header={header} data={data} />, root);
+    draw = () => render(<Page header={header} data={data} />, root);
+    draw();
     document.documentElement.dataset.ready = "";
   } catch (error) {
     root.textContent = `This page cannot be drawn: ${error instanceof Error ? error.message : error}`;

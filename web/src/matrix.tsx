@@ -223,7 +223,7 @@ function MatrixView({
       digits={place.digits}
       cursor={cursor}
       onCursor={onCursor}
-      onHover={(cell) => setHovered(cell ? cell[0] : null)}
+      onHover={setHovered}
     />
   );
 }

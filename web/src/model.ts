@@ -257,18 +257,20 @@ export class Head {
     return this.listed(query)?.find((one) => one.key !== undefined)?.key;
   }
 
-  // The query with the largest weight on a word other than itself and the first; 0 if the page holds no matrix.
+  // The query with the largest weight on a word other than itself and the first.
   telling(): number {
     const { queries, keys } = this.scene;
     const weights = this.stage("weights");
     const plain = new Set([0, ...keys.data.special]);
     let [most, found] = [0, 0];
-    for (let r = 0; weights && r < weights.rows; r++)
-      for (let c = 0; c < weights.columns; c++) {
-        const share = weights.at(r, c);
-        if (share > most && !plain.has(c) && keys.positions[c] !== queries.positions[r])
-          [most, found] = [share, r + this.unit.start];
-      }
+    const weigh = (query: number, key: number, share: number) => {
+      if (share > most && !plain.has(key) && keys.positions[key] !== queries.positions[query])
+        [most, found] = [share, query];
+    };
+    if (weights) {
+      for (let r = 0; r < weights.rows; r++)
+        for (let c = 0; c < weights.columns; c++) weigh(r + this.unit.start, c, weights.at(r, c));
+    } else for (const query of this.rowIndex.keys()) for (const cell of this.shares(query)) weigh(query, ...cell);
     return found;
   }
 

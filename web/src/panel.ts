@@ -9,7 +9,7 @@ export interface PanelProps {
   cursorKey: number | null;
   act: (name: string, value?: number | string | null) => void;
   goto: (changes: Partial<Spot>) => void;
-  hovered: number | null;
-  setHovered: (query: number | null) => void;
+  hovered: [query: number, key: number | null] | null;
+  setHovered: (cell: [number, number | null] | null) => void;
   words: Record<string, string>;
 }

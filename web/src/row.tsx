@@ -1,7 +1,7 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
 import { arithmetic, weightText } from "./cell";
 import { Dialog } from "./commands";
-import { digitsFor, digitsText, exactText, fixed } from "./format";
+import { exactText, fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
 import { Bar, tree } from "./parts";
@@ -15,10 +15,10 @@ export function RowPanel({
   hovered,
   phrases,
   words,
-}: PanelProps & { phrases: Record<string, string> }) {
-  const query = hovered ?? place.spot.query;
-  const own = query === place.spot.query;
-  const key = own ? cursorKey : (head?.best(query) ?? null);
+  side,
+}: PanelProps & { phrases: Record<string, string>; side: string }) {
+  const query = hovered?.[0] ?? place.spot.query;
+  const key = hovered ? (hovered[1] ?? head?.best(query) ?? null) : cursorKey;
   const listed = head?.listed(query) ?? null;
   const statistics = head?.statistics(query) ?? [];
   const near = head?.nearest(query);
@@ -26,13 +26,12 @@ export function RowPanel({
   const measures = listed?.length ? Object.keys(listed[0]!.measures) : [];
   const most = Math.max(1e-9, ...(listed ?? []).map((one) => one.measures[head!.by] ?? 0));
   const exact = head?.exact ?? false;
-  const write = (value: number, name: string) =>
-    name === "weight" ? fixed(value, 3) : digitsText(value, digitsFor(Math.abs(value), 2));
+  const write = (value: number, name: string) => (name === "weight" ? fixed(value, 3) : sizedText(value));
   return (
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
         <span class="number">{scene.queries.labels[query]?.number}</span> <bdi>{scene.queries.labels[query]?.name}</bdi>{" "}
-        <span class="dim">{own ? "" : "under the pointer"}</span>
+        <span class="dim">{[side, hovered && "under the pointer"].filter(Boolean).join(", ")}</span>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
@@ -46,7 +45,7 @@ export function RowPanel({
         <thead>
           <tr>
             <th scope="col">source</th>
-            <td>
+            <td class="bars">
               <span class="hidden">bar</span>
             </td>
             {measures.map((name) => (
@@ -58,7 +57,7 @@ export function RowPanel({
         </thead>
         <tbody>
           {(listed ?? []).map((one, rank) => (
-            <tr key={rank} class={own && one.key === key ? "current" : ""}>
+            <tr key={rank} class={one.key === key ? "current" : ""}>
               <td class="left">
                 <button
                   type="button"
@@ -163,7 +162,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
   const weight = head.cell("weights", query, best);
   const known = stages.includes("masked") && stages.includes("weights") && Number.isFinite(most) && weight;
   const sink = head.statistics(query).find(([name]) => name === "sink")?.[1];
-  const write = (value: number) => digitsText(value, digitsFor(Math.abs(value), 4));
+  const write = (value: number) => sizedText(value, 4);
   return (
     <Dialog title={`${head.unit.name}, query ${scene.queries.name(query)}, step by step`} leave={leave}>
       {known ? (

@@ -2,7 +2,7 @@
 import { arithmetic } from "./cell";
 import type { Command } from "./commands";
 import type { Matrix } from "./data";
-import { css, exactText, inkOn, ramp } from "./format";
+import { css, exactText, inkOn, MINUS, ramp } from "./format";
 import { cellColour, type HeatProps, type Label } from "./heat";
 import { matrixProps } from "./matrix";
 import type { Head, Scene } from "./model";
@@ -11,14 +11,7 @@ import type { Place } from "./place";
 const SVG = "http://www.w3.org/2000/svg";
 const quoted = (text: string) =>
   /[",\n\r]/.test(text) || /^[=+@-]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
-const digits = (value: number) =>
-  Number.isNaN(value)
-    ? "nan"
-    : Number.isFinite(value)
-      ? exactText(value).replace("\u2212", "-")
-      : value > 0
-        ? "inf"
-        : "-inf";
+const digits = (value: number) => exactText(value).replace(MINUS, "-");
 const name = (label: Label) => `${label.number} ${label.name}`.trim();
 
 function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: number): string {

@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, inkOn, ramp } from "./format";
 import type { Head, Scene } from "./model";
-import { useTheme } from "./theme";
+import { theme as currentTheme } from "./theme";
 
 interface Props {
   scene: Scene;
@@ -36,7 +36,7 @@ export function TextPanel(props: Props) {
 const AT_ONCE = 1000; // passages that are drawn in one task
 
 function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }: Props) {
-  const theme = useTheme();
+  const theme = currentTheme();
   const box = useRef<HTMLDivElement>(null);
   const painted = useRef<HTMLElement[]>([]);
   const [count, setCount] = useState(AT_ONCE);
@@ -105,7 +105,7 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
       const top = token.offsetTop - outer.offsetTop;
       if (top < outer.scrollTop || top > outer.scrollTop + outer.clientHeight - 30) outer.scrollTop = top - 60;
     }
-  }, [query, scene]);
+  }, [query, scene, count]);
 
   const at = (event: Event): number | null => {
     const q = (event.target as HTMLElement).dataset?.q;
@@ -136,7 +136,7 @@ const LINE = 20;
 const MOST = 160; // tokens on each side
 
 function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
-  const theme = useTheme();
+  const theme = currentTheme();
   const row = hovered ?? query;
   const window = (count: number) => {
     const start = Math.max(0, Math.min(query - MOST / 2, count - MOST));

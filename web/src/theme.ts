@@ -1,45 +1,30 @@
-// Light or dark: what the system has, unless the reader chose.
-import { useEffect, useState } from "preact/hooks";
+// Light or dark: what the system has, unless the reader chose; paper is light.
 import type { Theme } from "./format";
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 let chosen: Theme | null = null;
-const listeners = new Set<() => void>();
+let printing = false;
+let redraw = () => {};
 
-export const theme = (): Theme => chosen ?? (dark.matches ? "dark" : "light");
+export const theme = (): Theme => (printing ? "light" : (chosen ?? (dark.matches ? "dark" : "light")));
 
-function tell() {
+function change() {
   document.documentElement.dataset.theme = theme();
-  for (const listener of listeners) listener();
+  redraw();
 }
 
 export function toggleTheme() {
   chosen = theme() === "dark" ? "light" : "dark";
-  tell();
+  change();
 }
 
-let printing = false;
-export function startTheme() {
-  dark.addEventListener("change", tell);
-  window.addEventListener("beforeprint", () => {
-    printing = true;
-    tell();
-  });
-  window.addEventListener("afterprint", () => {
-    printing = false;
-    tell();
-  });
-  tell();
-}
-
-export function useTheme(): Theme {
-  const [, again] = useState(0);
-  useEffect(() => {
-    const listener = () => again((n) => n + 1);
-    listeners.add(listener);
-    return () => {
-      listeners.delete(listener);
-    };
-  }, []);
-  return printing ? "light" : theme();
+export function startTheme(draw: () => void) {
+  redraw = draw;
+  dark.addEventListener("change", change);
+  for (const name of ["beforeprint", "afterprint"])
+    window.addEventListener(name, () => {
+      printing = name[0] === "b";
+      change();
+    });
+  change();
 }

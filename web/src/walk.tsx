@@ -5,6 +5,7 @@ import type { Data } from "./data";
 import { HeadsPanel } from "./heads";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
+import type { PanelProps } from "./panel";
 import { apply, type Bounds, fit, fragment, type Place, placeOf, type Spot } from "./place";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
@@ -68,7 +69,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     const found = placeOf(location.hash, start, sceneAt);
     return fit(found, boundsOf(found.spot));
   });
-  const [hovered, setHovered] = useState<number | null>(null);
+  const [hovered, setHovered] = useState<PanelProps["hovered"]>(null);
   const [dialog, setDialog] = useState("");
   const [said, say] = useState("");
   const needle = useRef<HTMLInputElement>(null);
@@ -155,14 +156,11 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       const next = { ...now, spot: { ...now.spot, ...changes } };
       return fit(next, boundsOf(next.spot));
     });
-  const files = exportsOf(scene, head, place, key, command, node.stageHelp, say);
-  const commands: Command[] = node.keys.map((one) => ({
-    name: one.help,
-    key: one.spelled,
-    group: one.group,
-    run: () => act(one.name),
-  }));
-  const listed = { copy: files.copies, write: files.saves }[dialog] ?? [...commands, ...files.copies, ...files.saves];
+  const listed = (): Command[] => {
+    const { copies, saves } = exportsOf(scene, head, place, key, command, node.stageHelp, say);
+    const all = node.keys.map((one) => ({ ...one, name: one.help, key: one.spelled, run: () => act(one.name) }));
+    return { copy: copies, write: saves }[dialog] ?? [...all, ...copies, ...saves];
+  };
   const leave = () => setDialog("");
   const panel = { scene, head, place, cursorKey: key, act, goto, hovered, setHovered, words: node.words };
   return (
@@ -235,15 +233,15 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       <div class="columns">
         <HeadsPanel {...panel} displays={bounds.displays} />
         <MatrixPanel {...panel} sceneAt={sceneAt} masks={node.masks} title={title} />
-        <RowPanel {...panel} phrases={node.phrases} />
+        <RowPanel {...panel} phrases={node.phrases} side={node.masks.length > 1 ? node.masks[spot.mask]! : ""} />
         <TextPanel
           scene={scene}
           head={head}
           query={spot.query}
           cursor={key}
-          hovered={hovered}
+          hovered={hovered?.[0] ?? null}
           onQuery={(query) => goto({ query, key: null })}
-          onHover={setHovered}
+          onHover={(query) => setHovered(query === null ? null : [query, null])}
           found={found}
         />
         {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}
@@ -251,7 +249,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       {dialog === "explain" && head ? (
         <Explain scene={scene} head={head} query={spot.query} words={node.words} leave={leave} />
       ) : (
-        dialog && <Commands key={dialog} title={TITLES[dialog]!} commands={listed} leave={leave} />
+        dialog && <Commands key={dialog} title={TITLES[dialog]!} commands={listed()} leave={leave} />
       )}
       <output class="said">{said}</output>
       <p class="dim command">

@@ -29,15 +29,15 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
         return
     best = [max(change.heads, key=_moved) for change in comparison.changes]
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
-    walked = False
-    for part in _in_full(present_comparison(replace(comparison, changes=changes), settings, display)):
-        if not isinstance(part, Matrices | HeatGrid | WeightMap):
-            yield part
-        elif not walked:
-            from attnscope.views.page.walk import Walk
+    from attnscope.views.page.walk import Walk
 
-            walked = True
-            yield Walk(_walk(comparison, best[0].first, display.every_head or ()))
+    walk: Any = Walk(_walk(comparison, best[0].first, display.every_head or ()))
+    shown = present_comparison(replace(comparison, changes=changes), settings, display, before_heads=[walk])
+    walked = False
+    for part in _in_full(shown):
+        walked = walked or part is walk
+        if not (walked and isinstance(part, Matrices | HeatGrid | WeightMap)):
+            yield part
 
 
 def _moved(change: HeadChange) -> float:

@@ -1,7 +1,7 @@
 """A Comparison: both sides' weights, their difference, and what moved per token."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -63,8 +63,13 @@ _LEGEND = (
 )
 
 
-def present_comparison(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
-    """Turn a comparison into parts; of the format `verdict`, only the verdict of the tolerance."""
+def present_comparison(
+    comparison: Comparison, settings: DisplaySettings, display: Display, *, before_heads: Iterable[ViewPart] = ()
+) -> Iterator[ViewPart]:
+    """Turn a comparison into parts; of the format `verdict`, only the verdict of the tolerance.
+
+    `before_heads`: parts that precede what is about heads.
+    """
     heat, verdict = display.format == "heat", display.format == "verdict"
     if not settings.verbose:
         comparison = _with_short_labels(comparison)
@@ -77,6 +82,7 @@ def present_comparison(comparison: Comparison, settings: DisplaySettings, displa
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
     yield from compare_spans(comparison, settings, heat=heat)
+    yield from before_heads
     printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]

@@ -16,6 +16,7 @@ from attnscope.views.scales import LogScale, Scale
 Node = dict[str, Any] | Element
 _INDENT = 1.25  # rem of a step
 _WIDE = 24  # columns from which panels are wide
+_SHOWN, _FOLDED = 12, 18  # items of a list that are shown if it is folded; longest list that is not
 
 
 def render(shown: Iterable[Any], container: Container) -> list[Node]:
@@ -30,14 +31,24 @@ def _indented(indent: int) -> dict[str, str] | None:
 def _text(text: parts.Text, _container: Container) -> list[Node]:
     if not text.items:
         return []
-    children: list[Element] = []
-    for n, item in enumerate(text.items):
-        children += [*([text.between] if n and text.between else []), *spans_of(item)]
-    return [element("p", *children, look="remark" if text.remark else "text", style=_indented(text.indent))]
+    return [element("div", *_items(text), look="remark" if text.remark else "text", style=_indented(text.indent))]
+
+
+def _items(text: parts.Text) -> list[Element]:
+    """Return the items of a text, which lines do not break where they need not; a long list is folded."""
+    if len(text.items) == 1:
+        return spans_of(text.items[0])
+    items = [element("span", *spans_of(item), look="item") for item in text.items]
+    apart = [child for item in items for child in (text.between, item)][1:]
+    if len(items) <= _FOLDED:
+        return apart
+    shown = 2 * _SHOWN - 1
+    more = element("span", f" … {len(items) - _SHOWN} more", look="dim")
+    return [element("details", element("summary", *apart[:shown], more), *apart[shown + 1 :])]
 
 
 def _cell(cell: Any) -> list[Element]:
-    return spans_of(parts.joined(cell))
+    return _items(cell) if isinstance(cell, parts.Text) else spans_of(parts.joined(cell))
 
 
 def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
