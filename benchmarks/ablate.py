@@ -21,7 +21,7 @@ from measure import Table, choices, machine, seconds, take_turns
 
 from attnscope.engines.protocol import Engine
 from attnscope.findings.ablation import EffectSurvey
-from attnscope.findings.heads import HeadRoles
+from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch
 from attnscope.model.cuts import HeadCut, LayerCut, Variant

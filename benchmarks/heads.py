@@ -27,7 +27,7 @@ from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
 from attnscope.checkpoints.source import tokenize
-from attnscope.findings.heads import HeadRoles
+from attnscope.findings.head_findings import HeadRoles
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.session import Session
 from attnscope.studies.heads.probes import draw_probes, special_frame

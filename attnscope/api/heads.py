@@ -11,7 +11,7 @@ from attnscope.api.results import Float2, Result, import_pandas
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.heads import HeadRoles, HeadScores, Probes
+from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
 from attnscope.findings.needle import NeedleSurvey
 from attnscope.request.arguments import measure as read_measure
 from attnscope.request.arguments import roles

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import TextFindings
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
-from attnscope.findings.words import TextWords
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"

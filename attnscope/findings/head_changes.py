@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Matrix, along
-from attnscope.findings.heads import HeadRoles, HeadScores
+from attnscope.findings.head_findings import HeadRoles, HeadScores
 
 CHANGES_SCHEMA = "attnscope.compared-heads/1"
 

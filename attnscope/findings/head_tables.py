@@ -10,7 +10,7 @@ from attnscope.base.errors import PARQUET
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.findings.ablation import EffectSurvey
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.heads import HeadRoles, HeadScores
+from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.needle import NeedleSurvey
 
 Tabled = HeadRoles | HeadScores | HeadComparison | EffectSurvey | NeedleSurvey

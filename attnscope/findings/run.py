@@ -10,12 +10,12 @@ from attnscope.findings.attribution import Attribution
 from attnscope.findings.chat import ChatText
 from attnscope.findings.flow import TokenFlow
 from attnscope.findings.given_output import GivenOutput
+from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
-from attnscope.findings.words import TextWords, WordWeights, merge_weights, words_of
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
-from attnscope.findings.words import whole_words
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.plan import RunPlan

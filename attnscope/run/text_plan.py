@@ -9,9 +9,9 @@ import msgspec
 
 from attnscope.base.errors import NotInText, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
+from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
-from attnscope.findings.words import whole_words
 from attnscope.request.dividing import divide
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves

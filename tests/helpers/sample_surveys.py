@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from attnscope.findings.head_findings import HeadRoles, HeadScores, MeasuredText, Probes, RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS, main_roles
-from attnscope.findings.heads import HeadRoles, HeadScores, MeasuredText, Probes, RoleValues
 from attnscope.findings.run import MaskUse, Provenance
 from tests.helpers.sample_reports import tokens
 

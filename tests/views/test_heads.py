@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError
+from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
-from attnscope.findings.heads import HeadRoles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
 from attnscope.studies.present import present

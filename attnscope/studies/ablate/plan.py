@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource
-from attnscope.findings.words import words_of
+from attnscope.findings.merge_pieces import words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.cut_plan import Cut

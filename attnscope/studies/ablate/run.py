@@ -6,7 +6,7 @@ import numpy as np
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.findings.ablation import Ablation, CutPart, EffectSurvey
-from attnscope.findings.words import TextWords, words_of
+from attnscope.findings.merge_pieces import TextWords, words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.run.cut_plan import resolve_cuts
 from attnscope.run.session import ProgressCallback, Session

@@ -11,6 +11,7 @@ from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import BatchFacts
 from attnscope.studies.doctor.any_tokenizer import SpecialIds
 
+FROM_MASK = "the 4-D attention_mask"  # how documents were told apart
 IGNORED = -100  # a label that the loss leaves out
 _DOCUMENT_KEYS = ("document_ids", "documents", "seq_idx", "sequence_ids", "segment_ids", "doc_ids")
 _LENGTH_KEYS = ("cu_seq_lens_q", "cu_seqlens", "cu_seq_lens", "cu_seqlens_q")
@@ -231,7 +232,7 @@ def _documents(
         seen = allowed.any(1)
         after &= seen[:, 1:] & seen[:, :-1]
         if after.any():
-            return torch.cat((torch.zeros_like(after[:, :1]), after), 1).long().cumsum(1), "the 4-D attention_mask"
+            return torch.cat((torch.zeros_like(after[:, :1]), after), 1).long().cumsum(1), FROM_MASK
     return None, None
 
 

@@ -10,6 +10,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import Rope, RopeScaling
 from attnscope.findings.doctor import Evidence
 from attnscope.model.positions import rotary_frequencies
+from attnscope.studies.doctor.batches import FROM_MASK
 from attnscope.studies.doctor.examination import Examination
 from attnscope.studies.doctor.masks import unknown
 
@@ -26,7 +27,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
     for batch in exam.batches:
         if batch.positions is not None:
             last = int(batch.positions.masked_fill(batch.padding, 0).max()) + 1 - exam.subject.position_offset
-        elif batch.packed and batch.documents_from != "the 4-D attention_mask":
+        elif batch.packed and batch.documents_from != FROM_MASK:
             last = batch.ids.shape[1]
         else:
             last = int((batch.real.long().sum(1)).max()) if batch.side() == "none" else batch.ids.shape[1]

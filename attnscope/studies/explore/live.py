@@ -11,7 +11,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.ablation import Ablation, PredictionChange
-from attnscope.findings.heads import HeadRoles
+from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_limit

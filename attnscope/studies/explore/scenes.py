@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnscope.checkpoints.source import DEFAULT_MODEL
+from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
-from attnscope.findings.heads import RoleValues
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.row_statistics import ROW_STATISTICS

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.merge_pieces import merge_cells
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport, TextSpans
 from attnscope.findings.tokens import Token, group_words
-from attnscope.findings.words import merge_cells
-from attnscope.studies.screens.words import word_axis
+from attnscope.studies.screens.word_matrix import word_axis
 from attnscope.views.axes import Axis
 from attnscope.views.spans import Span
 from attnscope.views.walk.owned import OwnedCache

@@ -7,8 +7,8 @@ import numpy as np
 from attnscope.base.errors import UsageError, arg
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference, HeadSide
+from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadRoles, HeadScores, Probes
 
 Heads = HeadRoles | HeadScores
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference
+from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadRoles, HeadScores
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import (
     ROLES_ALONE,

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.findings.heads import HeadScores, KeyContrast, MeasuredText
+from attnscope.findings.head_findings import HeadScores, KeyContrast, MeasuredText
+from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.row_statistics import ROW_STATISTICS
-from attnscope.findings.words import whole_words
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import PositionSelection
 from attnscope.run.pass_plan import batches_by_length, plan_passes

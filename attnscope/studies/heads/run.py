@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
 from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
-from attnscope.findings.heads import HeadRoles, Probes, RoleValues
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.dividing import divide

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
+from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.heads import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.screens.header import (
     counted,

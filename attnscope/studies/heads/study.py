@@ -11,8 +11,8 @@ def _kind(name: str, findings: str, screen: str) -> FindingsKind:
 
 STUDY = Study(
     (
-        _kind("heads", "heads:HeadRoles", "screen:present_survey"),
-        _kind("measured-heads", "heads:HeadScores", "screen:present_measured"),
+        _kind("heads", "head_findings:HeadRoles", "screen:present_survey"),
+        _kind("measured-heads", "head_findings:HeadScores", "screen:present_measured"),
         _kind("compared-heads", "head_changes:HeadComparison", "changes_screen:present_changes"),
         _kind("needle", "needle:NeedleSurvey", "needle_screen:present_needle"),
     )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
-from attnscope.findings.heads import RoleValues
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
 from attnscope.run.session import ProgressCallback, inspect_every_head

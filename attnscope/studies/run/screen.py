@@ -21,7 +21,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
 from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.screens.stages import stage_matrices
-from attnscope.studies.screens.words import word_axes, word_contributors, word_matrix
+from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
 from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits

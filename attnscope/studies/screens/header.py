@@ -18,7 +18,7 @@ _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually an
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
 _UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
-_LONGEST_ROWS = 16  # Longest list of rows beside the length of the text.
+_LONGEST_ROWS = 11  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
 WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
 _EXPLAINED = {
@@ -154,11 +154,10 @@ def text_header(
     generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
     size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
     lead, quoted, characters = _quoted(text.text, settings, around)
-    rows = ""
-    if 0 < len(text.queries) < len(text.tokens):
-        rows = f"{'row' if len(text.queries) == 1 else 'rows'} {format_positions(text.queries)}"
+    rows = format_positions(text.queries) if 0 < len(text.queries) < len(text.tokens) else ""
     fits = len(rows) <= _LONGEST_ROWS
-    after = (*characters, size, Span(f" · {rows}" if rows and fits else ""))
+    named_rows = f" · {'row' if len(text.queries) == 1 else 'rows'} {rows}" if rows and fits else ""
+    after = (*characters, size, Span(named_rows))
     line = (*lead, *quoted, *after) if settings.verbose else OneLine(quoted, after, lead=lead)
     lines: list[Line] = [(name, line)]
     if text.pair is not None:
@@ -176,7 +175,7 @@ def text_header(
     if text.hidden:
         lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
     if not fits:
-        lines.append(("rows", ours(f"{rows.removeprefix('rows ')} (the text has 0–{len(text.tokens) - 1})")))
+        lines.append(("rows", ours(f"{rows} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
 
 

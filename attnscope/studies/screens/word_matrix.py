@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
-from attnscope.findings.words import TextWords
 from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_digits, weight_heading
 from attnscope.views.axes import Axis, ranked_out, source_kind, with_sink
 from attnscope.views.numbers import digits_for, small_cells, texts
