@@ -60,6 +60,7 @@ def test_cuts_show_the_predictions_of_ablate(panel):
         await press("2", "g", "j", "j", "j", "j", panel, "x")
         (cut,) = app.state.place.cuts
         shown = predicted(region_text(app, "row"))
+        assert ("→ cut: weight 0" in " ".join(region_text(app, "row"))) == (panel == "2")
         await press("x")
         assert app.state.place.cuts == () and not predicted(region_text(app, "row"))
         return cut, shown

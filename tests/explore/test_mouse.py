@@ -83,8 +83,9 @@ def test_clicks_on_the_footer_call_what_they_name():
         assert len(app.screen_stack) == 2
         await footer("stage")
         assert app.state.place.stage == "output"
-        await footer("S" if False else "digits")
-        assert app.state.place.digits
+        await footer("compare")
+        assert app.state.place.pinned is not None
+        await footer("compare")
         await pilot.press("y")
         await pilot.pause()
         await footer("row")
@@ -97,7 +98,7 @@ def test_on_a_small_screen_the_footer_changes_panels_and_helps():
     async def act(app, _wheel, click, _pilot):
         await click("footer", 2, 0)
         panel = app.state.place.panel
-        await click("footer", 60, 0)
+        await click("footer", region_text(app, "footer")[0].index("help"), 0)
         return panel, len(app.screen_stack)
 
     assert use(act, (80, 24)) == ("row", 3)

@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("textual", reason="textual is not installed")
@@ -18,6 +19,7 @@ from attnscope.views.walk.keys import ACTIONS, groups, spell_keys
 from attnscope.views.walk.scene import STAGES
 from tests.explore import proof, subjects
 from tests.explore.headless import walk_without_terminal
+from tests.explore.proof import region_text, settled
 from tests.test_docs import REWRITE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,5 +97,45 @@ def test_footer_and_help_name_every_key():
             return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
     shown = asyncio.run(walk())
+    assert "╭─ keys ─" in shown and "Esc closes" in shown
     missing = [action.name for action in ACTIONS if action.help[:30] not in shown]
     assert not missing
+
+
+def test_the_title_of_the_panel_that_keys_move_in_is_marked():
+    app = ExploreApp(report_source(attnscope.inspect("a bank", layer="all", head="all").data))
+
+    async def walk():
+        marked = []
+        async with app.run_test(size=(120, 40)) as pilot:
+            for key in "1234":
+                await pilot.press(key)
+                await pilot.pause()
+                titles = {name: app.panes[name].lines[0][0].style for name in ("heads", "matrix", "row", "text")}
+                marked.append([name for name, style in titles.items() if style.reverse])
+        return marked
+
+    assert asyncio.run(walk()) == [["heads"], ["matrix"], ["row"], ["text"]]
+
+
+def test_writing_takes_the_head_to_a_new_file(tmp_path):
+    saved = attnscope.inspect("a bank", layer="all", head="all")
+    app = ExploreApp(report_source(saved.data))
+
+    async def walk(*names):
+        titles = []
+        async with app.run_test(size=(200, 40)) as pilot:
+            await pilot.pause()
+            for name in names:
+                await pilot.press("w")
+                app.screen.query_one("#prompt").value = str(tmp_path / name)
+                await pilot.press("enter")
+                await settled(app, pilot)
+                titles.append(region_text(app, "title")[0])
+            return titles, app.state.head
+
+    (wrote, again, table, unknown), head = asyncio.run(walk("a.json", "a.json", "a.csv", "a.doc"))
+    assert "wrote" in wrote and "exists; name another file" in again
+    assert "explore writes no .csv" in table and "unknown extension '.doc'" in unknown
+    written = attnscope.load(tmp_path / "a.json")[head.layer, head.head]
+    assert np.array_equal(written.weights, head.stages["weights"]) and not (tmp_path / "a.csv").exists()

@@ -8,32 +8,40 @@ from attnscope.views.terminal.colours import ramp_style
 
 
 def luminance(color):
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color.triplet)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color.get_truecolor())
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 PLACES = np.linspace(0, 1, 65)
 
 
+COLOURS = pytest.mark.parametrize("colours", [256, 1 << 24])
+
+
+@COLOURS
 @pytest.mark.parametrize("signed", [True, False])
-def test_every_number_is_readable_on_its_background(signed):
+def test_every_number_is_readable_on_its_background(signed, colours):
     for place in PLACES:
-        style = ramp_style(place, signed, 1 << 24)
+        style = ramp_style(place, signed, colours)
         high, low = sorted((luminance(style.color), luminance(style.bgcolor)), reverse=True)
         assert (high + 0.05) / (low + 0.05) >= 4.5, place
 
 
-def test_more_weight_is_brighter():
-    shades = [luminance(ramp_style(place, False, 1 << 24).bgcolor) for place in PLACES]
+@COLOURS
+def test_more_weight_is_brighter(colours):
+    shades = [luminance(ramp_style(place, False, colours).bgcolor) for place in PLACES]
     assert all(a <= b for a, b in pairwise(shades))
 
 
-def test_further_from_zero_is_brighter_on_both_sides_and_the_sides_differ_in_hue():
-    shades = [luminance(ramp_style(place, True, 1 << 24).bgcolor) for place in PLACES]
+@COLOURS
+def test_further_from_zero_is_brighter_on_both_sides_and_the_sides_differ_in_hue(colours):
+    shades = [luminance(ramp_style(place, True, colours).bgcolor) for place in PLACES]
     assert shades[:33] == sorted(shades[:33], reverse=True)
     assert shades[32:] == sorted(shades[32:])
     for place in (0.1, 0.3):
-        negative, positive = (ramp_style(p, True, 1 << 24).bgcolor.triplet for p in (place, 1 - place))
+        negative, positive = (ramp_style(p, True, colours).bgcolor.get_truecolor() for p in (place, 1 - place))
         assert negative.blue > negative.red
         assert positive.red > positive.blue
 

@@ -14,6 +14,7 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
 from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
 from attnscope.studies.formats import export
+from attnscope.studies.study import DRAWN, TABLES
 from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead, pick_text
 
 _LIVE = "explore the text itself: attnscope explore TEXT"
@@ -164,6 +165,11 @@ def one_head(report: Report, text: int, layer: int, head: int) -> Report:
 def write_report(report: Report, path: str) -> str:
     """Write a report to a new file; return a description of the file."""
     target = Path(path).expanduser()
+    if target.suffix.lower() in TABLES:  # these are made by `batch`, which explore does not know
+        hint = f"use {' '.join(DRAWN)}, or attnscope run -o table{target.suffix}"
+        raise AttnscopeError(f"explore writes no {target.suffix}", where=target, hint=hint)
+    if target.exists():
+        raise AttnscopeError("exists", where=target, hint="name another file")
     parts = export(report, target)
     check_target(target, force=False)
     return f"{target} ({write_atomic(target, parts, force=False):,} bytes)"

@@ -5,17 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.heads import HeadsPanel
-from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, fit, wrapped
+from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
 from attnscope.views.explore.overlays import Help, Reader, open_palette
 from attnscope.views.explore.pane import Pane
@@ -25,17 +26,19 @@ from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
-from attnscope.views.walk.keys import ACTIONS, KeyAction, spell_key
+from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
 from attnscope.views.walk.scene import Progress, Scene, Source
 
 _WIDE, _HIGH = 100, 28  # columns and lines from which all panels are shown at once
+_HEADS, _ROOMY = 34, 120  # columns of the panel of heads; of the terminal, if it may take more
 _PAUSE = 0.4  # seconds without a key after which an edited text is computed
 _WATCH = 1.0  # seconds between two looks whether the terminal is still there
 _AROUND = 128  # rows before and after the cursor that are computed with it, of a long text
 _MODEL = 32  # characters of a model's name, of which the end says more than the start
 _COPIED = 4 << 20  # characters that are copied at most
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
+_ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 _SMALL = {"heads": "heads", "matrix": "matrix", "row": "row", "text": "text"}
 
 
@@ -52,7 +55,9 @@ class WalkScreen(Screen[None], inherit_bindings=False):
     #matrix { width: 1fr; }
     #row { width: 40; margin-left: 1; }
     #text { height: 5; }
-    #prompt { height: 1; border: none; display: none; padding: 0; background: ansi_default; color: ansi_default; }
+    #ask { height: 1; display: none; }
+    #asked { width: auto; text-style: bold reverse; margin-right: 1; background: ansi_default; color: ansi_default; }
+    #prompt { width: 1fr; height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; }
     #prompt:focus { border: none; background: ansi_default; background-tint: ansi_default 0%; }
     """
 
@@ -65,7 +70,9 @@ class WalkScreen(Screen[None], inherit_bindings=False):
                 for name in ("heads", "matrix", "row"):
                     yield app.panes[name]
             yield app.panes["text"]
-            yield Input(id="prompt", compact=True, select_on_focus=False)
+            with Horizontal(id="ask"):
+                yield Static(id="asked", markup=False)
+                yield Input(id="prompt", compact=True, select_on_focus=False)
             yield app.panes["footer"]
 
     def on_resize(self, event: events.Resize) -> None:
@@ -123,7 +130,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._before: Source | None = None
         self._edited: Any = None
         self._wide = True
-        self._said = ""
+        self._notice = ""
 
     # start and end
 
@@ -179,7 +186,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return what is shown before anything has been computed: titles, the text, and how far it is."""
         ink, state = self.state.ink, self.state
-        lines: list[Line] = [[Segment(f" {_SMALL[name]} ", TITLE)]]
+        lines: list[Line] = [[Segment(f" {_SMALL[name]} ", state.title(name))]]
         if name == "text":
             text = ink.name(Span(state.source.texts[0], origin="untrusted"))
             return [[*lines[0], Segment(" ")], *([Segment(line)] for line in wrapped(text, width)[: height - 1])]
@@ -194,8 +201,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Show all panels, or on a small terminal the one that keys move in."""
         self._wide = width >= _WIDE and height >= _HIGH
         scene = self.state.scene
-        heads = 34 if scene is None else min(max(34, 6 + 6 * len(scene.heads)), 34 + max(0, (width - 120) // 2))
-        row = min(60, 40 + max(0, (width - 120) // 4))
+        heads = _HEADS
+        if scene is not None and width >= _ROOMY:  # thumbnails of two columns, of more if there is room
+            n_heads = len(scene.heads)
+            most = max(_HEADS + (width - _ROOMY) // 2, min(_HEADS + 8, 5 + 3 * n_heads))
+            heads = min(max(_HEADS, 6 + 6 * n_heads), most)
+        row = min(60, 40 + max(0, (width - _ROOMY) // 4)) - (4 if heads > _HEADS else 0)
         for name in ("heads", "matrix", "row", "text"):
             pane, shown = self.panes[name], self._wide or self.state.place.panel == name
             pane.display = shown
@@ -242,8 +253,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
         if state.error:
             line += [Segment(ink.plain(f"  {state.error}"), ink.style("bad"))]
-        elif self._said:
-            line += [Segment(ink.plain(f"  {self._said}"), ink.style("good"))]
+        elif self._notice:
+            line += [Segment(ink.plain(f"  {self._notice}"), ink.style("good"))]
         return cut(line, width)
 
     def _mask_name(self, scene: Scene) -> str:
@@ -253,27 +264,33 @@ class ExploreApp(App[int], inherit_bindings=False):
         return f"{chosen} ({scene.mask})" if chosen == "own" and scene.mask else chosen
 
     def _footer(self, width: int) -> Line:
-        ink = self.state.ink
         if self._mode == "copy":
             return cut([Segment(" copy ", TITLE), Segment(" c cell  r row  m matrix  Esc nothing")], width)
-        if not self._wide and self.state.scene is not None and self.state.head is not None:
-            scene, head, spot = self.state.scene, self.state.head, self.state.place.spot
-            formula = arithmetic(head, cell_numbers(scene, head, spot.query, self.state.key))
-            panel = self.state.place.panel
-            return cut(
-                [Segment(f" {_SMALL[panel]} ", TITLE), Segment(ink.plain(f" {formula}")), Segment("  ? help", DIM)],
-                width,
-            )
-        line: Line = []
-        for action in self._footer_actions():
-            if action.brief and action.keys:
-                line += [Segment(ink.plain(spell_key(action.keys[0])), BOLD), Segment(f" {action.brief}  ", DIM)]
+        line = self._brief_arithmetic()
+        for action, key, _ in self._footer_actions(width):
+            line += [Segment("  " if line else ""), Segment(key, BOLD), Segment(f" {action.brief}", DIM)]
         return cut(line, width)
 
-    def _footer_actions(self) -> list[KeyAction]:
-        """Return the actions in the order of the footer: help and the way out are always seen."""
-        first = ("help", "quit", "palette")
-        return sorted(self.actions, key=lambda action: first.index(action.name) if action.name in first else len(first))
+    def _brief_arithmetic(self) -> Line:
+        """Return the arithmetic of the cell, which a small terminal shows in its last line."""
+        state = self.state
+        scene, head, panel = state.scene, state.head, state.place.panel
+        if self._wide or scene is None or head is None:
+            return []
+        formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
+        return [Segment(f" {_SMALL[panel]} ", TITLE), Segment(state.ink.plain(f" {formula}"))]
+
+    def _footer_actions(self, width: int) -> Iterator[tuple[KeyAction, str, range]]:
+        """Yield the actions that the footer has room for, each with its key and its columns."""
+        at = cells_wide(self._brief_arithmetic())
+        named = {action.name: action for action in self.actions}
+        for action in (named[name] for name in FOOTER if named[name].keys):
+            key = self.state.ink.plain(spell_key(action.keys[0]))
+            start = at + 2 if at else 0
+            at = start + cell_len(key) + 1 + len(action.brief)
+            if at > width:
+                return
+            yield action, key, range(start, at)
 
     # keys and mouse
 
@@ -284,8 +301,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if event.key == "ctrl+c":
             self.exit(130)
             return True
-        prompt = self.screen.query_one("#prompt", Input)
-        if prompt.display:
+        if self._asking:
             if event.key == "escape":
                 self._close_prompt(restore=True)
                 return True
@@ -304,7 +320,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def do(self, name: str, value: Any = None) -> None:
         """Do an action by its name."""
-        self.state.error = self._said = ""
+        self.state.error = self._notice = ""
         special = getattr(self, f"_do_{name}", None)
         if special is not None:
             special()
@@ -348,7 +364,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         return f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}"
 
     def _clicked(self, name: str, x: int, y: int) -> None:
-        if self.screen.query_one("#prompt", Input).display:
+        if self._asking:
             return
         if name == "footer":
             self._footer_clicked(x)
@@ -374,15 +390,13 @@ class ExploreApp(App[int], inherit_bindings=False):
                     self.redraw()
                     return
             return
-        if not self._wide:
-            self.do("next_panel" if x < len(_SMALL[self.state.place.panel]) + 2 else "help")
+        if not self._wide and x < len(_SMALL[self.state.place.panel]) + 2:
+            self.do("next_panel")
             return
-        for action in self._footer_actions():
-            if action.brief and action.keys:
-                at += len(spell_key(action.keys[0])) + len(action.brief) + 3
-                if x < at:
-                    self.do(action.name)
-                    return
+        for action, _, columns in self._footer_actions(self.size.width):
+            if x in columns:
+                self.do(action.name)
+                return
 
     def _scrolled(self, name: str, rows: int, columns: int) -> None:
         if name == "heads":
@@ -407,13 +421,13 @@ class ExploreApp(App[int], inherit_bindings=False):
         open_palette(self)
 
     def _do_find(self) -> None:
-        self._prompt("find", "/", self.state.place.needle)
+        self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle)
 
     def _do_pick(self) -> None:
         if self.state.source.total < 2:
             self.state.error = "there is one text"
             return
-        self._prompt("pick", "number, id or words of a text ", "")
+        self._prompt("pick", "its number, its id, or some of its words", "")
 
     def _pick(self, needle: str) -> None:
         source, start = self.state.source, self.state.place.spot.text
@@ -438,10 +452,14 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = "another text takes the model: attnscope explore TEXT"
             return
         self._before = self.state.source
-        self._prompt("edit", "text ", self.state.source.texts[self.state.place.spot.text])
+        self._prompt(
+            "edit",
+            "the text; Enter keeps it, Esc brings back the one before",
+            self.state.source.texts[self.state.place.spot.text],
+        )
 
     def _do_write(self) -> None:
-        self._prompt("write", "file (.json .npz .svg .txt …) ", "")
+        self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz …", "")
 
     def _do_copy(self) -> None:
         self._mode = "copy"
@@ -497,16 +515,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = f"{len(text):,} characters are too many to copy; w writes a file"
             return
         self.copy_to_clipboard(text)
-        self._said = f"copied the {what} ({len(text):,} characters)"
+        self._notice = f"copied the {what} ({len(text):,} characters)"
 
     # the prompt
 
-    def _prompt(self, mode: str, label: str, value: str) -> None:
+    @property
+    def _asking(self) -> bool:
+        """Whether the prompt is open."""
+        return bool(self.screen.query_one("#ask").display)
+
+    def _prompt(self, mode: str, hint: str, value: str) -> None:
         self._mode = mode
+        self.screen.query_one("#ask").display = True
+        self.screen.query_one("#asked", Static).update(f" {_ASKED[mode]} ")
         prompt = self.screen.query_one("#prompt", Input)
-        prompt.placeholder = label
+        prompt.placeholder = hint
         prompt.value = value
-        prompt.display = True
         self.panes["footer"].display = False
         prompt.focus()
         prompt.cursor_position = len(value)
@@ -518,8 +542,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if restore and self._mode == "edit" and self._before is not None and self.state.source is not self._before:
             self.replace_source(self._before)
         self._mode = ""
-        prompt = self.screen.query_one("#prompt", Input)
-        prompt.display = False
+        self.screen.query_one("#ask").display = False
         self.panes["footer"].display = True
         self.screen.set_focus(None)
         self.redraw()
@@ -552,7 +575,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _wrote(self, message: str) -> None:
-        self._said = f"wrote {escape_control(message)}"
+        self._notice = f"wrote {escape_control(message)}"
         self.redraw()
 
     def _retext(self, text: str) -> None:
@@ -636,7 +659,9 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _report(self, status: str, error: BaseException | None) -> None:
         self.state.status = status
         if isinstance(error, AttnscopeError):
-            self.state.error = str(error)
+            from attnscope.request.options import on_command_line
+
+            self.state.error = error.line(on_command_line)
             if not self.state.placed:
                 self.failure = error
                 self.exit(int(error.code))

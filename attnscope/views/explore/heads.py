@@ -6,7 +6,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, TITLE, Line, fit, joined, steps, wrapped
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Line, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
@@ -16,6 +16,7 @@ from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 _WIDEST, _TALLEST = 12, 6  # cells and lines of a thumbnail
+_LEGEND = 4  # lines below the heads
 _WEIGHTS = Scale(0.0, 1.0, False)
 
 
@@ -35,7 +36,8 @@ class HeadsPanel:
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; those that it drew before while the same heads are known and shown."""
         place = state.place
-        shown = place.display, place.spot.layer, place.spot.head, state.variant(), width, height, state.arrived
+        at = place.spot.layer, place.spot.head, place.panel == "heads"
+        shown = place.display, at, state.variant(), width, height, state.arrived
         if self._drawn is None or self._drawn[0] is not state.scene or self._drawn[1] != (shown, id(state.source)):
             self._drawn = state.scene, (shown, id(state.source)), self._draw(state, width, height)
         return self._drawn[2]
@@ -48,7 +50,7 @@ class HeadsPanel:
         ink, place = state.ink, state.place
         label = max(len(_layer(layer)) for layer in scene.layers) + 2
         n_layers, n_heads = len(scene.layers), len(scene.heads)
-        above, below = 2, 4
+        above, below = 2, _LEGEND
         room, lines = width - label, height - above - below
         wide, tall = self._cell_size(state, scene, room, lines)
         self.left = _scroll(self.left, place.spot.head, max(1, room // wide), n_heads)
@@ -57,7 +59,10 @@ class HeadsPanel:
         layers = range(self.top, min(n_layers, self.top + max(1, lines // tall)))
         self._last = layers, heads, label, wide, tall
         title = place.display if place.display != "thumbnails" else "weights"
-        head: Line = [Segment(f" {ink.plain(title)} ", TITLE), Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM)]
+        head: Line = [
+            Segment(f" {ink.plain(title)} ", state.title("heads")),
+            Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM),
+        ]
         numbers = [Segment(" " * label)]
         step = 1 if wide > 2 or n_heads <= 10 else 2  # numbers of two digits need twice the room
         for n in heads[::step]:
@@ -86,7 +91,7 @@ class HeadsPanel:
         n_layers, n_heads = len(scene.layers), len(scene.heads)
         least = 2 if state.place.display in ("thumbnails", "roles") else 5
         wide = max(least, min(_WIDEST, room // n_heads))
-        tall = max(1, min(_TALLEST, lines // n_layers, max(1, wide // 2)))
+        tall = max(1, min(_TALLEST, lines // n_layers, max(2, wide // 2)))
         return wide, tall if state.place.display == "thumbnails" else min(tall, 2)
 
     def _layer_lines(
@@ -138,41 +143,30 @@ class HeadsPanel:
         """Say what is shown of the head under the cursor, in two lines."""
         ink, spot, display = state.ink, state.place.spot, state.place.display
         name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
-        if display == "roles" and scene.roles is None:
-            return [
-                [
-                    Segment(
-                        fit(
-                            ink.plain("roles are not known here" if not state.source.computes else "r measures roles"),
-                            width,
-                        ),
-                        DIM,
-                    )
-                ],
-                [],
-            ]
-        if display == "roles" and scene.roles is not None:
-            index = int(scene.roles.main[spot.layer, spot.head])
-            description = (
-                "no clear role"
-                if index < 0
-                else f"{scene.roles.names[index]} {scene.roles.strength[spot.layer, spot.head]:.2f}"
-            )
-            return [[Segment(fit(ink.plain(f"{name}: {description}"), width))], []]
+        if display == "roles":
+            return _role_legend(state, scene, name, width)
         number = _of_display(scene, display)
         if number is not None:
             value = float(number.values[spot.layer, spot.head])
-            return [
-                [
-                    Segment(
-                        fit(ink.plain(f"{name}: {display} {'?' if np.isnan(value) else _text(number, value)}"), width)
-                    )
-                ],
-                *([Segment(line, DIM)] for line in wrapped(ink.plain(number.meaning), width)[:2]),
-            ]
+            value_text = f"{name}: {display} {'?' if np.isnan(value) else _text(number, value)}"
+            meaning = wrapped(ink.plain(number.meaning), width)[:2]
+            return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
         head = state.head
         chosen = wrapped(ink.plain(f"{name} {head.chosen if head else ''}"), width)[:3]
         return [[Segment(line, DIM)] for line in chosen]
+
+
+def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
+    """Say the role of the head under the cursor, and what the letters stand for."""
+    ink, spot, roles = state.ink, state.place.spot, scene.roles
+    if roles is None:
+        hint = "r measures roles" if state.source.computes else "roles are not known here"
+        return [[Segment(fit(ink.plain(hint), width), DIM)]]
+    index = int(roles.main[spot.layer, spot.head])
+    role = "no clear role" if index < 0 else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
+    letters = [f"{roles.letters[n]} {roles.names[n]}" for n in sorted(set(roles.main.ravel().tolist()) - {-1})]
+    lines = wrapped(ink.plain(", ".join(letters)), width)[: _LEGEND - 1]
+    return [[Segment(fit(ink.plain(f"{name}: {role}"), width))], *([Segment(line, DIM)] for line in lines)]
 
 
 def _picture(state: WalkState, head: WalkHead, wide: int, tall: int, per_line: int) -> list[Line]:

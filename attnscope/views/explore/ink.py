@@ -23,6 +23,7 @@ _LONGEST = 400  # characters of a name that are looked at: a token may have any 
 Line = list[Segment]
 PLAIN = Style()
 DIM, BOLD, TITLE = Style(dim=True), Style(bold=True), Style(bold=True, reverse=True)
+LABEL = Style(bold=True, underline=True)  # the title of a panel that keys do not move in
 CURSOR = Style(bold=True, reverse=True)
 BAR = Style(underline=True)  # under the whole of a bar that is not full yet
 _looks = {look: Style.parse(style) for look, style in STYLES.items()}

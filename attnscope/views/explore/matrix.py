@@ -16,7 +16,6 @@ from attnscope.views.explore.ink import (
     FORBIDDEN,
     NONE,
     PLAIN,
-    TITLE,
     Ink,
     Line,
     fit,
@@ -40,7 +39,7 @@ _STAGE_MEANINGS = {
     "scaled": "scores × scale",
     "masked": "scaled; · not allowed",
     "weights": "softmax of masked",
-    "output": "weights · values: a column is a dimension",
+    "output": "weights · v, by dimension",
     DIFFERENCE: "this head − the pinned one",
 }
 _KINDS = {
@@ -143,7 +142,7 @@ class MatrixPanel:
                 pin = f"{pin} {masks[place.pinned.mask]}"
             name, stage = f"{name} − {pin}", place.stage
             description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
-        title = [Segment(f" {ink.plain(stage)} ", TITLE), Segment(" " + ink.plain(name), BOLD)]
+        title = [Segment(f" {ink.plain(stage)} ", state.title("matrix")), Segment(" " + ink.plain(name), BOLD)]
         title.append(Segment(ink.plain(f"  {description}"), DIM))
         kind = _KINDS[shown.kind].format(place.zoom)
         if shown.kind == "missing" and state.status:

@@ -28,6 +28,7 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
     """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
+    SCOPED_CSS = False  # a subclass is named differently
     CSS = _BOX.format("Overlay")
 
     def __init__(self, heading: str, text: Text) -> None:

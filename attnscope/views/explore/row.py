@@ -6,7 +6,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Ink, Line, bar, fit, wrapped
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
@@ -34,6 +34,7 @@ _STATISTICS = {
 }  # in this order; `within` follows
 _LITTLE = 5e-4  # weight below which a source is not listed by itself
 _MOST = 40  # sources that are listed at most
+_TITLED = 36  # columns from which the numbers of sources have titles
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class RowPanel:
         if scene is None or width < 10 or height < 3:
             return []
         ink, query = state.ink, state.place.spot.query
-        lines = [_heading(scene, ink, query, head, width)]
+        lines = [_heading(state, scene, query, head, width)]
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
@@ -96,12 +97,18 @@ class RowPanel:
         return Action("goto", replace(spot, key=self._keys[y]))
 
 
-def _heading(scene: Scene, ink: Ink, query: int, head: WalkHead | None, width: int) -> Line:
-    axis = scene.queries
+def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, width: int) -> Line:
+    """Return the title, and the names of the two columns of numbers."""
+    axis, ink = scene.queries, state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
-    size = width - 12
-    line = [Segment(" row ", TITLE), Segment(fit(f" {axis.number(query)} {name}", min(size, 24)).rstrip(), BOLD)]
-    return cut([*line, Segment("  " + ("" if head is None else head.name), DIM)], width)
+    of_head = "" if head is None else f"  {head.name}"
+    known = head is not None and head.sources is not None and "value" in head.sources.measures
+    names = f"{'weight':>7}{'α·‖v‖' if known else '':>7}" if width >= _TITLED else ""
+    room = width - len(" row ") - len(of_head) - len(names)
+    title = fit(f" {axis.number(query)} {name}", min(max(4, room), 24)).rstrip()
+    line = [Segment(" row ", state.title("row")), Segment(title, BOLD), Segment(of_head, DIM)]
+    gap = width - cells_wide(line) - len(names)
+    return cut([*line, Segment(" " * max(0, gap)), Segment(ink.plain(names), DIM)], width)
 
 
 def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -> list[SourceLine]:
@@ -204,8 +211,8 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
     names = [_named(axis, n, ink) for axis, n in ((scene.queries, query), (scene.keys, key))]
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
-    lines: list[Line] = [cut([Segment(" cell ", TITLE), Segment(ink.plain(title), BOLD)], width)]
-    formula = arithmetic(head, cell).split(" → ")
+    lines: list[Line] = [cut([Segment(" cell ", LABEL), Segment(ink.plain(title), BOLD)], width)]
+    formula = arithmetic(head, cell, state.forbidden).split(" → ")
     steps = [formula[0], *(f"→ {step}" for step in formula[1:])]
     lines += [[Segment(ink.plain(line))] for line in flowed(steps, width)]
     members = members_text(scene, query, key)
@@ -254,7 +261,7 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
 
 def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     title = "".join(ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title)
-    lines = [cut([Segment(" prediction ", TITLE), Segment(f" {title}", BOLD)], width)]
+    lines = [cut([Segment(" prediction ", LABEL), Segment(f" {title}", BOLD)], width)]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
         numbers = f" {100 * share:>6.1f} %"
         if forecast.before is not None:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from rich.style import Style
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.views.axes import Axis, dim_axis
-from attnscope.views.explore.ink import Ink
+from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale, scale_for
 from attnscope.views.walk.cell import difference, strongest_key
@@ -198,6 +199,21 @@ class WalkState:
         bounds = self.bounds
         long = max(bounds.queries, bounds.keys) > _LONG
         self.place = replace(self.place, zoom=bounds.zooms[-1] if long and query is None else 1)
+
+    def title(self, panel: str) -> Style:
+        """Return the style of a panel's title, which shows where the keys go."""
+        return TITLE if self.place.panel == panel else LABEL
+
+    @property
+    def forbidden(self) -> str:
+        """Why the cell under the cursor is not allowed, if it is not."""
+        cut = any(":" in cut for cut in self.place.cuts)
+        spot = self.place.spot
+        head = self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head) if cut else None
+        row = None if head is None else head.row("masked", spot.query)
+        if not cut or (row is not None and np.isneginf(row[self.key])):
+            return "not allowed by the mask"
+        return "cut" if row is not None else "cut, or not allowed by the mask"
 
     @property
     def key(self) -> int:

@@ -100,6 +100,8 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
 
 def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     """Return how a piece is drawn: the query marked, its sources shaded by their step."""
+    if piece.style is TITLE:
+        return state.title("text")
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
     if piece.key >= 0 and shades[piece.key] > 0:

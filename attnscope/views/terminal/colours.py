@@ -14,6 +14,9 @@ from rich.text import Text
 _STEPS = 64
 _SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
 _DIVERGING = "a6d5ff 4f9bea 2c62ac 24406b 23262e 6b3c1e ac5a1d e88a35 ffd09a"
+# of the colours that terminals of 256 have, those nearest to the ramps whose brightness rises from step to step
+_SEQUENTIAL_256 = (17, 54, 24, 30, 36, 77, 148, 220)
+_DIVERGING_256 = (153, 75, 26, 18, 234, 52, 130, 208, 222)
 _SEQUENTIAL_16 = "black blue cyan yellow bright_yellow"
 _DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
 _DARK_16 = ("black", "blue", "red")
@@ -24,12 +27,16 @@ _LEGEND = 16  # cells of a legend's ramp
 
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console of so many colours."""
-    return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, colours <= 16)
+    return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, min(colours, 257))
 
 
-@lru_cache(maxsize=4 * _STEPS)
-def _style(step: int, signed: bool, few: bool) -> Style:
-    if few:
+@lru_cache(maxsize=6 * _STEPS)
+def _style(step: int, signed: bool, colours: int) -> Style:
+    if 16 < colours <= 256:
+        numbers = _DIVERGING_256 if signed else _SEQUENTIAL_256
+        colour = Color.from_ansi(numbers[min(len(numbers) - 1, step * len(numbers) // _STEPS)])
+        return Style(bgcolor=colour, color=readable_on(*colour.get_truecolor()))
+    if colours <= 16:
         names = (_DIVERGING_16 if signed else _SEQUENTIAL_16).split()
         name = names[min(len(names) - 1, step * len(names) // _STEPS)]
         return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")

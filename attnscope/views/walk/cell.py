@@ -112,16 +112,24 @@ def log_sum(head: WalkHead, query: int) -> float | None:
 
 
 def members_text(scene: Scene, query: int, key: int) -> str:
-    """Say what the weight between two words or spans is made of; empty between tokens."""
+    """Say what the weight between two words or spans is made of; empty between single tokens."""
     if scene.members is None:
         return ""
     rows, columns = len(scene.tokens_of(query)), len(scene.tokens_of_key(key))
+    if rows == columns == 1:
+        return ""
     mean = "" if rows == 1 else f"mean over {rows} tokens of "
     return f"{mean}the weight on {columns} token{'s' if columns > 1 else ''}"
 
 
-def arithmetic(head: WalkHead, cell: CellNumbers) -> str:
-    """Return how the weight of a cell comes about, on one line: `q·k 20.73 × 0.144 = 2.99 → e^2.99 / Σ = 0.92`."""
+def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> str:
+    """Return how the weight of a cell comes about, on one line: `q·k 20.73 × 0.144 = 2.99 → e^2.99 / Σ = 0.92`.
+
+    Args:
+        head: The head.
+        cell: The cell.
+        forbidden: Why a cell of −inf is not allowed.
+    """
     mean = "mean" in (head.layer, head.head)
     parts, scores = [], cell.stages.get("scores")
     logit = cell.stages.get("scaled", cell.stages.get("masked"))
@@ -139,7 +147,7 @@ def arithmetic(head: WalkHead, cell: CellNumbers) -> str:
     if cell.masked_row:
         return " ".join([*parts, "→ masked: no key is allowed"])
     if cell.allowed is False:
-        return " ".join([*parts, "→ not allowed by the mask: weight 0"])
+        return " ".join([*parts, f"→ {forbidden}: weight 0"])
     if cell.weight is None:
         if cell.at_most is not None:
             return " ".join(
