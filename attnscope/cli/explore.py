@@ -44,9 +44,10 @@ def explore(given: Given) -> None:
     if source is None:
         source = _live(given)
     _at_terminal()
+    from attnscope.request.options import on_command_line
     from attnscope.views.explore.terminal import walk
 
-    code, message = walk(source, actions, _begin(given), color=given.color, own_process=True)
+    code, message = walk(source, actions, _begin(given), color=given.color, own_process=True, spelling=on_command_line)
     if message and not given.quiet:
         sys.stdout.write(message + "\n")
     sys.stdout.flush()

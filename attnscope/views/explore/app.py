@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, OptionName, Spelling
 from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.heads import HeadsPanel
 from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
@@ -120,6 +120,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.colours = colours
         self.failure: BaseException | None = None
         self.watch_terminal: Callable[[], bool] | None = None
+        self.spelling: Spelling = OptionName.in_python
         self._by_key = {key: action.name for action in actions for key in action.keys}
         self._panels: dict[str, Any] = {
             "heads": HeadsPanel(), "matrix": MatrixPanel(), "row": RowPanel(), "text": TextPanel()
@@ -659,9 +660,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _report(self, status: str, error: BaseException | None) -> None:
         self.state.status = status
         if isinstance(error, AttnscopeError):
-            from attnscope.request.options import on_command_line
-
-            self.state.error = error.line(on_command_line)
+            self.state.error = error.line(self.spelling)
             if not self.state.placed:
                 self.failure = error
                 self.exit(int(error.code))

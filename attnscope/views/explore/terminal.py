@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, OptionName, Spelling
 from attnscope.base.system.shutdown import at_signal
 from attnscope.views.walk.keys import ACTIONS, KeyAction
 from attnscope.views.walk.place import Begin
@@ -29,6 +29,7 @@ def walk(
     *,
     color: str = "auto",
     own_process: bool = False,
+    spelling: Spelling = OptionName.in_python,
 ) -> tuple[int, str]:
     """Walk until the user leaves.
 
@@ -36,6 +37,7 @@ def walk(
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
+        spelling: Spells the options that errors name.
 
     Returns:
         The exit code, and the command that shows the same place (empty if there is none).
@@ -46,7 +48,7 @@ def walk(
     if color == "always":
         os.environ.pop("NO_COLOR", None)
     app = ExploreApp(source, actions, begin, _COLOURS[color])
-    app.watch_terminal = _is_there
+    app.watch_terminal, app.spelling = _is_there, spelling
     if own_process:
         gc.freeze()
     with terminal_kept():
