@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.base.files.mask_files import as_boolean
 from attnscope.request.arguments import (
     STAGES,
     By,
@@ -95,7 +96,6 @@ Model = str | os.PathLike[str] | PretrainedModel
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
 FloatMatrix = np.ndarray[Any, np.dtype[np.floating[Any]]]
-_MASKED = -6e4  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
 Mask = str | BoolMatrix | FloatMatrix | TorchTensor | Callable[..., Any]
 
 
@@ -698,30 +698,15 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
         matrix = np.array(value)
     except (TypeError, ValueError, RuntimeError) as e:  # a tensor of bfloat16, a sparse one, or one without memory
         raise UsageError(f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array") from e
-    if matrix.dtype != np.bool_:
-        matrix = _allowed(matrix)
-    if matrix.ndim == 4 and len(matrix) == 1:  # (1, heads or 1, queries, keys), as transformers has it
-        matrix = matrix[0, 0] if matrix.shape[1] == 1 else matrix[0]
+    try:
+        matrix = as_boolean(matrix)
+    except ValueError as e:
+        hint = "pass True where attention is allowed, such as mask == 1, or numbers added to scores: 0 and −inf"
+        raise UsageError(str(e), where="mask", hint=hint) from None
     if matrix.ndim not in (2, 3) or not matrix.size:
         hint = "pass a row per query token and a column per key token, for all heads or for each"
         raise UsageError(f"has shape {list(matrix.shape)}", where="mask", hint=hint)
     return matrix
-
-
-def _allowed(matrix: Any) -> BoolMatrix:
-    """Return where an additive mask allows attention: 0 there, and −inf, or the type's smallest number, elsewhere.
-
-    Raises:
-        UsageError: It has other numbers, so that it is no mask.
-    """
-    hint = "pass True where attention is allowed, such as mask == 1, or numbers that are added to scores: 0 and −inf"
-    if matrix.dtype.kind != "f":
-        raise UsageError(f"has type {matrix.dtype}, not bool", where="mask", hint=hint)
-    allowed: BoolMatrix = matrix == 0
-    if not (allowed | (matrix <= _MASKED)).all():
-        other = float(matrix[~allowed & ~(matrix <= _MASKED)].flat[0])
-        raise UsageError(f"has {other:g}, which is neither 0 nor −inf", where="mask", hint=hint)
-    return allowed
 
 
 def one_or_several(value: Any) -> list[Any]:

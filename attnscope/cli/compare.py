@@ -59,7 +59,7 @@ def compare(given: Given) -> None:
     else:
         comparison = _compare_runs(sides, given, tolerance, roles)
     if tolerance is None or given.format is not None or given.output is not None:
-        deliver(comparison, given, every_head=roles)
+        deliver(comparison, given, every_head=roles, summary=given.summary)
     if tolerance is not None:
         from attnscope.studies.compare.tolerance import failure
 
@@ -145,7 +145,7 @@ def _compare_runs(
             on_progress,
             tolerance,
             selected=selected,
-            every_head=every_head,
+            every_head=every_head or given.summary,
             roles=roles,
         )
 

@@ -97,7 +97,7 @@ def number(name: str, group: str, low: int, help: str, high: int | None = None, 
 _NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
 _AUTO_HEAD = (
     "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
-    "on content, not on distance, special tokens, the first, or a token that all rows attend to."
+    "on content rather than on distance, special tokens, the first token, or a token that all rows attend to."
 )
 _DATA_ONLY = "Print data only: no header, hints or notes, and no progress on standard error."
 _TABLE_OR_JSON = Literal["table", "json"]
@@ -273,8 +273,8 @@ SPANS = Option(
 MASK = Option(
     "mask",
     COMPUTE,
-    f"own (the model's), {_MASK_FORMS}, or a file with a boolean matrix ({' '.join(MASK_FILES)}); combine with + "
-    "(and), | (or) and parentheses.",
+    f"own (the model's), {_MASK_FORMS}, or a file with a boolean or additive matrix ({' '.join(MASK_FILES)}); "
+    "combine with + (and), | (or) and parentheses.",
     parse_mask,
     "MASK",
     "own",
@@ -381,7 +381,7 @@ _LOOKS = (
     Option(
         "header",
         SHOW,
-        "Leave out what is not data, such as the model and the text, as figures in papers do.",
+        "Leave out the header, hints and notes, as in a figure for a paper.",
         flag="--no-header",
         off=False,
     ),
@@ -485,9 +485,9 @@ RUN = (
     Option(
         "input_ids",
         TEXT,
-        "Read token ids in place of TEXT, as a model of transformers is given them: a JSON list, or an object with "
-        "input_ids and perhaps attention_mask, position_ids and token_type_ids, (tokens) or (texts, tokens) each, "
-        "padded on either side; - reads standard input.",
+        "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally attention_mask, "
+        "position_ids and token_type_ids, named as in transformers. Each has the shape (tokens) or (texts, tokens), "
+        "padded on either side. - reads standard input.",
         metavar="FILE|-",
         complete="files",
     ),
@@ -524,6 +524,11 @@ COMPARE = (
     ),
     SPANS,
     POOLED,
+    Option(
+        "summary",
+        SHOW,
+        "Show only how much weight moves in each head, of all layers and heads unless selected.",
+    ),
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
     *_compared(THE_MACHINE, "dtype", "engine"),
     _tolerance(
@@ -582,8 +587,8 @@ HEADS = (
     Option(
         "against",
         MEASURE,
-        "Keys to hold {key} against, in the same form: the number of every head is what the keys get minus what these "
-        "get, and heads are listed by the size of this difference.",
+        "Keys to compare {key} with, in the same form: shows the weight on {key} minus the weight on these keys, and "
+        "lists heads by the size of this difference.",
         _positions(arg("against")),
         "COLUMNS",
     ),
@@ -753,10 +758,10 @@ ABLATE = (
         "With {each} span, tokens of an answer that the model generates; default: 8.",
         arguments.GENERATED,
     ),
-    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
     SPANS,
     MASK,
     HIDE,
+    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
     *_shown(
         "Decimal places in tables; files other than pictures and .txt are exact.",
         "3",
@@ -806,8 +811,7 @@ CHECK = (
     replace(
         TEXTS[0],
         group=OTHER,
-        help="Text to run the checks on; - reads standard input, which is not read otherwise. Default: built-in texts "
-        "of several kinds.",
+        help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
     ),
     TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
@@ -857,7 +861,7 @@ INFO = (
     JSON,
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
-    Option("quiet", SHOW, "Print data only: no notes, and not what columns mean."),
+    Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
 CONVERT = (
@@ -1034,7 +1038,7 @@ BATCH = (
         complete=KEPT,
     ),
     SPANS,
-    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words with spans in {keep}."),
+    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans."),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
     Option(
         "output",

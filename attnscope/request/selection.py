@@ -332,6 +332,8 @@ class PositionSelection:
                 known = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
                 known += [] if spans is None else spans.names
                 near = nearest(item.text, known) if item.word else None
+                if between := re.fullmatch(r"(\d+)-(\d+)", item.text):
+                    near = f"{between[1]}:{int(between[2]) + 1}"  # a slice excludes its end
                 raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
             positions.update(dict.fromkeys(chosen))
         return list(positions)

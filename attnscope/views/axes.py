@@ -63,6 +63,16 @@ class Axis:
             return self.numbers[index]
         return str(self.positions[index]) if self.positions[index] != SINK else ""
 
+    def select(self, indices: Sequence[int]) -> "Axis":
+        """Return these entries."""
+        return replace(
+            self,
+            positions=[self.positions[i] for i in indices],
+            names=[self.names[i] for i in indices],
+            special=[self.special[i] for i in indices],
+            numbers=None if self.numbers is None else [self.numbers[i] for i in indices],
+        )
+
 
 def token_axis(kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
     """Return the axis of these positions of a text, or of all of them."""

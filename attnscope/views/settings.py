@@ -13,6 +13,7 @@ class Detail(TypedDict, total=False):
     percent: bool
     least: int
     streamed: bool
+    summary: bool
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DisplaySettings:
         ids: List the tokens with their ids.
         least: Number of least attended tokens that are listed.
         streamed: Generated tokens were printed while they were generated.
+        summary: Of a comparison, show how much moves in every head, and no matrices.
     """
 
     precision: int
@@ -37,6 +39,7 @@ class DisplaySettings:
     percent: bool = False
     least: int = 10
     streamed: bool = False
+    summary: bool = False
 
     def named(self, option: str, argument: str) -> str:
         """Name what shows more: an option of the command line, or what it is called in Python."""

@@ -50,6 +50,49 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
     assert [change["side"] for change in found["changes"]] == list(range(1, len(labels)))
 
 
+def test_one_row_is_a_list_of_keys_with_both_weights_and_their_difference(capsys):
+    run_code, reported = main(["compare", TEXT, "--query", "bank", "--json"]), json.loads(capsys.readouterr().out)
+    sides = [np.array(side["report"]["texts"][0]["heads"][0]["stages"]["weights"][0]) for side in reported["sides"]]
+    code, out, _ = run(capsys, TEXT, "--query", "bank", "--precision", "4")
+    rows = re.findall(r"^   (\d) \w+ +(\S+) +(\S+) +(\S+) ", out, re.MULTILINE)
+    assert (run_code, code, [int(row[0]) for row in rows]) == (0, 0, [0, 1, 2, 3, 4])
+    for number, *cells in rows:
+        expected = [side[int(number)] for side in sides]
+        expected.append(expected[1] - expected[0])
+        for cell, value in zip(cells, expected, strict=True):
+            said = 0.0 if cell == "·" else float(cell.replace("−", "-"))
+            assert said == pytest.approx(value, abs=0.00005)
+
+
+def test_a_long_row_lists_the_keys_whose_weight_changes_most(capsys):
+    args = [" ".join(f"w{i % 13}" for i in range(90)), *STACK, "-l", "1", "-H", "0", "--mask", "own"]
+    args += ["--mask", "window:8", "--query", "-1"]
+    found = json.loads(run(capsys, *args, "--json")[1])
+    moved = (_weights(found, 1) - _weights(found, 0))[0]
+    out = run(capsys, *args, "--precision", "4")[1]
+    shown = re.findall(r"^ +(\d+) (?:w\d+|others) +\S+ +\S+ +(\S+)", out, re.MULTILINE)
+    *keys, (omitted, rest) = [(int(number), float(cell.replace("−", "-"))) for number, cell in shown]
+    listed = [number for number, _ in keys]
+    assert len(listed) == 32 and omitted == 90 - 32 and "--key 0:90 lists all" in out
+    assert listed == np.argsort(-np.abs(moved), kind="stable")[:32].tolist()
+    assert [cell for _, cell in keys] == pytest.approx(moved[listed], abs=0.00006)
+    assert rest == pytest.approx(np.delete(moved, listed).sum(), abs=0.00006)
+    assert len(re.findall(r"^ +\d+ w\d+ ", run(capsys, *args, "--key", "0:90")[1], re.MULTILINE)) == 90
+
+
+def test_a_summary_has_every_head_and_no_matrix(capsys):
+    every = json.loads(run(capsys, TEXT, "--layer", "all", "--head", "all", "--json")[1])["changes"][0]["heads"]
+    moved = {head["first"]: np.mean(head["total_variation"]) for head in every}
+    code, out, _ = run(capsys, TEXT, "--summary")
+    grid = {
+        f"L{line[0]}H{n}": float(cell)
+        for line in re.findall(r"^ +L(\d) ( .+)", out, re.MULTILINE)
+        for n, cell in enumerate(line[1].split())
+    }
+    assert code == 0 and "query ↓" not in out and len(out.splitlines()) < 20
+    assert grid == pytest.approx(moved, abs=0.005)
+
+
 @pytest.mark.parametrize(
     "option", ["--by value", "--what-if stack", "--query 1", "--pair x", "--top 2", "-q 0", "--part=encoder"]
 )
@@ -166,7 +209,7 @@ def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(
     sides = [TEXT, "-m", "riverbank", "-m", changed_copy(tmp_path / "changed")]
     code, out, _ = run(capsys, *sides)
     assert (code, "nothing" in out, out.count("query ↓")) == (0, False, 2)
-    assert "the one that moved most follows" in out
+    assert "the head in which most moved follows" in out
     (shown,) = re.findall(r"^(L\dH\d)  riverbank → ", out, re.M)
     assert f"strongest  {shown} " in out
     assert re.findall(r"^ +L(\d)   (.*)$", out, re.M)[:2] == [
@@ -494,7 +537,6 @@ def _difference(out):
     ("sides", "rows"),
     [
         (["--mask", "own", "--mask", "window:8"], 10),
-        (["--mask", "own", "--mask", "window:8", "--query", "-1"], 1),
         (["--mask", "own", "--mask", "window:8", "--query", "40:60"], 20),
         (["OTHER"], 10),
         (["OTHER", "--query", "70,80"], 2),

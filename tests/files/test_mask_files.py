@@ -31,6 +31,16 @@ def test_every_kind_of_file_holds_the_same_matrix(tmp_path, name):
     np.testing.assert_array_equal(read_mask(write(tmp_path / name, MATRIX)), MATRIX)
 
 
+@pytest.mark.parametrize("name", ["m.npy", "m.safetensors"])
+@pytest.mark.parametrize("masked", [-np.inf, np.finfo(np.float32).min])
+def test_a_matrix_that_is_added_to_scores_is_a_mask(tmp_path, name, masked):
+    added = np.where(MATRIX, 0, masked).astype(np.float32)[None, None]
+    np.testing.assert_array_equal(read_mask(write(tmp_path / name, added)), MATRIX)
+    added[0, 0, 1, 1] = -1
+    with pytest.raises(AttnscopeError, match="has -1, which is neither 0 nor −inf"):
+        read_mask(write(tmp_path / name, added))
+
+
 @pytest.mark.parametrize("name", ["m.json", "m.npy", "m.safetensors"])
 @pytest.mark.parametrize(
     ("matrix", "said"),

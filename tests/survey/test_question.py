@@ -186,7 +186,7 @@ def test_a_model_that_attends_to_another_text_has_no_roles(capsys):
 
 def test_texts_that_the_model_does_not_know(capsys):
     assert main(["heads", "--config", "life-is-short", "--quiet"]) == 1
-    assert "attnscope's own texts do not fit this model" in capsys.readouterr().err
+    assert "the built-in texts do not fit this model" in capsys.readouterr().err
     assert main(["heads", "Life is short, eat dessert first", "--config", "life-is-short", "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "RANDOM WEIGHTS" in shown

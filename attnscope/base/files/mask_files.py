@@ -1,4 +1,4 @@
-"""Read a mask file: a boolean matrix, True where a query may attend."""
+"""Read a mask file: a boolean matrix, True where a query may attend, or the matrix that is added to scores."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,27 +14,51 @@ _HINT = (
     "expected one boolean matrix with a row per query and a column per key, true where attention is allowed, or one "
     "for every head"
 )
+_MASKED = -6e4  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
 
 
 def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Read a boolean matrix.
+    """Read a boolean matrix, or an additive one: 0 where attention is allowed, and −inf elsewhere.
 
     Args:
-        path: A .json file (a list of rows, or one for every head), an .npy file, or a .safetensors file with one
-            tensor.
+        path: A .json file (a list of rows of booleans, or one for every head), an .npy file, or a .safetensors file
+            with one tensor.
 
     Returns:
         (queries, keys) or (heads, queries, keys), bool.
     """
-    import numpy as np
 
     kind = path.suffix
     matrix = _from_json(path) if kind == ".json" else _from_npy(path) if kind == ".npy" else _from_safetensors(path)
-    if matrix.dtype != np.bool_:
-        raise AttnscopeError(f"has type {matrix.dtype}, not bool", where=path, hint=_HINT)
+    try:
+        matrix = as_boolean(matrix)
+    except ValueError as e:
+        raise AttnscopeError(str(e), where=path, hint=_HINT) from None
     if matrix.ndim not in (2, 3) or 0 in matrix.shape:
         raise AttnscopeError(f"has shape {list(matrix.shape)}", where=path, hint=_HINT)
-    return matrix  # type: ignore[no-any-return]
+    return matrix
+
+
+def as_boolean(matrix: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Return where a boolean or additive mask allows attention, without the axis of a batch of one.
+
+    Args:
+        matrix: True where allowed; or floats, 0 where allowed and −inf, or the type's smallest number, elsewhere.
+
+    Raises:
+        ValueError: It has other numbers, so that it is no mask.
+    """
+    if matrix.ndim == 4 and len(matrix) == 1:  # (1, heads or 1, queries, keys), as transformers has it
+        matrix = matrix[0, 0] if matrix.shape[1] == 1 else matrix[0]
+    if matrix.dtype.kind == "b":
+        return matrix
+    if matrix.dtype.kind != "f":
+        raise ValueError(f"has type {matrix.dtype}, not bool")
+    allowed: np.ndarray[Any, np.dtype[np.bool_]] = matrix == 0
+    masked = matrix <= _MASKED
+    if not (allowed | masked).all():
+        raise ValueError(f"has {float(matrix[~allowed & ~masked].flat[0]):g}, which is neither 0 nor −inf")
+    return allowed
 
 
 def _from_json(path: Path) -> Any:

@@ -85,7 +85,7 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
     if any(survey.restored(effects) is not None for effects in survey.effects):
         edge.append("restored: the change as a share of the way from the text (0) to the other text (1).")
     meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    yield notes([*edge, f"columns: {meaning.rstrip('.')}; its rank, 1 for the largest.", *survey.notes])
+    yield notes([*edge, f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest.", *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     more += [] if survey.targets else ["--target TOKEN (its logit)"]
     more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
@@ -129,12 +129,11 @@ def _replaced(how: str, unit: str) -> str:
 def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
     place = changes[0].position
-    kl = "  ".join(
-        f"{_HOW[effect.how][0]} {_size(change.kl, settings.precision)}"
-        for effect, change in zip(ablation.effects, changes, strict=True)
-    )
+    sizes = [f"{_size(change.kl, settings.precision)} bits" for change in changes]
+    if len(sizes) > 1:
+        sizes = [f"{_HOW[effect.how][0]} {size}" for size, effect in zip(sizes, ablation.effects, strict=True)]
     at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(ablation.tokens, place))
-    yield paragraph((*at, Span(f"; KL divergence in bits: {kl}; bits: log₂ of after / before")))
+    yield paragraph((*at, Span(f"; KL divergence {', '.join(sizes)}; column bits: log₂ of after / before")))
     rows = changes[0].tokens
     columns = [Column("before", [percent(token.before) for token in rows])]
     for effect, change in zip(ablation.effects, changes, strict=True):

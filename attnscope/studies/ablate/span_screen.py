@@ -92,5 +92,5 @@ def _meanings(survey: EffectSurvey) -> list[str]:
     else:
         meanings.append("hidden: change of the final hidden state, relative to its length.")
     meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    meanings.append(f"(0): unnormalised. Weight: {meaning.rstrip('.')}; its rank, 1 for the largest.")
+    meanings.append(f"(0): unnormalised. Weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest.")
     return [*meanings, *survey.notes]

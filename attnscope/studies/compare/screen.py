@@ -14,6 +14,7 @@ from attnscope.findings.run import HeadReport, TextReport, selection_name
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.diagnosis_screen import present_diagnosis
+from attnscope.studies.compare.row_changes import row_changes
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import head_numbers, strongest
@@ -86,7 +87,8 @@ def present_comparison(
     printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
-        shown = _most_moved(change, 1 if _is_of_all_heads(comparison) else _PRINTED)
+        count = 0 if settings.summary else 1 if _is_of_all_heads(comparison) else _PRINTED
+        shown = _most_moved(change, count)
         if len(shown) < len(change.heads):
             yield from _moved(sides, change, len(shown), settings)
             if all(_largest_change(head) == 0 for head in change.heads):
@@ -178,8 +180,10 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     yield head_numbers(values, settings)
     yield GAP
     yield strongest(values, None, Listing(), settings)
+    if not shown:
+        return
     options = settings.named("--layer and --head", "layer and head")
-    follow = "the one that moved most follows" if shown == 1 else f"the {shown} that moved most follow"
+    follow = "the head in which most moved follows" if shown == 1 else f"the {shown} heads in which most moved follow"
     yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
 
 
@@ -279,6 +283,15 @@ def _change(
         yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
         return
     columns = _columns(reports, head)
+    if len(head.queries) == 1 and not heat:
+        if _largest_change(head) != 0:
+            panels = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
+            difference = _difference(reports, head, sides, columns, settings)
+            show_all = None if "key" in named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
+            yield from row_changes(panels, difference, columns, show_all)
+            yield GAP
+        yield from _moves(reports, head)
+        return
     sizes = {"query": len(head.queries), "key": len(columns)}
     wide = {name for name, size in sizes.items() if size > FEW and name not in named}
     few = _numbers(sides, reports, head, columns, settings, few=wide, heat=heat)

@@ -40,7 +40,7 @@ _WHOLE = 512  # tokens up to which all heads are computed with all stages, if th
 _RANKS = 5  # sources that are listed of every row
 _RUNS = 128  # rows and columns of the map of a long text
 _CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
-_MEASURED = "Measured on attnscope's own texts and on random tokens."  # roles
+_MEASURED = "Measured on built-in texts and on random tokens."  # roles
 _SHARE = 4  # what is kept may take this part of the free memory
 
 Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]

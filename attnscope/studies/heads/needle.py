@@ -133,7 +133,7 @@ def find_needle(
         options.needle,
         cue,
         answer.strip(),
-        "attnscope's own texts, again and again" if options.filler is None else "the file",
+        "the built-in texts, repeated" if options.filler is None else "the file",
         heads,
         [float(values[head]) for head in heads],
         list(options.lengths),

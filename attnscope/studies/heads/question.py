@@ -93,7 +93,7 @@ def ask_heads(
     values, contrast, meaning = plus, None, MEASURES[measure]
     if against is not None:
         values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
-        meaning = f"{meaning[:-1]}, minus the same for the keys that they are held against."
+        meaning = f"{meaning[:-1]}, minus that on the keys they are compared with."
     return HeadScores(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
 
 

@@ -224,7 +224,7 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
             if not shipped:
                 raise
             hint = "pass a text that the model's tokenizer knows"
-            raise AttnscopeError(f"attnscope's own texts do not fit this model ({e.parts.message})", hint=hint) from e
+            raise AttnscopeError(f"the built-in texts do not fit this model ({e.parts.message})", hint=hint) from e
         texts.append(tokens)
         notes += [f"{text.where}: {note}" for note in text_notes]
     return texts, notes

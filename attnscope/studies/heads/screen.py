@@ -106,9 +106,8 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
 def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
     """Describe the texts and random tokens on which roles were measured."""
     probes = survey.probes
-    whose = "attnscope's own" if probes.shipped else "yours"
-    text = f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
-    yield "texts", text
+    whose = "built-in" if probes.shipped else "yours"
+    yield "texts", f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
     if probes.repeated:
         n, size = probes.draws, probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
@@ -217,21 +216,21 @@ def head_numbers(
 
     Args:
         together: Matrices that share the scale; empty for `values` alone.
-        signed: The numbers are differences: centre the scale at 0, and write small ones with more digits.
+        signed: The numbers are differences: centre the scale at 0.
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     scale = Scale(-max(-low, high), max(-low, high), True) if signed or low < 0 else Scale(0.0, high, False)
     precision = max(1, settings.precision)
-    digits = digits_for(values, precision) if signed else Digits(precision)
+    digits = digits_for(every, precision)
     texts = [["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()]
     return head_grid(values, texts, scale, digits)
 
 
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:
     """List the heads with the largest values."""
-    digits = max(2, settings.precision)
+    digits = digits_for(values, max(2, settings.precision)).decimals
     heads = listing.heads(values, _STRONGEST)
     items = [f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}" for layer, head in heads]
     return Facts([("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold")

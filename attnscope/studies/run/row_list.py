@@ -13,7 +13,7 @@ from attnscope.views.parts import GAP, Column, Panel, Table, Text, ViewPart, par
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
-_LISTED = 32  # keys of a long text that are listed
+LISTED = 32  # keys of a long text that are listed
 
 
 def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySettings) -> list[ViewPart]:
@@ -24,8 +24,8 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
     weights = next(panel for panel in panels if panel.name == "weights")
     row = np.nan_to_num(weights.matrix[0].astype(np.float64))
     listed = list(range(row.size))
-    if row.size > _LISTED and settings.brief:
-        listed = np.argsort(-row, kind="stable")[:_LISTED].tolist()
+    if row.size > LISTED and settings.brief:
+        listed = np.argsort(-row, kind="stable")[:LISTED].tolist()
     omitted = np.delete(row, listed)
     columns = []
     for panel in panels:
@@ -36,7 +36,8 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
     bars = [float(row[i]) for i in listed] + ([float(omitted.sum())] if omitted.size else [])
     columns += _contributions(head, weights.columns, listed, len(bars), settings)
     title = (Span("row", "bold"), Span(f" {panels[0].rows.number(0)} "), panels[0].rows.names[0])
-    order = f"  the {len(listed)} keys with the largest weights" if omitted.size else ""
+    option = settings.named("--stage", "stages") + " " + ",".join(panel.name for panel in panels)
+    order = f"  the {len(listed)} keys with the largest weights; {option} lists all" if omitted.size else ""
     formulas = [
         (Span(f"{panel.name}: "), *panel.arithmetic, *ours(f"; {panel.small}" if panel.small else ""))
         for panel in panels
@@ -49,7 +50,7 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
         Table(
             weights.columns.kind,
             columns,
-            keys=_selected(weights.columns, listed),
+            keys=weights.columns.select(listed),
             labels=[ours(f"{omitted.size:,} others", "dim")] if omitted.size else (),
             bars=bars,
             spelled=True,
@@ -71,14 +72,3 @@ def _contributions(
         if any(value is not None for value in values):
             columns.append(Column(MEASURES[name], column_texts(values, settings.precision)))
     return columns
-
-
-def _selected(axis: Axis, indices: Sequence[int]) -> Axis:
-    """Return these entries of an axis."""
-    return replace(
-        axis,
-        positions=[axis.positions[i] for i in indices],
-        names=[axis.names[i] for i in indices],
-        special=[axis.special[i] for i in indices],
-        numbers=None if axis.numbers is None else [axis.numbers[i] for i in indices],
-    )
