@@ -81,6 +81,7 @@ class SpanReport(msgspec.Struct, frozen=True):
         received: Average weight of the tokens of the span `query` on each token, over all layers and heads.
         rows: Positions of the tokens of the span `query`; of more than 1,024, the last.
         shares: Average weight, over all layers and heads, of each of these tokens on every span, (row, span).
+        selected: Layer and head of each head that the user selected; None for all.
         generated: The same of the token before each generated one, from which it was predicted, (generated, span);
             null if none were generated.
     """
@@ -94,6 +95,7 @@ class SpanReport(msgspec.Struct, frozen=True):
     rows: Annotated[list[int], along("span row", positions="word", ascending=True)]
     shares: Annotated[Matrix, along("span row", "key span")]
     generated: Annotated[Matrix, along("generated", "key span")] | None = None
+    selected: list[tuple[int, int]] | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield what axes cannot say; see `axes`."""

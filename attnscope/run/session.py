@@ -207,7 +207,8 @@ def _inspect(
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
-        divided = [spans.report(i, str(run.spans or "ranges")) for i in range(len(texts))]
+        selected = _selected_heads(plan, engine.sizes)
+        divided = [spans.report(i, str(run.spans or "ranges"), selected) for i in range(len(texts))]
         texts = [msgspec.structs.replace(text, spans=one) for text, one in zip(texts, divided, strict=True)]
     if run.target is not None:
         attributions = _attribute(plan, batch, model, engine, session.progress)
@@ -349,6 +350,16 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
         [position - 1 for position, token in enumerate(text_plan.tokens) if token.made] for text_plan in plan.text_plans
     ]
     return SpanRecorders(batch, spans, queries, engine.sizes, predicting)
+
+
+def _selected_heads(plan: RunPlan, sizes: tuple[int, int]) -> list[tuple[int, int]] | None:
+    """Return layer and head of each head that the user selected; None for all."""
+    if plan.heads.pairs:
+        return list(dict.fromkeys(plan.heads.pairs))
+    if plan.layers.word and plan.heads.word:
+        return None
+    layers, heads = plan.layers.numbers(sizes[0], "layer"), plan.heads.numbers(sizes[1], "head")
+    return [(layer, head) for layer in layers for head in heads]
 
 
 def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from attnscope.request.dividing import divide
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, PositionSelection
+from attnscope.request.selection import AUTO, FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
 from attnscope.run.spelling_ids import given_tokens
 
@@ -133,6 +133,10 @@ def plan_text(
         )
     first = source.first_queries.get(text.where, 0)
     queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal, first=first)
+    if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
+        # beside spans, a screen draws the matrices of heads that the user selected, and no others
+        named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None
+        more = ["--layer L --head H adds the matrices of a head"] * named
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
     auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
     hidden = _hidden(run, sources, texts, text.where, spans, several=several)

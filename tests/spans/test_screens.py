@@ -34,10 +34,13 @@ def means(report: Any, heads: tuple[Any, ...] = (slice(None), slice(None))) -> A
     return (members / members.sum(0)).T @ weights @ members
 
 
-@pytest.mark.parametrize("heads", [{}, {"layer": 2, "head": 1}, {"layer": 2, "head": "all"}])
+@pytest.mark.parametrize(
+    "heads", [{}, {"layer": 2, "head": 1}, {"layer": 2, "head": "all"}, {"layer": 2}, {"head": 1}, {"head": "L2H1"}]
+)
 def test_numbers_of_the_screen_are_means_of_matrices(heads: dict[str, Any]) -> None:
     whole = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
-    of_head = (2, 1) if heads.get("head") == 1 else (2, slice(None)) if heads else (slice(None), slice(None))
+    pair = {"layer": 2, "head": 1} if heads.get("head") == "L2H1" else heads
+    of_head = pair.get("layer", slice(None)), 1 if pair.get("head") == 1 else slice(None)
     expected = means(whole, of_head)
     screen = attnscope.inspect(TEXT, spans=MARKS, top=0, **heads).text(width=120)
     matrix = rows_of(screen, "spans    ")

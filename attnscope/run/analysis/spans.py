@@ -38,8 +38,11 @@ class SpanRecorders:
             layer: [recorder] for layer, recorder in enumerate(self._of_layers)
         }
 
-    def report(self, text: int, division: str) -> SpanReport:
-        """Return what was recorded of a text."""
+    def report(self, text: int, division: str, selected: list[tuple[int, int]] | None = None) -> SpanReport:
+        """Return what was recorded of a text.
+
+        `selected`: see SpanReport.
+        """
         spans, query = self._spans[text], self._queries[text]
         count, n = len(spans.names), len(spans.of_token)
         weights = torch.stack([recorder.compute()[text, :, :count, :count].cpu() for recorder in self._of_layers])
@@ -62,6 +65,7 @@ class SpanRecorders:
             rows,
             to_numpy(shares[[number[row] for row in rows]]),
             to_numpy(shares[[number[row] for row in predicting]]) if predicting else None,
+            selected,
         )
 
 

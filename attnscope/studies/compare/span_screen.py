@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.compare import Comparison, Side
 from attnscope.findings.run import TextReport
-from attnscope.studies.screens.spans import MOST, mean_weights
+from attnscope.findings.spans import SpanReport
+from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import digits_for, texts
 from attnscope.views.parts import GAP, HeatGrid, Matrices, Panel, ViewPart, paragraph
@@ -22,29 +24,42 @@ def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bo
     for side in other_sides:
         for text, other in zip(first.report.texts, side.report.texts, strict=False):
             if text.spans is not None and other.spans is not None:
-                yield from _compare(first, side, (text, other), settings, heat=heat)
+                of_heads = comparison.axis in ("layer", "head")
+                yield from _compare(first, side, (text, other), settings, heat=heat, of_heads=of_heads)
 
 
 def _compare(
-    first: Side, second: Side, reports: tuple[TextReport, TextReport], settings: DisplaySettings, *, heat: bool
+    first: Side,
+    second: Side,
+    reports: tuple[TextReport, TextReport],
+    settings: DisplaySettings,
+    *,
+    heat: bool,
+    of_heads: bool,
 ) -> Iterator[ViewPart]:
-    """Present the spans that two texts share by name."""
+    """Present the spans that two texts share by name.
+
+    `of_heads`: whether the sides differ by their heads; otherwise the first one's selection holds for both.
+    """
     spans = [text.spans for text in reports if text.spans is not None]
     names = [[*report.text.names] for report in spans]
     shared = [name for name in names[0] if name in names[1]]
     if not shared:
         return
     places = [[own.index(name) for name in shared] for own in names]
+    averaged = [averaged_heads(spans[0])] * 2
+    if of_heads:
+        averaged = [averaged_heads(_of_shown_heads(text, report)) for text, report in zip(reports, spans, strict=True)]
     before, after = (
-        mean_weights(report, None)[0][np.ix_(at, at)].astype(np.float32)
-        for report, at in zip(spans, places, strict=True)
+        mean_weights(report, heads)[0][np.ix_(at, at)].astype(np.float32)
+        for report, (heads, _), at in zip(spans, averaged, places, strict=True)
     )
     moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
     kept = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
     shown = [shared[n] for n in kept]
     before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
-    n_heads = spans[0].weights.shape[0] * spans[0].weights.shape[1]
-    caption = f"  paired by name; mean of all {n_heads} heads of the row's weight on the column's"
+    whose = " and ".join(dict.fromkeys(name for _, name in averaged))
+    caption = f"  paired by name; {whose}: mean over the row's tokens of their weight on the column's"
     left_out = f"; the {MOST} of {len(shared)} whose weights moved most" if len(shown) < len(shared) else ""
     yield GAP
     yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "dim")))
@@ -64,6 +79,13 @@ def _compare(
         ),
     ]
     yield HeatGrid(panels) if heat else Matrices(panels)
+
+
+def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:
+    """Return the spans of the heads that a side shows; of all heads if these are means."""
+    shown = [(head.layer, head.head) for head in text.heads]
+    numbered = [(layer, head) for layer, head in shown if isinstance(layer, int) and isinstance(head, int)]
+    return replace(spans, selected=numbered if len(numbered) == len(shown) else spans.selected)
 
 
 def _panel(stage: str, title: Spans, matrix: Matrix, names: Sequence[str], settings: DisplaySettings) -> Panel:

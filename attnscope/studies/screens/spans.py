@@ -81,25 +81,25 @@ def present_spans(
 ) -> Iterator[ViewPart]:
     """Present the weights between the spans of a text, and what one span reads."""
     yield GAP
-    panel = span_panel(text, spans, joined_spans(spans), settings)
+    panel = span_panel(spans, joined_spans(spans), settings)
     yield HeatGrid([panel]) if heat else Matrices([panel])
     yield GAP
     yield from _reading(text, spans, settings)
 
 
-def averaged_heads(text: TextReport, spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
+def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
     """Return the layers and heads that a span matrix averages (None for all), and their name."""
-    heads = [(head.layer, head.head) for head in text.heads if head.chosen is None]
-    n_layers, n_heads = spans.weights.shape[:2]
-    numbered = [(layer, head) for layer, head in heads if isinstance(layer, int) and isinstance(head, int)]
-    if not heads or len(numbered) < len(text.heads) or len(numbered) == n_layers * n_heads:
+    selected, (n_layers, n_heads) = spans.selected, spans.weights.shape[:2]
+    if selected is None or len(selected) == n_layers * n_heads:
         return None, f"mean of all {n_layers * n_heads} heads"
-    if len(numbered) == 1:
-        return numbered, f"L{numbered[0][0]}H{numbered[0][1]}"
-    layers = sorted({layer for layer, _ in numbered})
-    if len(layers) == 1 and len(numbered) == n_heads:
-        return numbered, f"mean of the {n_heads} heads of L{layers[0]}"
-    return numbered, f"mean of {len(numbered)} heads"
+    if len(selected) == 1:
+        return selected, f"L{selected[0][0]}H{selected[0][1]}"
+    layers, heads = ({place[axis] for place in selected} for axis in (0, 1))
+    if len(layers) == 1 and len(selected) == n_heads:
+        return selected, f"mean of the {n_heads} heads of L{min(layers)}"
+    if len(heads) == 1 and len(selected) == n_layers:
+        return selected, f"mean of H{min(heads)} in all {n_layers} layers"
+    return selected, f"mean of {len(selected)} heads"
 
 
 def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
@@ -120,11 +120,9 @@ def _mean(values: Matrix) -> Matrix:
     return mean
 
 
-def span_panel(
-    text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None
-) -> Panel:
+def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None) -> Panel:
     """Return the matrix of spans, with a column for the sink if there is one."""
-    heads, whose = averaged_heads(text, spans)
+    heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
     sizes = np.bincount(spans.text.of_token, minlength=len(spans.text.names)).tolist()
     matrix = shown.join(weights, sizes).astype(np.float32)
@@ -166,7 +164,7 @@ def span_axis(kind: str, shown: ShownSpans) -> Axis:
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the reading of a span: each span's share, its most attended tokens, and the shaded text."""
-    heads, whose = averaged_heads(text, spans)
+    heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
     shares, names = weights[spans.query], spans.text.names
     name = Span(names[spans.query], "bold", "untrusted")
