@@ -89,7 +89,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         d_mlp: Hidden width of the MLP; 0 where there is none.
         max_positions: Largest number of tokens that the model takes; None if there is no limit.
         mask: Mask expression of every layer, such as `causal`.
-        windows: Per layer, N of an additional `window:N`, or None; empty where no layer has one.
+        windows: Per layer, N of an additional `window:N`, or None; empty if no layer has one.
         scale: Factor on q·k; None for 1/√d_head.
         softcap: c of c·tanh(x/c) on the scaled scores; None for none.
         sinks: A logit per head takes part in the softmax and belongs to no key (gpt-oss).
@@ -173,7 +173,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.d_head * self.rope.fraction)
 
     def rope_of(self, layer: int) -> Rope | None:
-        """Return the rotary parameters of one layer; None where it rotates nothing."""
+        """Return the rotary parameters of one layer; None if it rotates nothing."""
         if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
             return None
         return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope

@@ -22,7 +22,7 @@ class _DataFile(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """What `datasets` says about a folder."""
+    """The part of a `datasets` folder's state that names its files."""
 
     files: list[_DataFile] = msgspec.field(name="_data_files")
     indices: list[_DataFile] | None = msgspec.field(name="_indices_data_files", default=None)
@@ -91,7 +91,7 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
 
 
 def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterator[Item]:
-    """Yield the rows of parts of a table."""
+    """Yield the rows of record batches."""
     import pyarrow
 
     index = 0
@@ -106,7 +106,7 @@ def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterato
 
 
 def _rows(part: Any, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a part of a table."""
+    """Return the rows of a record batch."""
     try:
         return part.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as e:

@@ -11,7 +11,7 @@ from attnscope.batch.records import Record
 
 
 class RecordSink(Protocol):
-    """Where records go.
+    """Destination of records.
 
     Attributes:
         needs_all_records: Whether it needs every record of a window, including those written before.
@@ -23,7 +23,7 @@ class RecordSink(Protocol):
 
     @property
     def written(self) -> JournalState:
-        """What was there before."""
+        """State of the records that were written before."""
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old dump to the new one and count them by status."""
@@ -32,15 +32,15 @@ class RecordSink(Protocol):
         """Skip the next records, which are written already."""
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> Any:
-        """Return what `write_encoded` writes of a window, perhaps in another process.
+        """Encode a window for `write_encoded`; may run in another process.
 
         Args:
-            new: How many of them, the last ones, are not written yet.
-            by_group: The same ones as they went through the model, group by group.
+            new: Number of records at the end that are not written yet.
+            by_group: The same records, in the groups that went through the model.
         """
 
     def first(self, encoded: Any, count: int) -> Any:
-        """Return the first new records of what `encode` returned, unless windows are written as a whole."""
+        """Return the first new records of an encoded window, unless windows are written as a whole."""
 
     def write_encoded(self, encoded: Any, new: int) -> None:
         """Write a window's records and make them safe.
@@ -82,7 +82,7 @@ class BackgroundWriter:
             then()
 
     def finish(self, records: Sequence[Record], seconds: float) -> None:
-        """Write what was handed on and the records after that, as far as it goes within so many seconds.
+        """Write the submitted window and the records after it, as far as the time allows.
 
         Args:
             records: The first ones of the window that is being computed.

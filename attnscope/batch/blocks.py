@@ -23,18 +23,18 @@ _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 
 
 class Input(Protocol):
-    """What is known here of reader.InputReader."""
+    """The part of reader.InputReader that is needed here."""
 
     @property
     def costs(self) -> Sequence[int]:
-        """How long every text is."""
+        """Length of every text, in characters."""
 
     def items(self) -> Iterator[Item]:
         """Yield every item."""
 
 
 def cost(item: Item) -> int:
-    """Return how long a text is, in characters."""
+    """Return the length of a text, in characters."""
     text = item.text
     return _BESIDE + (0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or ""))
 
@@ -47,7 +47,7 @@ def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> G
 
 
 class BlockCounter:
-    """Tell the block of each text, one after the other.
+    """Assign consecutive texts to blocks.
 
     Args:
         bounds: How large blocks may be; without such a bound, everything is one block.
@@ -78,7 +78,7 @@ def select_items(items: Iterator[Item], settings: Settings, bounds: Grouping) ->
 
 
 def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -> int:
-    """Return how many items `select_items` leaves."""
+    """Return the number of items that `select_items` yields."""
     (number, count), blocks = settings.shard, BlockCounter(bounds)
     chosen = enumerate(islice(costs, settings.skip, _end(settings)), settings.skip)
     if not bounds.block_characters:
@@ -89,7 +89,7 @@ def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -
 
 
 def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> range:
-    """Return the numbers of the texts that a limit leaves of a block that goes on behind it."""
+    """Return the numbers of the texts before a limit, in the block that the limit cuts."""
     end = _end(settings)
     if end is None or end >= len(costs):
         return range(0)
@@ -101,14 +101,14 @@ def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> ran
 
 
 class SelectedItems:
-    """What a run reads of its input."""
+    """The items of an input that a run reads."""
 
     def __init__(self, given: Input, settings: Settings) -> None:
         self._given, self._settings = given, settings
 
     @property
     def costs(self) -> Sequence[int]:
-        """How long every text of the input is."""
+        """Length of every text of the input, in characters."""
         return self._given.costs
 
     def select(self, bounds: Grouping) -> Iterator[Item]:
@@ -116,12 +116,12 @@ class SelectedItems:
         return select_items(self._given.items(), self._settings, bounds)
 
     def characters(self) -> int:
-        """Return how long the selected texts are together; of a shard, about."""
+        """Return the total length of the selected texts in characters; approximate for a shard."""
         every = islice(self.costs, self._settings.skip, _end(self._settings))
         return sum(every) // self._settings.shard[1]
 
     def count(self, bounds: Grouping) -> int:
-        """Return how many items are selected."""
+        """Return the number of selected items."""
         return count_selected(self.costs, self._settings, bounds)
 
 

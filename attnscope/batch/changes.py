@@ -1,4 +1,4 @@
-"""Say what differs between the header of a dump and that of a command that would resume it, in the user's words."""
+"""Describe how the header of a dump differs from that of a command that would resume it."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _WORDS = {
 def find_change(old: Header, new: Header) -> str | None:
     """Return the first thing that differs and changes what the dump holds, as a phrase; None if nothing does.
 
-    What can be typed comes first: another `--tokenizer` is another fingerprint, too.
+    Options come first, since another `--tokenizer` also changes the fingerprint.
     """
     was, now = (_flat(msgspec.to_builtins(header)) for header in (old, new))
     before, after = _typed(old, was), _typed(new, now)

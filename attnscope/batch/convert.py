@@ -41,11 +41,11 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
 
     Args:
         source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
-        target: The file that is written; a table, or what `run` wrote, becomes only another table, for it holds less.
+        target: The new file; a table or a report of `run` can only become a table, since it holds less than a dump.
         table: Which table; None for the contributors, or the first that there is.
 
     Returns:
-        How many, and what: `records`, or the rows of which table.
+        The number of rows, and their kind: `records`, or the name of the table.
     """
     there, here = _format(source, "IN"), _format(target, "OUT")
     if table is not None and (there.table or not here.table):
@@ -97,7 +97,7 @@ def merge(
     """Join the parts of a dump, atomically: `attnscope merge`.
 
     Args:
-        paths: What `--shard` wrote, in any order.
+        paths: Parts that `--shard` wrote, in any order.
         target: The new dump: a file of lines, or a folder if the parts are folders.
         on_progress: Called with the number of records that are written, and of all.
 
@@ -120,7 +120,7 @@ def merge(
 
 
 def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
-    """Return what a table of a dump or report has rows of, and the rows."""
+    """Return the kind of a table of a dump or report, and its rows."""
     settings = settings_of(source) if isinstance(source, Report) else source.header.settings
     chosen = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
@@ -155,7 +155,7 @@ def _replacing(target: Path, *, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def _about(temporary: Path, path: Path, hint: str) -> Iterator[None]:
-    """Name a file in errors about what is temporary, and give another hint, since none of that is kept."""
+    """Name the target in errors about temporary files, with a hint that does not mention these."""
     try:
         yield
     except AttnscopeError as e:

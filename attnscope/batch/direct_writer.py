@@ -71,7 +71,7 @@ class DirectWriter:
         self._used = 0
 
     def finish(self) -> int:
-        """Write what is left, and wait until all of it is safe on disk; the CRC-32 of all bytes.
+        """Write the remaining bytes, wait until all are safe on disk, and return the CRC-32 of all.
 
         Raises:
             OSError: The system refuses.

@@ -41,9 +41,9 @@ def write_dump(
     """Write a dump, or resume one.
 
     Args:
-        on_progress: Called with how far it is and how many records there will be, when records are computed or safe.
-        on_start: Called before the first text, with what tells at any time how many records the next run would find,
-            and how many there will be.
+        on_progress: Called with the progress and the total, in records, when records are computed or safe.
+        on_start: Called before the first text with a function that counts the records that the next run would find,
+            and with the total.
     """
     run = run_config(order.settings, order.run)
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes

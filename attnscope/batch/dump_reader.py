@@ -116,7 +116,7 @@ def read_document(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a dump, each checked and without its checksum; of a folder, those of its index."""
+    """Yield the checked lines of a dump, or of a folder's index, without checksums."""
     path = path / INDEX if path.is_dir() else path
     crc = 0
     try:

@@ -17,7 +17,7 @@ class DumpFormat:
     """One format.
 
     Attributes:
-        ending: Of the name, with its dot; empty for a folder.
+        ending: Ending of the name, with its dot; empty for a folder.
         layout: One record a line, a folder of shards, one document, or the rows of a table.
     """
 
@@ -28,17 +28,17 @@ class DumpFormat:
 
     @property
     def table(self) -> bool:
-        """It is a table, which holds a part of a dump."""
+        """Whether it is a table, which holds a part of a dump."""
         return self.layout in ("csv", "parquet")
 
     @property
     def resumes(self) -> bool:
-        """A dump that was interrupted goes on where it stopped."""
+        """Whether an interrupted dump can be resumed."""
         return self.layout in ("lines", "shards")
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending that says what a dump or table is: one of several parts, or the last suffix."""
+    """Return the ending that names the format: a known one such as `.jsonl.gz`, else the last suffix."""
     known = [
         dump_format.ending
         for dump_format in DUMP_FORMATS

@@ -40,7 +40,7 @@ class FrameReader(io.RawIOBase):
 
     Attributes:
         complete: Packed bytes up to the end of the last whole frame.
-        unpacked: Bytes that came of what was read.
+        unpacked: Bytes of content so far.
     """
 
     def __init__(self, file: BinaryIO, new: Callable[[], Any], damage: type[Exception], end: int | None = None) -> None:
@@ -117,7 +117,7 @@ _GZIP = Packing(
 
 
 def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
-    """Return how the lines of a dump are compressed, by its name; None where they are not.
+    """Return how the lines of a dump are compressed, by its name; None if they are not.
 
     Args:
         instead: Advice for an error if the format's library is missing.
@@ -130,7 +130,7 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
 
 @contextmanager
 def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader]:
-    """Open the lines of a dump for reading, decompressed where the name says so.
+    """Open the lines of a dump for reading, decompressed if the name says so.
 
     Args:
         end: Bytes of a compressed file to read; None for all.
@@ -172,7 +172,7 @@ def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
-    """Return how many bytes of a compressed dump are whole frames; what follows is one that was cut off.
+    """Return the bytes of the whole frames of a compressed dump; a truncated frame may follow.
 
     Args:
         start: First bytes of a dump.
@@ -204,7 +204,7 @@ def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
 
 
 def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
-    """Tell whether a whole frame starts at or after a place: what is before it is then damaged, not cut off."""
+    """Tell whether a whole frame starts at or after a place: bytes before it are then damaged, not truncated."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         while (place := content.find(packing.magic, place)) >= 0:
             file.seek(place)

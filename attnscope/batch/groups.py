@@ -16,7 +16,7 @@ MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 
 @dataclass(frozen=True)
 class TextSize:
-    """How large a text is.
+    """Sizes of a text.
 
     Attributes:
         tokens: Number of tokens.
@@ -30,7 +30,7 @@ class TextSize:
 
     @property
     def longest(self) -> int:
-        """Tokens or sources, whichever are more: what a group is padded up to."""
+        """The larger of tokens and sources, which determines the padding of a group."""
         return max(self.tokens, self.sources)
 
     @property
@@ -45,7 +45,7 @@ class TextSize:
 
 
 def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0) -> int:
-    """Return how many numbers a dump keeps of one text.
+    """Return the count of numbers that a dump keeps of one text.
 
     Args:
         sizes: Queries shown, keys shown, and source tokens.

@@ -34,7 +34,7 @@ class Item:
         index: Number of the record, from 0.
         line: Line in the input, from 1; for .parquet and .arrow, the row.
         id: Id in the input; the number of the line if it has none.
-        text: What to look at; None where it cannot be read.
+        text: The text; None if it cannot be read.
         block: Its block, once the input has been cut into blocks; see blocks.py.
     """
 
@@ -71,7 +71,7 @@ def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given
 
 
 def _named(given: Any, line: int) -> int | str:
-    """Return what the input calls a record; the number of its line where it has no name."""
+    """Return the id of a record, or the number of its line."""
     return line if given in (None, "") else given
 
 
@@ -118,7 +118,7 @@ def _members(text: str) -> dict[str, Any]:
 
 
 def _id(members: dict[str, Any]) -> int | str | None:
-    """Return the id of a record whose other members are wrong; None where it is wrong itself, or not there."""
+    """Return the id of a record whose other members are wrong; None if it is missing or wrong itself."""
     try:
         identifier: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
     except ValueError:  # msgspec.DecodeError is one
@@ -127,7 +127,7 @@ def _id(members: dict[str, Any]) -> int | str | None:
 
 
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the members into those we know and the others, which are copied."""
+    """Split the members into known ones and others, which are copied."""
     if column in members:
         known: dict[str, Any] = {"text": _member(members.pop(column), str, column)}
     elif MESSAGES in members:
@@ -157,7 +157,7 @@ def _wrong(error: ValueError, key: str | None) -> AttnscopeError:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested so deeply that another program could not read it back out of a dump."""
+    """Refuse members nested too deeply for other programs to read from a dump."""
     if text.count("[") + text.count("{") <= _DEEPEST:
         return
     depth = 0
@@ -192,7 +192,7 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
 
 
 def _header(rows: Iterator[list[str]], name: str) -> list[str]:
-    """Return the first row that is not blank; empty where there is none."""
+    """Return the first row that is not blank; empty if there is none."""
     try:
         header = [title.removeprefix("\ufeff") for title in next(filter(None, rows), [])]
         "".join(header).encode()
@@ -243,7 +243,7 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
 
 
 def _typed(value: Any, key: str) -> Any:
-    """Return a cell of a table as what we know under this name; None where it is empty."""
+    """Return a cell of a table in the type of its column; None if it is empty."""
     try:
         typed = msgspec.convert(value, _KINDS[key])
     except ValueError as e:  # msgspec.ValidationError is one

@@ -50,10 +50,10 @@ class _RecordLine(msgspec.Struct):
 
 @dataclass
 class JournalState:
-    """What a file holds already.
+    """State of an existing file.
 
     Attributes:
-        header: The header line's JSON, without its check; None where the file has none yet.
+        header: The header line's JSON, without its check; None if the file has none yet.
         too_large: Index of every record that failed for lack of memory, to the numbers that it needs.
         shards: Names of the shards with records, in order, to their checksums.
         size: Bytes of whole lines.
@@ -84,7 +84,7 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
 
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
-    """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None where the check fails."""
+    """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None if the check fails."""
     body, tail = memoryview(line)[:-CHECK_BYTES], line[-CHECK_BYTES:]  # a line may be long: it is copied only once
     check = crc32(body, crc)
     if len(line) <= CHECK_BYTES or tail != CHECK_TAIL % check:
@@ -161,7 +161,7 @@ class Journal:
     Attributes:
         written: State of the file: header, records and checksum so far.
         beside: Whether it is written beside an old journal that it will replace.
-        saved: Records in whole lines of it; those of an old one do not count while it is written beside that.
+        saved: Records in its whole lines; while it is written beside an old journal, only the new ones.
     """
 
     def __init__(self, path: Path, *, force: bool, files: FileSystem) -> None:
@@ -196,7 +196,7 @@ class Journal:
         return self._old is not None
 
     def release(self) -> None:
-        """Close the files in a process that was forked, so that this one alone holds the lock."""
+        """Close the files in a forked process, so that only the parent holds the lock."""
         for descriptor in (self._old, self._descriptor):
             if descriptor is not None:
                 os.close(descriptor)
@@ -224,7 +224,7 @@ class Journal:
         """Continue in a new file beside this one.
 
         Args:
-            owed: Records after which it takes the place of this one.
+            owed: Records after which the new file replaces this one.
         """
         with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
@@ -333,7 +333,7 @@ class Journal:
 
 
 def _old_lines(path: Path) -> Iterator[bytes]:
-    """Yield the records of a journal that `scan` has found whole, as JSON without their checks."""
+    """Yield the records of a journal that `scan` accepted, as JSON without their checks."""
     with open_lines(path) as file:
         _, crc = unseal(file.readline(), 0) or (b"", 0)
         for line in file:

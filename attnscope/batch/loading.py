@@ -43,7 +43,7 @@ _FIRST = 64  # tokens of the first window at most: something is saved as soon as
 
 @dataclass(frozen=True)
 class DumpConfig:
-    """What the user asked of `attnscope batch`.
+    """Options of `attnscope batch`.
 
     Attributes:
         input: A file, or `-` for standard input.
@@ -52,7 +52,7 @@ class DumpConfig:
         run: Model, mask and machine; its texts and selection are not looked at.
         force: Start over; an existing dump is kept until records of the new one are safe.
         max_minutes: Stop after this time, with everything saved; None for no limit.
-        workers: Processes that compute; 0 for this one, None for those that are faster.
+        workers: Processes that compute; 0 for this one alone, None for the faster choice.
     """
 
     input: str
@@ -68,10 +68,10 @@ class DumpConfig:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a dump is computed with.
+    """Workers, header and limits of a dump.
 
     Attributes:
-        work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
+        work: Returns the ModelWorker of a process, by the worker's number from 0.
         workers: Number of processes; 0 for this one.
     """
 
@@ -85,7 +85,7 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
     """Open a model for texts that come from no file and go to no dump.
 
     Returns:
-        What looks into texts, bounds of its groups and windows, and how many numbers of a text fit into memory.
+        The model worker, bounds of its groups and windows, and how many numbers of a text fit into memory.
     """
     run = run_config(settings, run)
     source = session.source(run)
@@ -130,7 +130,7 @@ def load_on_gpus(
 def _asked_apart(
     order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
 ) -> tuple[tuple[Header, int, str] | None, int]:
-    """Return header, what memory holds and the device, or None for the CPU; and the number of GPUs."""
+    """Return (header, numbers that memory holds, device), or None for the CPU, and the number of GPUs."""
 
     def ask(pipe: Connection) -> None:
         try:
@@ -241,7 +241,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
-    """Return how often a text runs again: once for every head, and for every span of a text of so many."""
+    """Return the number of extra runs of a text: one for every head, and one for every span."""
     heads = count_units(run, source) if "effects" in settings.keep else 0
     return heads + (_SPANS if "span_effects" in settings.keep else 0)
 

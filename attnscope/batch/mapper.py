@@ -22,7 +22,7 @@ class RecordMapper:
 
     Args:
         model: A checkpoint folder, or the name of a bundled sample; None for the default sample.
-        settings: Options of `attnscope batch` that say what is kept, such as `keep=("top",)` or `top=5`.
+        settings: Options of `attnscope batch` that select what is kept, such as `keep=("top",)` or `top=5`.
     """
 
     def __init__(self, model: str | os.PathLike[str] | None = None, column: str = "text", **settings: Any) -> None:

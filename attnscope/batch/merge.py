@@ -34,7 +34,7 @@ Progress = Callable[[int], None]
 
 
 class _Shard(msgspec.Struct, frozen=True):
-    """What an index of shards says about a record's arrays."""
+    """The members of an index line that locate a record's arrays."""
 
     shard: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.safetensors$")] | None = None
     shard_check: str | None = None
@@ -56,7 +56,7 @@ class _Target:
         """Write lines, each with the check of this file; compressed, they are one frame.
 
         Args:
-            lines: Their memory is left alone until other lines are put, or this is closed.
+            lines: Their memory must not change before the next call, or before this is closed.
         """
         view, start, crc = memoryview(lines.memory), lines.start, self._crc
         for stop in lines.ends:

@@ -27,7 +27,7 @@ _Heads = Mapping[tuple[int, int], Callable[[], WalkHead]]
 
 
 def page_of(source: Path) -> tuple[Iterator[bytes], str]:
-    """Return a page, piece by piece, and what is on it.
+    """Return a page, piece by piece, and a description of its content.
 
     Args:
         source: A dump, or a report of run (.json).

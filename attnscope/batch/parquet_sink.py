@@ -72,7 +72,7 @@ class ParquetSink:
 
     @property
     def written(self) -> JournalState:
-        """What was in the dump before."""
+        """State of the records that were written before."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
@@ -154,7 +154,8 @@ class ParquetSink:
         return content.getvalue()
 
     def _new(self, folder: Path, name: str) -> Path:
-        """Return the name of a part that the manifest may not name yet: beside the tables, where no reader looks."""
+        """Return the temporary name of a part that the manifest may not name yet; readers do not look beside the
+        tables."""
         place = "" if folder == self._folder else f"{folder.name}."
         return self._folder.with_name(f".{self._folder.name}.{place}{name}.new")
 
@@ -173,7 +174,7 @@ class ParquetSink:
             self._files.sync_folder(folder)
 
     def _place(self) -> None:
-        """Give parts the names that the manifest has for them, and remove those that it does not name."""
+        """Rename parts as the manifest names them, and remove others."""
         named = self.written.shards
         for name, check in named.items():
             new = [self._new(folder, name) for folder in self._folders]
@@ -220,7 +221,7 @@ def _crc(paths: Sequence[Path]) -> str:
 
 
 def _line(record: Record, part: str | None, check: str | None) -> Record:
-    """Return what the manifest says of a record."""
+    """Return the line of a record in the manifest."""
     return Record(
         record.index,
         record.id,

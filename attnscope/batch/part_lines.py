@@ -58,7 +58,7 @@ class ChunkMemory:
         self._turn = 1 - self._turn
 
     def take(self, size: int) -> tuple[mmap, int]:
-        """Return memory for so many bytes, and where they begin in it."""
+        """Return memory for this many bytes, and their offset in it."""
         start = self.written % BLOCK
         if len(self._chunks[self._turn]) < start + size:
             self._chunks[self._turn] = map_memory(start + size)
@@ -71,7 +71,7 @@ class PartLines:
     Nothing stays open or buffered between two runs: there may be a thousand parts.
 
     Args:
-        memory: Holds what `runs` yields until two more chunks are read.
+        memory: Holds the lines that `runs` yields until two more chunks are read.
 
     Attributes:
         next_index: Number of the next record; END_LINE before the end line.
@@ -105,7 +105,7 @@ class PartLines:
         self.records += count
 
     def compare_rest(self) -> None:
-        """Compare all lines that are left with their checks, whatever their numbers."""
+        """Compare all remaining lines with their checks, whatever their numbers."""
         with naming_errors(self.path, reading=True), open(self.path, "rb", buffering=0) as file:
             while self._peek(file) != _NOTHING:
                 self._advance(*self._chunk(file, _NOTHING))
@@ -129,7 +129,7 @@ class PartLines:
             most: Number of lines at most.
 
         Returns:
-            The lines, and the size of their frame in the file; 0 where it goes on, or there are none.
+            The lines, and the size of their frame in the file; 0 if the frame goes on or the file has none.
         """
         self._memory.turn()
         wanted = _CHUNK
@@ -215,7 +215,7 @@ class PartLines:
 
 
 def _line_ends(memory: mmap, start: int, stop: int, most: int) -> list[int]:
-    """Return where each whole line ends, of so many lines at most."""
+    """Return the ends of at most `most` whole lines."""
     ends, find = list[int](), memory.find
     while most and (start := find(b"\n", start, stop) + 1):
         ends.append(start)
@@ -224,7 +224,7 @@ def _line_ends(memory: mmap, start: int, stop: int, most: int) -> list[int]:
 
 
 def _checked(memory: mmap, start: int, stop: int, crc: int) -> int | None:
-    """Return the CRC-32 of a file up to the end of some lines; None where the check of the last line is another.
+    """Return the CRC-32 of a file up to the end of some lines; None if the check of the last line differs.
 
     Args:
         crc: CRC-32 of the file before these lines.

@@ -1,4 +1,4 @@
-"""The parts of a dump that `--shard` wrote: which there are, how far each is, and whether they belong together."""
+"""The parts of a dump that `--shard` wrote: which exist, their progress, and whether they belong together."""
 
 import os
 import time
@@ -32,7 +32,7 @@ class ShardPart:
     Attributes:
         header: Its header; None if it has none yet.
         end: Its end line; None if it is not finished.
-        records: Its number of records; of an unfinished compressed part, those that could be read.
+        records: Number of records; for an unfinished compressed part, the readable ones.
     """
 
     path: Path
@@ -182,7 +182,7 @@ def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
 
 
 def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
-    """Read what parts there are, and check that they belong to one dump."""
+    """Read all parts, and check that they belong to one dump."""
     every = [read_part(path, count=count) for path in paths]
     parts = sorted((part for part in every if part.header is not None), key=lambda part: part.shard)
     empty = [part.path for part in every if part.header is None]
@@ -226,7 +226,7 @@ def require_complete(part_set: PartSet) -> None:
 
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
-    """Return how far parts are, as one line.
+    """Return the progress of parts, as one line.
 
     Args:
         alone: There is one part, and only its own share of the records is waited for.

@@ -45,7 +45,7 @@ _TICK = 0.5  # seconds after which the time limit is looked at
 
 @dataclass(frozen=True)
 class _Task:
-    """What a worker gets.
+    """A block for a worker.
 
     Attributes:
         groups: Records of the groups that a dead worker had computed, pickled, by the numbers of their texts.
@@ -59,7 +59,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _WindowResult:
-    """What a worker sends of a window.
+    """A finished window of a worker.
 
     Attributes:
         outcomes: Status, error and number of tokens of each new record.
@@ -76,7 +76,7 @@ class _Block:
     """A block on its way.
 
     Attributes:
-        received: How many of its records have arrived, those included that were there before.
+        received: Number of records that have arrived, including earlier ones.
         windows: Windows that have arrived but are not written, and the size of each.
         deaths: How often a worker died while it computed a text, by the number of the text.
         idle_deaths: How often one died before it computed anything, since the last group.
@@ -101,7 +101,7 @@ class _Process:
 
     Attributes:
         number: Its number among the workers, from 0; one that replaces it has the same.
-        block: What it computes; None if it waits.
+        block: The block that it computes; None if it waits.
     """
 
     number: int
@@ -112,15 +112,15 @@ class _Process:
 
 
 class PoolRunner(Generic[T]):
-    """One run over an input with several processes; see runner.Runner for what the arguments mean.
+    """One run over an input with several processes; see runner.Runner for the arguments.
 
     Args:
         work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
         on_progress: Called at the start, and whenever records arrive or are written.
         holds: Number of values of one text that fit into memory.
-        again: Numbers of records among these that are computed again; None where nothing is rewritten.
+        again: Numbers of earlier records that are computed again; None if nothing is rewritten.
         until: When the run stops, on the monotonic clock, once something new is written.
-        in_child: Called first in each worker, to let go of what is this process's alone.
+        in_child: Called first in each worker, to release resources that only the parent may hold.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class PoolRunner(Generic[T]):
             process.pipe.send(_Task(block.items, block.received, block.suspects, block.groups))
 
     def _receive(self) -> None:
-        """Take what workers send, and replace those that are dead."""
+        """Receive messages from workers, and replace dead ones."""
         first = self._blocks[0] if self._blocks else None
         full = self._buffered > _BUFFERED
         busy = {p.pipe: p for p in self._processes if p.block is not None and (not full or p.block is first)}
@@ -256,7 +256,7 @@ class PoolRunner(Generic[T]):
             raise RuntimeError(f"a worker failed\n{content}")
 
     def _bury(self, process: _Process) -> None:
-        """Let another worker do what a dead one was about."""
+        """Give the block of a dead worker to another one."""
         process.pipe.close()
         status = os.waitpid(process.pid, 0)[1]
         code = os.waitstatus_to_exitcode(status)
@@ -337,7 +337,7 @@ class PoolRunner(Generic[T]):
         return _Process(number, *fork(serve))
 
     def _computer(self, number: int) -> WindowComputer[T]:
-        """Return what a worker computes with."""
+        """Return the WindowComputer of a worker."""
         sink = self._sink
         return WindowComputer(
             self._work(number), self._bounds, holds=self._holds, needs_all_records=sink.needs_all_records
@@ -356,7 +356,7 @@ class PoolRunner(Generic[T]):
 
 
 def _suspects(block: _Block, group: tuple[int, ...], reason: str) -> Suspects:
-    """Return what follows from the death of a worker for the texts of a block."""
+    """Return the suspects in a block after the death of a worker."""
     suspects, deaths = block.suspects, max(block.deaths[index] for index in group)
     if len(group) == 1 and deaths >= _DEATHS:
         error = f"ended the process that computed it {deaths} times ({reason})"

@@ -91,7 +91,7 @@ class _LineCounter:
         self._lines = dict.fromkeys(paths, 0)
 
     def records(self) -> int:
-        """Return how many records there are, about: the header and the end are lines, too."""
+        """Return the approximate number of records: header and end count as lines, too."""
         for path in self._paths:
             if not path.exists():
                 continue
@@ -113,7 +113,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
 
     Args:
         order: The request; its output is a file of lines or a folder on a disk that all nodes share.
-        on_progress: Called with how far it is, and how many records there will be (0 if unknown).
+        on_progress: Called with the finished and the expected number of records (0 if unknown).
     """
     RAY.require("--ray")
     import ray
@@ -145,7 +145,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
 
 
 def _check_settings(old: Header, order: DumpConfig) -> None:
-    """Refuse to take a finished dump of other settings for this one."""
+    """Refuse a finished dump that was made with other settings."""
     change = find_change(old, msgspec.structs.replace(old, settings=order.settings))
     if change is not None:
         hint = f"choose another output, or pass {arg('force', True)} to start over"

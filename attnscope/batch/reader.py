@@ -97,7 +97,7 @@ class InputReader:
         return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
 
     def facts(self) -> InputFacts:
-        """Read the whole input once, however often this is called: its digest, and its number of records."""
+        """Return digest and number of records; the first call reads the whole input."""
         if self._facts is not None:
             return self._facts
         try:
@@ -113,7 +113,7 @@ class InputReader:
         return self._facts
 
     def _digest(self) -> str:
-        """Return the SHA-256 of the file; of several files, that of their digests, one a line."""
+        """Return the SHA-256 of the file; for several files, the SHA-256 of their digests, one a line."""
         digests = []
         for file in self._files:
             file.seek(0)

@@ -1,4 +1,4 @@
-"""Records of a dump in any order: read as far as they are asked for, and found again by their place in the file."""
+"""Random access to the records of a dump: read up to the wanted record, then located by place."""
 
 from array import array
 from collections import OrderedDict
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]  # records read, and how many there are; 0
 
 
 class RecordBrief(msgspec.Struct):
-    """What says which record it is, and whether it has findings."""
+    """The members that identify a record and tell whether it has findings."""
 
     index: int
     status: str
@@ -61,7 +61,7 @@ class RecordStore:
             return len(file.readline())
 
     def _count(self) -> int | None:
-        """Return how many records have findings, as the last line says; None if it says something else."""
+        """Return the number of records with findings from the last line; None if that is no end line."""
         with open(self._lines, "rb") as file:
             file.seek(max(0, self._lines.stat().st_size - _TAIL))
             line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
@@ -131,7 +131,7 @@ class RecordStore:
 
         Args:
             needle: The id, the number counted from 1, or the words in any case.
-            progress: Called with how many have been read, and how many there are.
+            progress: Called with the number of records read, and of all.
         """
         numbered = needle.isdigit() and int(needle) > 0
         words, first = needle.casefold(), None

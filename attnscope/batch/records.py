@@ -70,7 +70,7 @@ class SpanArrays(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SpanEffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What cutting the answer off from each span changes, as `attnscope ablate --each span` measures it.
+    """The effect of cutting the answer off from each span, as in `attnscope ablate --each span`.
 
     Each array has one number for every span; NaN for those that are not cut: the answer's own, and those behind it. The
     edges are cut in every kept layer and head, with their scores −inf.
@@ -108,11 +108,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         positions: Positions at which effects compare predictions and final hidden states: the last token of a causal
             model, the mask tokens of a masked one; absent if the hidden states of all tokens are compared.
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
-        received: What every source receives from other tokens, (unit, source); only of reports, see HeadReport.
+        received: Weight that every source receives from other tokens, (unit, source); only in reports, see
+            HeadReport.
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
         divided: The text divided into spans; with `--keep spans` and `--keep span_effects`.
-        span_effects: What changes where the answer, or `--query`, is cut off from each span.
+        span_effects: Effect of cutting the answer, or `--query`, off from each span.
         span_rows: Positions of the tokens whose reading `span_effects` cuts.
         span_positions: Positions at which they compare predictions and final hidden states.
         stages: Stage name to matrices, (unit, query, key), or (unit, query, value width) for `output`.
@@ -157,7 +158,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key_tokens(self) -> list[Token]:
-        """The tokens that keys stand for."""
+        """Tokens of the keys."""
         return self.tokens if self.sources is None else self.sources
 
     def axis_lengths(self) -> dict[str, int]:

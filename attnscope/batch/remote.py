@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def url_of(name: str | Path) -> str | None:
-    """Return the URL that a name stands for, whose slashes a Path has joined; None for a name of this machine."""
+    """Return the URL in a name, with the slashes that Path joins restored; None for a local name."""
     match = _URL.fullmatch(str(name))
     return None if match is None else f"{match[1]}://{match[2]}"
 
@@ -58,7 +58,7 @@ class Store:
         return [] if paths is None else [path.removeprefix(self._path).lstrip("/") for path in paths]
 
     def read(self, file: IO[bytes], name: str = "") -> None:
-        """Copy an object to a file, piece by piece: a request that fails is sent again from where it was."""
+        """Copy an object to a file, piece by piece; a failed request is repeated from its offset."""
         url, path = self._name(name)
         before = self._info(name)
         if before is None or before["type"] == "directory":
@@ -104,7 +104,7 @@ class Store:
         """Send a request until it is answered.
 
         Args:
-            missing: Return None where there is no such object.
+            missing: Return None if there is no such object.
         """
         for wait in (*_WAITS, None):
             try:
@@ -123,7 +123,7 @@ class Store:
 
 
 def _version(info: dict[str, Any] | None) -> Any:
-    """Return what differs between two versions of an object."""
+    """Return a value that differs between two versions of an object."""
     return info and [info.get(name) for name in ("size", "ETag", "etag", "generation", "blob_id")]
 
 

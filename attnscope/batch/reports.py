@@ -16,7 +16,7 @@ from attnscope.findings.spans import SpanReport
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the Report in a file; None where the file holds something else."""
+    """Return the Report in a file; None if the file holds something else."""
     try:
         data = path.read_bytes()
         if not schema_of(data).startswith("attnscope.report/"):
@@ -59,7 +59,7 @@ def table_parts(report: Report, ending: str, table: str | None) -> Iterator[byte
 
 
 def records_of(report: Report) -> Iterator[Record]:
-    """Yield every text as a record that holds what a table shows; weights between spans, of all heads, apart."""
+    """Yield every text as a record with the content of tables; weights between spans are a record of their own."""
     for text in report.texts:
         if text.heads:
             yield _record(text)

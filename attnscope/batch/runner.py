@@ -36,8 +36,8 @@ class Runner(Generic[T]):
         on_progress: Called at the start, whenever records are computed, and when they are written.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
         before: State of the records written before; None for the sink's own.
-        again: Numbers of records among these that are computed again, while the sink goes through what was written
-            before; None where nothing is rewritten.
+        again: Numbers of earlier records that are computed again while the sink copies the others; None if nothing is
+            rewritten.
         until: When the run stops, on the monotonic clock, once something new is written; None for no limit.
     """
 
@@ -95,7 +95,7 @@ class Runner(Generic[T]):
         return self.summary
 
     def _unwritten(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Leave out the blocks that are written as a whole: their texts need not be tokenized."""
+        """Skip blocks that are completely written: their texts need not be tokenized."""
         if not self._bounds.block_characters or self._again is not None:
             yield from items
             return
@@ -110,9 +110,9 @@ class Runner(Generic[T]):
             place += len(block)
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
-        """Copy a window's records from what was written before, and return their number; 0 where one is computed again.
+        """Copy a window's earlier records, and return their number; 0 if one is computed again.
 
-        All of them are computed again then, for a shard holds a whole window.
+        All are computed again then, because a shard holds a whole window.
         """
         writer.wait()
         if not set(indices).isdisjoint(self._again or ()):
@@ -224,7 +224,7 @@ def strict_failure(error: str | None, item: Item) -> AttnscopeError:
 
 
 def slow_texts(window: WindowRecords) -> list[SlowText]:
-    """Return what the texts of a window took."""
+    """Return the times of a window's texts."""
     texts = zip(window.items, window.records, strict=True)
     return [
         SlowText(window.seconds[item.index], item.line, len(record.tokens))

@@ -17,7 +17,7 @@ _HINT = "another program wrote or changed it: restore it from a backup"
 
 
 def check_record(record: Record, settings: Settings, path: Path) -> None:
-    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks what was kept."""
+    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks kept arrays."""
     for where, fault in _faults(record, settings):
         raise AttnscopeError(f"record {record.index}: {where} {fault}", where=path, hint=_HINT)
 

@@ -40,7 +40,7 @@ class JsonlSink:
 
     @property
     def written(self) -> JournalState:
-        """What was in the dump before."""
+        """State of the records that were written before."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
@@ -86,7 +86,7 @@ class SafetensorsSink:
 
     @property
     def written(self) -> JournalState:
-        """What was in the dump before."""
+        """State of the records that were written before."""
         return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
@@ -100,7 +100,7 @@ class SafetensorsSink:
         self._journal.skip(count)
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _WindowArrays:
-        """Return a window as it is: what costs time is writing its arrays."""
+        """Return a window as it is: writing its arrays takes the time."""
         return records, by_group
 
     def first(self, encoded: _WindowArrays, count: int) -> _WindowArrays:
@@ -198,12 +198,12 @@ def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Byte
 def open_dump(
     target: Path, *, force: bool, files: FileSystem, settings: Settings | None = None
 ) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink | ParquetSink]]":
-    """Open a dump for writing, and lock it: a .jsonl file, compressed or not, or a folder where the name has no ending.
+    """Open and lock a dump for writing: a .jsonl file, compressed or not, or a folder if the name has no ending.
 
     Args:
         target: The file or folder; `-` for standard output.
         force: Start over; an existing dump is kept until the first records of the new one are safe.
-        settings: What the dump keeps; a .parquet folder of tables needs to know.
+        settings: What the dump keeps; needed for a .parquet folder of tables.
     """
     if str(target) == STANDARD_OUTPUT:
         stream = Stream()
@@ -238,7 +238,7 @@ def _check_folder(target: Path) -> None:
 
 
 def _remove_stale(journal: Journal, files: FileSystem) -> None:
-    """Finish or remove what a killed process left; refuse to resume if a named shard is missing."""
+    """Finish or remove files of a killed process; refuse to resume if a named shard is missing."""
     folder = journal.path.parent
     named: dict[str, str | None] | None = journal.written.shards
     if journal.beside:  # the folder's index is the old one, which has not been read yet

@@ -27,7 +27,7 @@ _PARTS = (".safetensors", ".parquet")
 
 
 def staging_path(url: str) -> Path:
-    """Return where a dump is on this disk until its store has all of it."""
+    """Return the local folder of a dump until its store has all of it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     number = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
     return Path(cache).expanduser() / "attnscope" / "remote" / number / url.rstrip("/").rpartition("/")[2]
@@ -71,7 +71,7 @@ class _Staged:
         return manifest_path(self.path) if self.is_table else self.path / INDEX if self.is_folder else self.path
 
     def prepare(self, *, force: bool) -> None:
-        """Make the folder, and bring what the store has of a dump that is not on this disk."""
+        """Make the folder, and fetch the files of a dump that only the store has."""
         with naming_errors(self.path):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if force or self.lines.exists():
@@ -106,7 +106,7 @@ class _Staged:
         os.truncate(path, 0)
 
     def finish(self) -> None:
-        """Send what the store lacks, remove what is no part of the dump there, and empty this disk."""
+        """Send missing files, remove others from the store, and delete the local folder."""
         changed = _state(self.lines) != self._fetched
         if self.is_folder:
             parts = sorted(path for path in self.path.rglob("*") if _is_part(path.name))
@@ -127,7 +127,7 @@ class _Staged:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return what differs between two states of a file."""
+    """Return a value that differs between two states of a file."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -137,13 +137,13 @@ def _is_part(name: str) -> bool:
 
 
 class _SendingFiles(FileSystem):
-    """Files of this disk, the parts among which go to a store."""
+    """The local file system, which also sends parts to a store."""
 
     def __init__(self, staged: _Staged) -> None:
         self._staged = staged
 
     def replace(self, old: Path, new: Path) -> None:
-        """Rename, and send what has become a part."""
+        """Rename a file, and send it if it is now a part."""
         super().replace(old, new)
         if _is_part(new.name):
             self._staged.send(new)

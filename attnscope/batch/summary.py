@@ -1,4 +1,4 @@
-"""How a run of `attnscope batch` goes, for its progress and its summary."""
+"""Progress and summary of a run of `attnscope batch`."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ class SlowText:
     """A text that took long.
 
     Attributes:
-        seconds: What it took; its share of the time of its group, by tokens.
+        seconds: Its share of the time of its group, by tokens.
         tokens: Its number of tokens.
     """
 
@@ -62,7 +62,7 @@ class Summary:
 
     @property
     def seconds(self) -> float:
-        """How long this run has taken."""
+        """Duration of this run."""
         return max(time.monotonic() - self.started, 1e-3)
 
     @property
@@ -72,7 +72,7 @@ class Summary:
 
     @property
     def speed(self) -> str:
-        """The same with the time it took, as the end of a sentence; nothing where nothing was done."""
+        """Rates and duration as the end of a sentence; empty if nothing was done."""
         return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
 
     def count(self, status: str, error: str | None, item: Item) -> None:
@@ -82,7 +82,7 @@ class Summary:
             self.failures.append(f"{item.line}: {error}")
 
     def time_texts(self, texts: list[SlowText]) -> None:
-        """Note what texts took."""
+        """Record the times of texts."""
         self.slowest = nlargest(_SLOWEST, [*self.slowest, *texts])
 
 

@@ -234,7 +234,7 @@ def csv_bytes(rows: TableRows) -> Iterator[bytes]:
 
 
 def _check_cells(table: Table) -> None:
-    """Refuse what readers of CSV refuse, Python's among them."""
+    """Refuse cells that readers of CSV, such as Python's, refuse."""
     for name in set(WORDS) & set(table):
         longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
         if len(longest) > _LONGEST:
@@ -339,7 +339,7 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
 
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
-    """Return a column as an array; one of another type is converted where that loses nothing."""
+    """Return a column as an array; another type is converted if that is lossless."""
     column, kind = part.column(name), arrow_type(pa, name)
     try:
         cells = column.cast(kind)
@@ -395,7 +395,7 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *
 
 
 def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
-    """Return numbers of a column; an empty cell is none where there may be none.
+    """Return numbers of a column; an empty cell means no number, if that is allowed.
 
     Raises:
         ValueError: A cell is no number, or beyond float32.

@@ -113,7 +113,7 @@ class _Clock:
 def _trial(
     work: TextWorker[Any], bounds: Grouping, holds: int, texts: list[Item], threads: int, seconds: float, encodes: bool
 ) -> float:
-    """Return how many characters a second this process computes."""
+    """Return the speed of this process in characters per second."""
     limit_threads(threads)
     computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
     clock = _Clock(texts, seconds, encodes=encodes)

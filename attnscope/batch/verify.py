@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Verified:
-    """What was verified.
+    """Result of a verification.
 
     Attributes:
         input: The input that every record was compared with; None if it was not looked at.
@@ -36,7 +36,7 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 
     Args:
         source: Its input; None for the file that the header names, if it is there.
-        on_progress: Called with how many records were read, and how many there are.
+        on_progress: Called with the number of records read, and of all.
     """
     folder = path if path.suffix == ".parquet" and path.is_dir() else None
     dump = Dump(path if folder is None else manifest_path(folder))
@@ -100,7 +100,7 @@ def _place(record: Record) -> tuple[int, int | str, int, str]:
 
 
 def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":
-    """Compare the counts with those of the end line."""
+    """Compare the counts with the end line."""
     end = dump.end
     assert end is not None
     for status in ("ok", "skipped", "failed"):

@@ -27,7 +27,7 @@ _VISITED = 8  # records that stay in memory after one has left them
 
 
 class _Names(Sequence[str]):
-    """What the records that have been read are called."""
+    """Names of the records that have been read."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class _Names(Sequence[str]):
 
 
 class _Texts(Mapping[tuple[int, int], SavedText]):
-    """Records that have been read; of those that one has left, the latest are kept."""
+    """Cache of records that have been read; the latest are kept."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store
@@ -135,7 +135,7 @@ def _saved(dump: Dump, body: bytes) -> SavedText:
 
 
 def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
-    """Return what the tokens of a record belong to."""
+    """Return the sentences, words or spans of a record's tokens."""
     if record.divided is None or record.spans is None:
         return TextUnits(record.tokens, record.key_tokens)
     places = {(scene.layers.index(layer), scene.heads.index(head)): n for n, (layer, head) in enumerate(record.units)}

@@ -1,4 +1,4 @@
-"""Form the windows of a dump and compute their records: the same bits in whichever process this happens.
+"""Form the windows of a dump and compute their records, with the same bits in any process.
 
 Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
 depend on the input and the header alone, never on where an earlier run stopped.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class TextWorker(Protocol[T]):
-    """What looks into texts."""
+    """Prepares and computes texts."""
 
     def prepare(self, item: Item) -> "T | Record":
         """Prepare a text, or return the record of one that is skipped."""
@@ -45,7 +45,7 @@ class TextWorker(Protocol[T]):
 
 
 class GroupStore(Protocol):
-    """Where computed groups are kept until their window is complete, by the numbers of their texts."""
+    """Storage of computed groups until their window is complete, by the numbers of their texts."""
 
     def take(self, indices: tuple[int, ...]) -> list[Record] | None:
         """Return the records of a group that was computed before; None if it was not."""
@@ -79,7 +79,7 @@ class TextWindow(Generic[T]):
     """Texts that are sorted by length together.
 
     Attributes:
-        ready: What was prepared of each, or its record if it is not computed.
+        ready: Prepared texts, or records of texts that are not computed.
     """
 
     items: list[Item]
@@ -168,8 +168,8 @@ class WindowComputer(Generic[T]):
         """Compute the last records of a window.
 
         Args:
-            on_group: Called with the numbers of the texts that are computed next; what it raises ends the window.
-            kept: Groups that were computed before, and what takes those that are computed now; None for neither.
+            on_group: Called with the numbers of the texts that are computed next; its exceptions end the window.
+            kept: Store of groups that were computed before and now; None for none.
         """
         first = 0 if self._needs_all else done
         by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
@@ -273,7 +273,7 @@ class WindowComputer(Generic[T]):
 
 
 def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **contents: Any) -> Record:
-    """Return the record of a text, with what was found, or why there is nothing (`error`)."""
+    """Return the record of a text with its findings, or with an `error`."""
     text = item.text
     return Record(
         item.index,
@@ -290,7 +290,7 @@ def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **contents
 
 
 def location(item: Item) -> str:
-    """Return where in the input a text is."""
+    """Return the place of a text in the input."""
     return item.text.where if item.text is not None else f"line {item.line}"
 
 

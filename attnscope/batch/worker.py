@@ -45,7 +45,7 @@ class PreparedText:
 
     Attributes:
         text_plan: Its tokens, and what is shown of them.
-        answered: What reads its spans, where these are cut; None elsewhere.
+        answered: The reading of its spans if these are cut; None otherwise.
     """
 
     item: Item
@@ -164,7 +164,7 @@ class ModelWorker:
         return PreparedText(item, text_plan, size, answered)
 
     def size(self, ready: PreparedText) -> TextSize:
-        """Return how large a text is."""
+        """Return the sizes of a text."""
         return ready.size
 
     def start_window(self) -> None:
@@ -199,7 +199,7 @@ class ModelWorker:
         return replace(plan_for_texts(self._run, self._source, text_plans), memory=self._memory)
 
     def _places(self) -> list[tuple[int, int]]:
-        """Return layer and head of every unit, where none is a mean."""
+        """Return layer and head of every unit; requires that none is a mean."""
         c = self._source.config
         layers = present_layers(self._run.layer, self._source).numbers(c.n_layers, "layer")
         heads = self._run.head.numbers(c.n_heads, "head")
@@ -248,7 +248,7 @@ def _span_sizes(units: int, tokens: int, spans: int) -> Quantities:
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:
     """Return rows and columns of every text's matrices.
 
-    None where a text does not show the first of those that any shows.
+    None if a text does not show the first row or column that any text shows.
     """
     for shown in ([text_plan.queries for text_plan in text_plans], [text_plan.keys for text_plan in text_plans]):
         every = sorted({place for places in shown for place in places})
@@ -298,7 +298,7 @@ def _record(text: PreparedText, arrays: dict[str, Any], units: list[Any], settin
             n: a if a is None or n.startswith(exact) else np.round(a, settings.digits) + np.float32(0)
             for n, a in arrays.items()
         }
-    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty where it knows all
+    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty if it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
     parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
     return record_of(

@@ -39,7 +39,7 @@ class TensorInfo:
         dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
         start: First byte, counted from the start of the file.
         end: The byte after the last.
-        block: Numbers and bytes of a block, where numbers are stored in blocks; None where each stands for itself.
+        block: Numbers and bytes of a block, where numbers are stored in blocks; None if each stands for itself.
         paired_heads: The rows of each of so many heads are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as GGUF has
             Llama's queries and keys; 0 where they are in order.
         offset: Number to add to every stored value.

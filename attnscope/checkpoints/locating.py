@@ -184,7 +184,7 @@ def _openable(folder: Path) -> Path | None:
 
 
 def _kind(name: str) -> tuple[str, str] | None:
-    """Return what kind of file this name suggests, with a hint; None where it may be part of a checkpoint."""
+    """Return what kind of file this name suggests, with a hint; None if it may be part of a checkpoint."""
     return next(((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None)
 
 

@@ -32,7 +32,7 @@ class ModelSource:
         weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `live`.
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
-        folder: The checkpoint; None where there is none.
+        folder: The checkpoint; None if there is none.
         notes: Remarks for the user that affect how the numbers are read, such as what was ignored when the model was
             opened.
         details: How it was found and read, as a matter of course.

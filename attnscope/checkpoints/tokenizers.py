@@ -34,7 +34,7 @@ class FoundTokenizer:
 
     Attributes:
         files: Name and size in bytes of the files that it was made of, where a Folder does not list them.
-        digest: SHA-256 (hex) over these files; empty where the Folder's fingerprint counts the tokenizer.
+        digest: SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer.
         name: Name that the user gave; None for the checkpoint's own tokenizer.
     """
 

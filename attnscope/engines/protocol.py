@@ -128,7 +128,7 @@ class Engine(Protocol):
         """Return the model's own mask of one layer; some engines know it only after a forward pass of the layer."""
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """Return the output projection of every layer, None where it is not found.
+        """Return the output projection of every layer, None if it is not found.
 
         Runs the batch if the projections are only visible during a run.
         """

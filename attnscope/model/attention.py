@@ -59,7 +59,7 @@ def attend(
             before their output is replaced. None for nothing.
 
     Returns:
-        (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None where it is not needed.
+        (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None if it is not needed.
 
     Raises:
         NotFinite: A score, or an output that is used, is not finite.

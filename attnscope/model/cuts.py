@@ -72,7 +72,7 @@ class BatchCuts:
             heads: The tile's heads, (h,), int64.
 
         Returns:
-            True where a query has no key left, (B, h, q); None where nothing was cut in this tile.
+            True where a query has no key left, (B, h, q); None if nothing was cut in this tile.
         """
         if not self._write_(masked, heads, (q0, k0), -torch.inf, renormalised=True):
             return None
@@ -110,6 +110,6 @@ class BatchCuts:
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:
-    """Return what is cut in a layer where each place of a batch is a variant; None where nothing is."""
+    """Return what is cut in a layer where each place of a batch is a variant; None if nothing is."""
     places = {place: variant[layer] for place, variant in enumerate(variants) if layer in variant}
     return BatchCuts(places) if places else None

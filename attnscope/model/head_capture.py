@@ -30,7 +30,7 @@ class LayerModules:
     Attributes:
         stack: The model as ours, with the parameters of the embedding and of what the layer makes queries and keys of.
         q: The projection to queries; it may give keys and values as well.
-        q_norm: The norm over queries; None where there is none.
+        q_norm: The norm over queries; None if there is none.
         queries: Returns the queries, (1, T, H·E), in what `q` gives.
         keys: Returns the keys, (1, K, G·E), in what `k` gives.
     """
@@ -241,7 +241,7 @@ def _to_float64(tensor: Tensor) -> Numbers:
 def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
     """Count the tokens, in a text of n, that each rotated pair takes for a whole turn, (R / 2,).
 
-    None where nothing is rotated.
+    None if nothing is rotated.
     """
     rope = stack.config.rope_of(layer)
     if rope is None:
@@ -260,7 +260,7 @@ def rotary_factor(stack: Stack, layer: int, n: int) -> float:
 
 
 def rotary(stack: Stack, layer: int, n: int) -> tuple[Numbers, Numbers] | None:
-    """Compute cos and sin of n positions, (n, R) each, in the model's type; None where nothing is rotated."""
+    """Compute cos and sin of n positions, (n, R) each, in the model's type; None if nothing is rotated."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None

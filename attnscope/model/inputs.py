@@ -54,7 +54,7 @@ class AttentionInputs:
         q: (B, H, Q, E).
         k: (B, G, K, E); H is a multiple of G.
         v: (B, G, K, Ev).
-        out_weight: The output projection, (D, H·Ev); None where the layer has none.
+        out_weight: The output projection, (D, H·Ev); None if the layer has none.
         rotation: What `q` and `k` were rotated by, if that happened here and not in a model.
     """
 

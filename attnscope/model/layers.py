@@ -64,10 +64,10 @@ class LayerContext:
     """What a block needs in addition to its input.
 
     Attributes:
-        rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None where positions are not rotary.
+        rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None if positions are not rotary.
         context: Hidden states from which keys and values are computed in cross-attention, (B, K, D); None in
             self-attention.
-        cache: Keys and values of the tokens before the block's input; None where there are none.
+        cache: Keys and values of the tokens before the block's input; None if there are none.
         rows: Positions whose output is needed, ascending; None for all.
     """
 

@@ -54,7 +54,7 @@ class LayerParts:
     """What one layer added to the residual stream at one position of every text.
 
     Attributes:
-        bias: The output projection's bias, (D,), float64; None where there is none.
+        bias: The output projection's bias, (D,), float64; None if there is none.
         mlp: Contribution of the MLP, (B, D), float64.
         pull_back: The norm between the output projection and the residual stream.
     """

@@ -54,7 +54,7 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
 
 
 def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
-    """Return the position bias on scores: a function of (q, k, heads), or None where the architecture has none."""
+    """Return the position bias on scores: a function of (q, k, heads), or None if the architecture has none."""
     return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
 
 

@@ -37,16 +37,16 @@ class Tile:
         k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
         all_visible_range: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or
             none is known.
-        scores: (B, h, q, k), as are scaled, masked and weights; None where no recorder reads it.
+        scores: (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it.
         masked: −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them.
         weights: 0 in a fully masked row.
         values: (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads.
         checks: Refuses an output that is not finite.
-        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None where every query sees
+        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query sees
             something.
-        sink: What each row gives to no key at all, (B, h, q); None where the layer has no sinks.
+        sink: What each row gives to no key at all, (B, h, q); None if the layer has no sinks.
         scored: `masked` holds scores; False if weights were given, and it only orders the keys as they do.
-        summary: What compiled loops found out about the rows of masked and weights; None where operators made these.
+        summary: What compiled loops found out about the rows of masked and weights; None if operators made these.
     """
 
     inputs: AttentionInputs
@@ -133,7 +133,7 @@ class Recorder(Protocol):
     def score_range(self) -> tuple[int, int] | None:
         """Return the range of keys whose raw scores must be computed although they are not allowed.
 
-        None where none are.
+        None if none are.
         """
 
     def update(self, tile: Tile) -> Callable[[], None] | None:

@@ -45,10 +45,10 @@ class UnitRecorders:
 
     Attributes:
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
-        contributions: Mean contributions over every key; None where nothing is averaged.
+        contributions: Mean contributions over every key; None if nothing is averaged.
         sums: What is summed over rows, by the part that it is.
         head: Which of the recorders' heads is this unit's; 0 for a mean.
-        mean_rows: Statistics of the mean rows that are kept; None where nothing is averaged, or no row is kept.
+        mean_rows: Statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept.
     """
 
     matrices: MatrixRecorder
@@ -66,8 +66,8 @@ class Trace:
 
     Attributes:
         record_tokens: Which tokens take part.
-        packed: Matrices text by text; None where they are in the recorders.
-        hidden: The final hidden states, (B, T, D); None where nothing is predicted from them.
+        packed: Matrices text by text; None if they are in the recorders.
+        hidden: The final hidden states, (B, T, D); None if nothing is predicted from them.
     """
 
     record_spec: RecordSpec

@@ -16,7 +16,7 @@ from attnscope.model.workers import one_openmp_thread
 # a block's number, None for the embedding, or the output head
 BlockIndex: TypeAlias = int | Literal["head"] | None
 ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
-# what a thread reads, and when its copies arrive; None where it is there already
+# what a thread reads, and when its copies arrive; None if it is there already
 _Pending = Future[tuple[dict[str, Tensor], Arrival | None]] | None
 _BeginReading = Callable[[BlockIndex], _Pending]
 
@@ -31,8 +31,8 @@ class WeightStore:
     Args:
         embed: The embedding; once it is read, it stays.
         blocks: The blocks, in order.
-        read: Reads the parameters of one of them, all of which are still on "meta"; None where they are all there.
-        head: The output head; once it is read, it stays. None where there is none.
+        read: Reads the parameters of one of them, all of which are still on "meta"; None if they are all there.
+        head: The output head; once it is read, it stays. None if there is none.
         uploads: How `read` copies parameters to the device; None if it leaves them on the CPU.
     """
 

@@ -103,7 +103,7 @@ class _Queue(Generic[Part]):
         self.error: BaseException | None = None
 
     def take(self) -> tuple[int, Part] | None:
-        """Return the next part and its place; None where there is none left, or work has stopped."""
+        """Return the next part and its place; None if there is none left, or work has stopped."""
         with self._taking:
             if self._stopped:
                 return None

@@ -57,7 +57,7 @@ def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
 
 
 def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int | None, int | None]:
-    """Return the ids of the target and of the token whose logit is subtracted; None where none was named."""
+    """Return the ids of the target and of the token whose logit is subtracted; None if none was named."""
     ids = [_token_id(target, source) for target in targets or ()]
     rows = source.config.vocab_size
     for target, number in zip(targets or (), ids, strict=True):

@@ -25,7 +25,7 @@ class Cut:
     """Heads that are cut, or edges of them.
 
     Attributes:
-        written: As it was typed; empty where it was not.
+        written: As it was typed; empty if it was not.
         heads: Layer and head of each.
         queries: Positions of the queries of edges; None for whole heads.
         keys: Positions of the keys of these edges; None if whole heads are cut.
@@ -144,7 +144,7 @@ def _edges(
 
 
 def cut_variants(plan: RunPlan) -> "list[Variant]":
-    """Return what `RunConfig.cuts` take out of each text; nothing where there are none.
+    """Return what `RunConfig.cuts` take out of each text; nothing if there are none.
 
     The score of a cut edge becomes −inf, and the output of a cut head 0.
     """

@@ -57,8 +57,8 @@ class RunPlan:
         run: What the user asked; its texts are those of `text_plans`, except in a batch.
         matrices: The matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed.
         multiplications: About how many multiplications the layers that run take.
-        stream_reason: Why weights are read again in every pass, layer by layer; empty where they are kept.
-        predicted: Places of every text where the model predicts; empty where it does not.
+        stream_reason: Why weights are read again in every pass, layer by layer; empty if they are kept.
+        predicted: Places of every text where the model predicts; empty if it does not.
         memory: Limit that stops the run if it uses too much memory; None before it is known.
         sides: Runs like this one whose findings are kept at the same time, to be compared.
     """

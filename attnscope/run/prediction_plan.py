@@ -38,7 +38,7 @@ def plan_predictions(
     *,
     is_whole_run: bool,
 ) -> list[PredictedPlaces]:
-    """Return the places of every text where the model predicts; empty where it does not."""
+    """Return the places of every text where the model predicts; empty if it does not."""
     if run.target is not None:
         check_attribution(run, source, texts)
     elif run.predict is False:
@@ -100,7 +100,7 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 
 
 def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:
-    """Return what the model predicts under the mask that it runs under; None where it has no head.
+    """Return what the model predicts under the mask that it runs under; None if it has no head.
 
     A masked language model predicts the next token under a causal mask that it was trained with.
     """

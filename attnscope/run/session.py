@@ -409,7 +409,7 @@ def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Record
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
-    """Return rows and columns of every text that the user named; None where they name none, or all."""
+    """Return rows and columns of every text that the user named; None if they name none, or all."""
     texts = plan.text_plans
     rows = [text.queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]

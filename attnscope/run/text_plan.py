@@ -30,19 +30,19 @@ class TextPlan:
     """One text with what is shown of it.
 
     Attributes:
-        context: Tokens of the text that keys and values come from; None where they come from the text itself.
+        context: Tokens of the text that keys and values come from; None if they come from the text itself.
         encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
             elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
-        pool: Runs, each way, of the pooled map that is shown; None where there is none.
+        pool: Runs, each way, of the pooled map that is shown; None if there is none.
         notes: Remarks for the reader, such as what was truncated or left out.
         number: Number of the text within the call, from 0.
-        auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None where they are.
+        auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None if they are.
         hidden: Keys that no query sees, sorted.
         padding: Tokens of padding after the text whose rows and columns are shown.
         narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
-        spans: The text divided into spans; None where that was not asked for.
+        spans: The text divided into spans; None if that was not asked for.
         documents: Lengths of the text's documents, for every term of the mask that needs them.
         positions: Position id of every token, where that is not its place; else None.
     """
@@ -158,7 +158,7 @@ def plan_text(
 
 
 def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> TextSpans | None:
-    """Divide a text into spans; None where neither the run nor the text names any."""
+    """Divide a text into spans; None if neither the run nor the text names any."""
     turns = SpanRequest("turns") if text.turns else None
     request = SpanRequest("ranges") if text.spans else run.spans or turns
     return None if request is None else divide(text, tokens, request, truncated=run.truncate)

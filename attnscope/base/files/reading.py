@@ -168,7 +168,7 @@ def _parse_verbatim(data: bytes) -> Any:
 
 
 def identify_bytes(data: bytes) -> tuple[str, str] | None:
-    """Return what bytes are that are neither JSON nor safetensors, with a hint; None where nothing gives them away."""
+    """Return what bytes are that are neither JSON nor safetensors, with a hint; None if nothing gives them away."""
     if not data:
         return "empty", "download it again"
     if not data[:4096].strip(b"\0"):

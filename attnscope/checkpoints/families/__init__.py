@@ -85,7 +85,7 @@ def open_config(
     """Find out which model a config.json describes.
 
     Args:
-        shapes: Shape of every tensor of the checkpoint by name; None where there are no weights.
+        shapes: Shape of every tensor of the checkpoint by name; None if there are no weights.
     """
     family = family_for(raw, where, shapes)
     notes = []

@@ -25,7 +25,7 @@ def fitting_families(
     default for a missing key and without a key to ignore, and if its names account for all tensors.
 
     Args:
-        shapes: Shape of every tensor by name; None where there are no weights.
+        shapes: Shape of every tensor by name; None if there are no weights.
     """
     families = tuple(families)
     named = raw.get("architectures")

@@ -118,7 +118,7 @@ class Stacked:
     """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`.
 
     Attributes:
-        part: Which of `parts` this is; empty where it is the only one.
+        part: Which of `parts` this is; empty if it is the only one.
         transposed: Each expert's weight is stored as (in, out).
         alternating: Output rows of the parts take turns, not one part whole after the other.
     """

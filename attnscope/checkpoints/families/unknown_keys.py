@@ -64,7 +64,7 @@ def _shown(name: str) -> str:
 
 
 def refusal(name: str, value: Any, family: Family, families: Iterable[Family]) -> str | None:
-    """Return why a key must not be ignored; None where no code reads it."""
+    """Return why a key must not be ignored; None if no code reads it."""
     reference = reference_keys(family.name)
     owners = [other.name for other in families if name in other.reads and other is not family]
     if owners:

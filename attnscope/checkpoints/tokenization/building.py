@@ -158,7 +158,7 @@ class SpecialTokens:
         return str(content)
 
     def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
-        """Return a template of the tokens before and after each text; None where there are none."""
+        """Return a template of the tokens before and after each text; None if there are none."""
         if not (opens or closes):
             return None
         single = [*_parts(opens, 0), _text("A", 0), *_parts(closes, 0)]

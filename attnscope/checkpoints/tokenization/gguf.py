@@ -84,7 +84,7 @@ class _TokenizerMetadata:
         return values
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token; None where there is none."""
+        """Return the id of a special token; None if there is none."""
         number: int | None = self.get(f"{name}_token_id", int, None)
         if number is not None and not 0 <= number < len(self.tokens):
             hint = f"the vocabulary has {len(self.tokens):,} tokens"
@@ -92,7 +92,7 @@ class _TokenizerMetadata:
         return number
 
     def pairs(self) -> list[list[str]] | None:
-        """Return the merges; None where there are none."""
+        """Return the merges; None if there are none."""
         if "tokenizer.ggml.merges" not in self.metadata:
             return None
         merges = [merge.split(" ") for merge in self._texts("merges")]

@@ -100,7 +100,7 @@ class FileTokenizer:
         return sorted(known - self._special - {self.unknown_id})
 
     def id_of(self, piece: str) -> int | None:
-        """Return the id of a token; None where there is none that is spelled so."""
+        """Return the id of a token; None if there is none that is spelled so."""
         number: int | None = self._rust.token_to_id(piece)
         return number
 

@@ -53,7 +53,7 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
         byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` is a byte.
 
     Returns:
-        None where the piece is made of whole characters.
+        None if the piece is made of whole characters.
     """
     if match := _BYTE_PIECE.fullmatch(piece):
         return f"<{match[1]}>" if int(match[1], 16) >= 0x80 else None
@@ -67,7 +67,7 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
 
 
 def piece_bytes(piece: str) -> bytes | None:
-    """Return the bytes that a byte-level piece spells; None where it holds a character outside that alphabet."""
+    """Return the bytes that a byte-level piece spells; None if it holds a character outside that alphabet."""
     table = byte_alphabet()
     values = [table.get(c) for c in piece]
     return None if None in values else bytes(v for v in values if v is not None)

@@ -69,7 +69,7 @@ class WordTokenizer:
         self.notes: list[str] = []
 
     def id_of(self, piece: str) -> int | None:
-        """Return the id of a word; None where there is none."""
+        """Return the id of a word; None if there is none."""
         return self._ids.get(piece)
 
     def spelled(self, number: int) -> tuple[str, str]:

@@ -94,7 +94,7 @@ class TransformersEngine:
         """Pass the attention of every recorded layer over a batch to its recorders.
 
         Args:
-            variants: What is cut for each place of the batch; empty where nothing is.
+            variants: What is cut for each place of the batch; empty if nothing is.
         """
         seen: set[int] = set()
         keys = batch.context or batch.tokens

@@ -71,11 +71,11 @@ class AttentionCapture:
     """One run of a model: which module is which layer, and who gets its calls.
 
     Args:
-        on_attention: Gets the part (`encoder`, `decoder`, `cross`; empty where there is only one), the module and the
+        on_attention: Gets the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
             call; gives the output, (B, H, Q, Ev).
 
     Attributes:
-        projection: The output projection of the layer that was last taken; None where it was not found.
+        projection: The output projection of the layer that was last taken; None if it was not found.
     """
 
     def __init__(self, model: Any, on_attention: OnAttention) -> None:

@@ -36,11 +36,11 @@ class TransformersModel:
 
     Attributes:
         parts: The attention of each part; a model with one part has an empty name.
-        max_positions: Longest text; None where nothing limits it.
+        max_positions: Longest text; None if nothing limits it.
         n_segments: Rows of the segment embedding; 0 where there is none.
-        decoder_start: The id that a decoder starts with; None where there is none.
+        decoder_start: The id that a decoder starts with; None if there is none.
         notes: Remarks on parts of the folder that are not used.
-        chosen: The part whose attention is looked at; empty where there is only one.
+        chosen: The part whose attention is looked at; empty if there is only one.
         predicting: The same model with its head for language, if the checkpoint has one; else None.
     """
 
@@ -57,7 +57,7 @@ class TransformersModel:
 
     @property
     def predicts(self) -> PredictionKind | None:
-        """What its head is for; None where it has none."""
+        """What its head is for; None if it has none."""
         return None if self.predicting is None else head_kind(self.predicting)
 
     def resolve_part(self, name: str | None) -> str:

@@ -80,7 +80,7 @@ def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str 
 
 
 def max_text_length(model: Any, config: Any) -> int | None:
-    """Return the longest text that a model takes, in tokens; None where nothing limits it."""
+    """Return the longest text that a model takes, in tokens; None if nothing limits it."""
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None

@@ -37,7 +37,7 @@ def load_reference(
     """Return a model of transformers: a checkpoint, or the model that is in memory.
 
     Args:
-        part: Which part's attention; None where there is only one.
+        part: Which part's attention; None if there is only one.
     """
     if isinstance(model, Folder):
         loaded = load_model(model, dtype)

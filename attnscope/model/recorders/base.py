@@ -59,7 +59,7 @@ class RecordedTokens:
         eligible: Keys that take part in the ranking of contributors, (B, K), bool.
         shown: Rows that each text's sums count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool.
-        spans: Spans of the tokens; None where these are not recorded.
+        spans: Spans of the tokens; None if these are not recorded.
     """
 
     sources: KeyTokens
@@ -159,5 +159,5 @@ class Overlap:
         return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:
-        """Return which of these rows are fully masked, (B, h, r); None where no row of the tile is."""
+        """Return which of these rows are fully masked, (B, h, r); None if no row of the tile is."""
         return None if tile.fully_masked is None else self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))

@@ -65,7 +65,7 @@ class WordRecorder(BaseRecorder):
     Args:
         counted: Rows that count, (B, Q), bool.
         words: Keys that count, (B, K), bool.
-        reach: Offsets that are kept apart, at most so far each way; None where keys are another text than queries, so
+        reach: Offsets that are kept apart, at most so far each way; None if keys are another text than queries, so
             that nothing is predicted by an offset.
         measured: Rows among `counted` whose weights are compared with predictions, (B, Q), bool; None for all of these.
 

@@ -25,7 +25,7 @@ class RowRecorder(BaseRecorder):
 
     Attributes:
         recorded: Statistic to (B, heads, rows).
-        sink: What each row gives to the head's sink, in the same form; None where the layer has none.
+        sink: What each row gives to the head's sink, in the same form; None if the layer has none.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
     """
 
@@ -137,7 +137,7 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        sink: What the rows give to a sink, (B, h, r); None where there is none.
+        sink: What the rows give to a sink, (B, h, r); None if there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
     """
 

@@ -142,5 +142,5 @@ class SpanRecorder(BaseRecorder):
         return self._sum / self._count[..., None]
 
     def sink(self) -> Tensor | None:
-        """Return what the queries of each span give to the sink, (B, heads, S); None where the layer has none."""
+        """Return what the queries of each span give to the sink, (B, heads, S); None if the layer has none."""
         return None if self._sink is None else self._sink / self._count

@@ -110,7 +110,7 @@ class PooledRecorder(BaseRecorder):
     Args:
         size: Runs, at most.
         shown: Queries of each text that count, (B, Q), bool.
-        real: Queries that are not padding, (B, Q), bool; None where these are the tokens of the key side.
+        real: Queries that are not padding, (B, Q), bool; None if these are the tokens of the key side.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
     """
 

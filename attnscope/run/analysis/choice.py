@@ -35,8 +35,8 @@ class RankingRecorders:
     """The recorders that `auto` needs: of the weight on the keys that were named, or of what depends on content.
 
     Args:
-        queries: Rows of every text that were named; None where none were.
-        keys: Keys of every text that were named; None where none were.
+        queries: Rows of every text that were named; None if none were.
+        keys: Keys of every text that were named; None if none were.
     """
 
     def __init__(

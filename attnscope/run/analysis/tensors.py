@@ -40,7 +40,7 @@ def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
 
 
 def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
-    """Return what every counted row gives to the sink, (rows,); None where there is none."""
+    """Return what every counted row gives to the sink, (rows,); None if there is none."""
     sinks = [rows.sink for rows in recorded.rows if rows.sink is not None]
     if not sinks:
         return None

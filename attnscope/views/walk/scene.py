@@ -66,7 +66,7 @@ class Forecast:
     Attributes:
         tokens: The most probable tokens.
         logits: Theirs; empty if they are not known.
-        before: Probabilities without the cuts; None where nothing is cut.
+        before: Probabilities without the cuts; None if nothing is cut.
     """
 
     title: Spans
