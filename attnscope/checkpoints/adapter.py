@@ -1,4 +1,4 @@
-"""Open a LoRA adapter in peft's layout, and say of every tensor of a checkpoint what it adds to it."""
+"""Open a LoRA adapter in peft's layout, and add its low-rank parts to the tensors of a checkpoint."""
 
 import hashlib
 import re
@@ -36,8 +36,8 @@ class _Adapter:
 
     Attributes:
         modules: Module to its tensors by part (`lora_A`, …).
-        full_tensors: Tensors that replace those of the base, by the name that they have there.
-        named: Modules that a regular expression of the config names, once it has been asked.
+        full_tensors: Tensors that replace the base's, by the base's names.
+        named: Cached modules that a regular expression of the config names.
     """
 
     path: Path
@@ -51,14 +51,14 @@ class _Adapter:
         return AttnscopeError(message, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
 
     def flag(self, key: str) -> bool:
-        """Return a yes or no."""
+        """Return a boolean."""
         value = self.config.get(key) or False
         if not isinstance(value, bool):
             raise self.wrong(key, f"is {format_value(value)}", "expected true or false")
         return value
 
     def number(self, key: str, pattern: str, module: str) -> int | float:
-        """Return a number, of this module where a pattern names it."""
+        """Return a number, from the pattern that names the module if there is one."""
         value: Any = self.config.get(key)
         for expression, other in as_object(self.config.get(pattern) or {}, f"{self.path}: {pattern}").items():
             if self.names(expression, module, pattern, r"(.*\.)?"):
@@ -119,7 +119,7 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
 
 
 def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> _Adapter:
-    """Return the tensors of an adapter by what they belong to."""
+    """Sort the tensors of an adapter into modules and full tensors."""
     modules: dict[str, dict[str, TensorInfo]] = {}
     full_tensors: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
@@ -135,7 +135,7 @@ def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Ten
 
 
 def _check_config(adapter: _Adapter) -> None:
-    """Refuse what is no LoRA, or a variant that merging by B·A gets wrong."""
+    """Refuse adapters other than LoRA, and variants that B·A does not describe."""
     kind = adapter.config.get("peft_type")
     if kind != "LORA":
         raise adapter.wrong("peft_type", f"is {format_value(kind)}", "only LORA is supported")
@@ -184,7 +184,7 @@ def _renaming(adapter: _Adapter, folder: Folder) -> Any:
 
 
 def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> None:
-    """Put a tensor that was trained as a whole in place of the base's; new ones are heads, which the family judges."""
+    """Replace a tensor of the base by a fully trained one; new ones are heads, which the family checks."""
     if name in tensors and tensors[name].shape != info.shape:
         message = f"has shape {list(info.shape)}, but the checkpoint's '{name}' has {list(tensors[name].shape)}"
         raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
@@ -192,7 +192,7 @@ def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo)
 
 
 def _low_rank(adapter: _Adapter, module: str, parts: Mapping[str, TensorInfo], base: TensorInfo) -> LowRank:
-    """Return what a module's tensors add to the base's, once their shapes fit."""
+    """Return the low-rank part of a module, after checking its shapes."""
     where = f"{adapter.path / ADAPTER_WEIGHTS}: {module}"
     embedding = "lora_embedding_A" in parts
     names = [f"lora_{'embedding_' * embedding}{side}" for side in "AB"]

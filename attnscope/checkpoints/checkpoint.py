@@ -1,4 +1,4 @@
-"""Open a checkpoint, whatever holds it: a folder in Hugging Face layout, or a GGUF file."""
+"""Open a checkpoint: a folder in Hugging Face layout, or a GGUF file."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ class Folder:
         fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
             hex digits.
         notes: Remarks for the user, such as names that were unwrapped.
-        stamps: The files with tensors as they were when their headers were read.
+        stamps: Size and time of the files with tensors when their headers were read.
         tokenizer: Content of the tokenizer.json, if it was built from another file.
         chat: Its chat templates, if they are in no file of their own; None if files have them.
     """
@@ -60,7 +60,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     never opened.
 
     Args:
-        weights: The safetensors file in it that has the weights, where the user named one.
+        weights: The safetensors file in it that has the weights, if the user named one.
     """
     present = _list_folder(path)
     if CONFIG not in present:
@@ -94,7 +94,7 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
 
 
 def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Read a config.json: its bytes, and what it says."""
+    """Return a config.json as bytes and parsed."""
     data = read_file(path, cap=MAX_CONFIG)
     return data, as_object(parse_json(data, str(path)), str(path))
 
@@ -172,7 +172,7 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
 
 
 def find_pickles(names: Iterable[str]) -> list[str]:
-    """Return those of these files that may be pickled weights; what a trainer saves of itself is none."""
+    """Return the files that may be pickled weights; trainer state is not counted."""
     return sorted(name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING))
 
 

@@ -37,7 +37,7 @@ _NOT_APPLIED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationRules:
-    """What changes the logits of the next token, and where a text ends; names are those of transformers.
+    """Rules that change the logits of the next token or end a text; named as in transformers.
 
     Attributes:
         repetition_penalty: The logit of an id that the text has is divided by it, or multiplied if negative.
@@ -62,7 +62,7 @@ class GenerationRules:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of a continued text should know."""
+        """Notes for the reader of a continued text."""
         default = GenerationRules()
         rules = (name for name in vars(default) if name not in ("eos_token_id", "not_applied"))
         applied = [name for name in rules if getattr(self, name) != getattr(default, name)]
@@ -76,7 +76,7 @@ class GenerationRules:
 
 
 def read_rules(config: Mapping[str, Any], folder: Path | None) -> GenerationRules:
-    """Return the rules of generation_config.json; without such a file, those of config.json, as transformers does.
+    """Return the rules of generation_config.json; without this file, of config.json, as in transformers.
 
     Args:
         folder: Where a generation_config.json may be; None for nowhere.

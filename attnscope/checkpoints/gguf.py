@@ -98,7 +98,7 @@ class _Architecture:
 
     Attributes:
         config: Fields of config.json other than those of `_shared_config`.
-        names: Module within a block to that of transformers, where others are meant than `_INSIDE`.
+        names: Module within a block to the module of transformers, if it differs from `_INSIDE`.
         norm_offset: Offset of the weights of norms: Gemma's are stored with the 1 that transformers adds.
     """
 
@@ -109,7 +109,7 @@ class _Architecture:
 
 
 def open_gguf(path: Path) -> Folder:
-    """Read the header of a GGUF file, and what its config.json and tokenizer.json would be."""
+    """Read the header of a GGUF file, and derive a config.json and a tokenizer.json."""
     header = read_gguf_header(path)
     name, architecture = _architecture(header.metadata, path)
     metadata = _Metadata(header, name, path)
@@ -149,7 +149,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
 
 
 def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
-    """Return a tensor under the name that it has in transformers, with what undoes llama.cpp's changes."""
+    """Return a tensor under its name in transformers, marked to undo llama.cpp's changes."""
     stem, dot, kind = info.name.rpartition(".")
     match = _BLOCK.fullmatch(stem)
     if match is None:
@@ -231,7 +231,7 @@ def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, Any]:
-    """Find the parameters of Llama 3's rotary positions: a GGUF file holds only what they make of each frequency."""
+    """Recover the parameters of Llama 3's rotary positions: a GGUF file holds only the factor of each frequency."""
     held = _read_table(table)
     factor = max(held)
     low, high, original = _LLAMA3.values()
@@ -267,7 +267,7 @@ def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
-    """Return what Gemma 2 and 3 share.
+    """Return the config fields that Gemma 2 and 3 share.
 
     The largest model of each family scales scores by the width of all heads. `cap` is llama.cpp's soft-cap of logits,
     used if the file does not state one.
@@ -325,7 +325,7 @@ def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _longrope(metadata: _Metadata) -> dict[str, Any]:
-    """Return the factors of LongRoPE where the file holds both of its tables; {} where it holds neither."""
+    """Return the factors of LongRoPE if the file holds both tables; {} if it holds neither."""
     tables = {name: metadata.table(f"rope_factors_{name}.weight") for name in ("short", "long")}
     missing = [name for name, table in tables.items() if table is None]
     if len(missing) == 2:

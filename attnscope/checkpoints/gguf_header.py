@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What the head of a GGUF file says.
+    """Header of a GGUF file.
 
     Attributes:
         tensors: Its tensors by name, their shapes with the widest step first, as everywhere else.
@@ -113,7 +113,7 @@ class _Reader:
 
 
 def _check_start(reader: _Reader, size: int) -> None:
-    """Refuse what is no GGUF file, or one of another version."""
+    """Refuse files other than GGUF, and other versions."""
     if size < 24:
         raise AttnscopeError(f"is not GGUF ({size:,} bytes)", where=reader.path, hint="download it again")
     start = reader.take(4)
@@ -159,7 +159,7 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
 
 
 def _tensor_type(number: int, where: str) -> tuple[str, tuple[int, int] | None]:
-    """Return the name of a type, with the numbers and bytes of a block where it has blocks."""
+    """Return the name of a type, with the numbers and bytes of a block if it has blocks."""
     if number in _FLOATS:
         return _FLOATS[number][0], None
     try:
@@ -180,7 +180,7 @@ def _aligned(position: int, alignment: int) -> int:
 
 
 def _located(entries: list[TensorInfo], base: int, alignment: int, size: int) -> dict[str, TensorInfo]:
-    """Return the tensors with their places in the file, once these follow one another up to the file's end."""
+    """Return the tensors with their places in the file, which must follow one another up to its end."""
     reached = base
     for info in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         where = f"{info.file}: {format_value(info.name)[1:-1]}"

@@ -39,12 +39,12 @@ class TensorInfo:
         dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
         start: First byte, counted from the start of the file.
         end: The byte after the last.
-        block: Numbers and bytes of a block, where numbers are stored in blocks; None if each stands for itself.
-        paired_heads: The rows of each of so many heads are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as GGUF has
-            Llama's queries and keys; 0 where they are in order.
+        block: Numbers and bytes of a block; None if numbers are not stored in blocks.
+        paired_heads: Number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's
+            queries and keys in GGUF; 0 if rows are in order.
         offset: Number to add to every stored value.
         low_rank: Update by a LoRA adapter; None if there is none.
-        scales: Exponents of the blocks, where they are in a tensor of their own (MXFP4); None elsewhere.
+        scales: Exponents of the blocks, if they are in a separate tensor (MXFP4); else None.
     """
 
     name: str
@@ -62,13 +62,13 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class LowRank:
-    """What a LoRA adapter adds to a tensor: scale · B·A (Hu et al., 2021).
+    """Addition of a LoRA adapter to a tensor: scale · B·A (Hu et al., 2021).
 
     Attributes:
         a: (rank, in).
         b: (out, rank).
         turned: The tensor is stored as (in, out).
-        magnitude: Norm of every row of the sum, (out,), where that is trained by itself (DoRA, Liu et al., 2024).
+        magnitude: Norm of every row of the sum, (out,), if trained separately (DoRA, Liu et al., 2024).
     """
 
     a: TensorInfo
@@ -80,7 +80,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What identifies an unchanged file: size, modification time, inode."""
+    """Identity of an unchanged file: size, modification time, inode."""
 
     size: int
     mtime_ns: int
@@ -95,7 +95,7 @@ class FileStamp:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """What the head of one safetensors file says.
+    """Header of a safetensors file.
 
     Attributes:
         digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
@@ -122,7 +122,7 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
-    """Return the JSON part, once its length is found possible; else says what the file is instead."""
+    """Return the JSON part; if its length is impossible, the error names the actual kind of file."""
     start = read_at_most(file, 512)
     length = int.from_bytes(start[:8], "little")
     if len(start) < 10 or length > MAX_HEADER or length + 8 > size or start[8:9] != b"{":

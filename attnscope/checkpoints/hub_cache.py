@@ -26,7 +26,7 @@ def is_repository(name: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the cache, where `huggingface_hub` has it."""
+    """Return the cache folder of `huggingface_hub`."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")

@@ -1,6 +1,6 @@
 """Find the folder of what `--model` names: a folder or file, a bundled sample, a repository in the Hugging Face cache.
 
-Other layouts are recognised by their files, and are either used or named in an error.
+Other layouts are recognised by their files, and either used or named in an error.
 """
 
 import os
@@ -33,11 +33,11 @@ _FILES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True)
 class Located:
-    """Where a model is.
+    """Location of a model.
 
     Attributes:
-        weights: The file in it that has the weights, where the user named one.
-        notes: Remarks for the user about what was not typed.
+        weights: The file in it that has the weights, if the user named one.
+        notes: Remarks for the user about choices that were not typed.
     """
 
     path: Path
@@ -133,7 +133,7 @@ def _sentence_transformers(path: Path) -> Located:
 
 
 def _refuse_other_layouts(path: Path) -> None:
-    """Refuse a folder without config.json that is recognised by what else it has."""
+    """Refuse a folder without config.json whose other files are recognised."""
     try:
         names = sorted(os.listdir(path))
     except OSError:
@@ -174,7 +174,7 @@ def _adapter(path: Path) -> AttnscopeError:
 
 
 def _openable(folder: Path) -> Path | None:
-    """Return what `--model` has to name for the model in a folder: the folder, or a GGUF file; None for no model."""
+    """Return the value of `--model` for the model in a folder: the folder, or a GGUF file; None for no model."""
     if _has(folder, CONFIG) or _has(folder, MODULES):
         return folder
     try:

@@ -27,7 +27,7 @@ _SHOWN = 3  # names of files in an error
 
 
 def pull(name: str, *, bars: bool = False) -> Path:
-    """Fetch what attnscope reads of a repository, and return its folder in the cache.
+    """Fetch the files of a repository that attnscope reads, and return its folder in the cache.
 
     Args:
         name: `org/name`.
@@ -71,7 +71,7 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
 
 
 def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
-    """Return the error for a repository without config or safetensors, with what it has instead."""
+    """Return the error for a repository without config or safetensors; it names the files that exist."""
     pickles = sorted(file for file in names if file.endswith(_PICKLES))
     gguf = sorted(file for file in names if file.endswith(".gguf"))
     if what != CONFIG and pickles:

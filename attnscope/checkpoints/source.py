@@ -29,14 +29,14 @@ class ModelSource:
 
     Attributes:
         family: `model_type`, or `config`.
-        weights: `trained` where they come from a checkpoint that does not say otherwise, `random`, or `live`.
+        weights: `trained` (from a checkpoint that does not say otherwise), `random`, or `live`.
         tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
         folder: The checkpoint; None if there is none.
         notes: Remarks for the user that affect how the numbers are read, such as what was ignored when the model was
             opened.
         details: How it was found and read, as a matter of course.
-        trained_masks: Masks that it was trained under, where that is more than its own.
+        trained_masks: Masks that it was trained under, if more than its own.
         engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
         decoder_start: Token that a decoder's input starts with; None if there is none.
@@ -48,7 +48,7 @@ class ModelSource:
             alone were given.
         compare_outputs: Compares given outputs of attention with computed ones, for an engine and a batch; None if
             none were given.
-        dtype: Type in which it is computed, whatever the run says; None for the run's.
+        dtype: Type in which it is computed; None for the type of the run.
         libraries: Libraries that tokenize its texts and run it, other than torch.
         layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
         mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
@@ -57,7 +57,7 @@ class ModelSource:
         tokenizer_name: Tokenizer that the user named instead of the model's own; None if none.
         tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
         ignored_keys: Keys of its config.json that were ignored, because no code reads them or the user wanted it.
-        predicts: What its output head predicts: the `next` token, or the `masked` one; None if it has no head.
+        predicts: Target of its output head: `next` token or `masked` token; None if it has no head.
         begin: Id of the token that its config names as the begin of a text; None if it names none.
     """
 
@@ -97,7 +97,7 @@ class ModelSource:
     chat: Callable[[], ChatTemplates] = ChatTemplates
 
     def require_model(self, what: str) -> None:
-        """Refuse what has to run layers."""
+        """Refuse a purpose that has to run layers."""
         if not self.runs:
             hint = f"use {arg('model')} instead"
             message = f"{what} needs a model, and only {'weights' if self.stages else 'queries and keys'} are given"
@@ -127,7 +127,7 @@ def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
-    """Return what config.json says of its training under our own key.
+    """Return the training facts in config.json under attnscope's key.
 
     `trained` or `random`, and the masks trained under.
     """
@@ -150,7 +150,7 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
 def tokenize(
     source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool, special: bool = True
 ) -> tuple[list[Token], list[str]]:
-    """Return the tokens of one text, checked against what the model can take, and notes on what was done to them.
+    """Return the tokens of one text, checked against the model's limits, and notes on changes.
 
     Args:
         special: Add the special tokens of the tokenizer; a rendered chat has its own.

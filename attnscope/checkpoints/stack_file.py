@@ -16,10 +16,10 @@ _CAP = 1 << 20
 
 
 class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TOML file says apart from the model itself.
+    """Content of a TOML file apart from the model.
 
     Attributes:
-        seed: Seed of the random weights, where there is no checkpoint.
+        seed: Seed of the random weights, if there is no checkpoint.
         weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
         random_weights: The file's weights were drawn, not trained; every view then says so.
         tokenizer: `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file.
@@ -49,7 +49,7 @@ class StackDescription(msgspec.Struct, frozen=True):
     model: dict[str, Any]
 
     def config(self, vocab_size: int) -> ModelConfig:
-        """Return the stack, for a tokenizer with this many words."""
+        """Return the config of the stack for a vocabulary size."""
         try:
             config = msgspec.convert({**self.model, "vocab_size": self.file.vocab_size or vocab_size}, ModelConfig)
         except msgspec.ValidationError as e:
@@ -100,7 +100,7 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
 
 
 def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Fill in sizes that follow from others, and what `scale = true` or `false` means."""
+    """Fill in sizes that follow from others, and the value of `scale = true` or `false`."""
     model = {"n_layers": 1, "n_heads": 1, "d_model": 32, "norm": "none", **raw}
     model.setdefault("n_kv_heads", model["n_heads"])
     if "d_head" not in model:
@@ -119,7 +119,7 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _check_width(model: dict[str, Any], path: Path) -> None:
-    """Refuse heads without output projection that are not as wide as what they are added to or fed into."""
+    """Refuse heads without output projection whose width differs from the residual stream or the MLP."""
     width = model["n_heads"] * model["d_value"]
     if model.get("out_projection", True) or width == model["d_model"]:
         return

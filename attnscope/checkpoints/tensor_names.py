@@ -1,4 +1,4 @@
-"""What the names of tensors say of a checkpoint: wrappers around the model, quantised weights, MXFP4."""
+"""Facts in the names of tensors: wrappers around the model, quantised weights, MXFP4."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +43,7 @@ def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
 
 
 def pair_mxfp4(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """Replace every pair of experts' blocks and scales by the one tensor that they stand for; add a note.
+    """Replace every pair of experts' blocks and scales by the tensor that they encode; add a note.
 
     Blocks of shape (experts, out, groups, 16) with scales of shape (experts, out, groups) become (experts, in, out), as
     transformers has them (`convert_moe_packed_tensors`).

@@ -1,4 +1,4 @@
-"""Find the tokenizer of a checkpoint, or the one that `--tokenizer` names: a tokenizer.json, or what one is made of."""
+"""Find the tokenizer of a checkpoint, or of `--tokenizer`: a tokenizer.json, or files to build one from."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ class FoundTokenizer:
     """A tokenizer, opened.
 
     Attributes:
-        files: Name and size in bytes of the files that it was made of, where a Folder does not list them.
+        files: Name and size in bytes of its files, if a Folder does not list them.
         digest: SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer.
         name: Name that the user gave; None for the checkpoint's own tokenizer.
     """
@@ -56,15 +56,15 @@ class FoundTokenizer:
         )
 
     def fingerprint(self, of_model: str) -> str:
-        """Return the fingerprint of a model, for tokens that are made in this way."""
+        """Return the fingerprint of a model with this tokenizer."""
         return sha256((of_model + self.digest).encode()).hexdigest()[:16] if self.digest else of_model
 
 
 def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
-    """Open the tokenizer of a checkpoint, or another one for it.
+    """Open the tokenizer of a checkpoint, or the named one.
 
     Args:
-        named: What `--tokenizer` names: a file or folder; None for the checkpoint's own.
+        named: File or folder of `--tokenizer`; None for the checkpoint's own.
     """
     if named is not None:
         return open_tokenizer(named, folder.config)
@@ -77,11 +77,11 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
 
 
 def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
-    """Open what `--tokenizer` names.
+    """Open the file or folder of `--tokenizer`.
 
     Args:
         named: A tokenizer.json (of any name), a vocabulary file, a folder with one, or a model's name.
-        config: The config.json of the model, which decides how a vocabulary is used where the folder does not say it.
+        config: The config.json of the model, which decides how a vocabulary is used if the folder does not.
     """
     path = Path(named)
     if not exists(path, folder=False):
@@ -130,7 +130,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
 
 
 def read_options(path: Path, present: Collection[str]) -> dict[str, Any]:
-    """Read what a folder's files say about special tokens, the treatment of texts, and chat templates."""
+    """Read a folder's options for special tokens, the treatment of texts, and chat templates."""
     return _options(path, _read_options(path, present))
 
 
@@ -139,7 +139,7 @@ def _read_options(path: Path, present: Collection[str]) -> dict[str, bytes]:
 
 
 def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
-    """Read what is said about special tokens and the treatment of texts, in transformers' order of precedence."""
+    """Read options for special tokens and the treatment of texts, in transformers' order of precedence."""
     read = {name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in written.items()}
     options = dict(read.get(_TOKENIZER_CONFIG, {}))
     if "added_tokens_decoder" in options:
@@ -155,7 +155,7 @@ def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _refuse(path: Path, present: set[str], name: str | None, family: Any) -> AttnscopeError:
-    """Return the refusal of a folder whose tokens cannot be made; says what lies there."""
+    """Return the error for a folder without a usable tokenizer; it names the files that exist."""
     there = [file for file in _VOCABULARIES if file in present]
     there += sorted(file for file in present if file.endswith(".tiktoken") and file not in there)
     if not there:

@@ -23,7 +23,7 @@ _CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".ji
 
 
 def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
-    """Return the chat templates of a checkpoint; those beside a tokenizer that the user named come first."""
+    """Return the chat templates of a checkpoint; templates beside a tokenizer that the user named come first."""
     if tokenizer.name is not None:
         path = tokenizer.tokenizer.path
         beside = read_templates(path if path.is_dir() else path.parent)

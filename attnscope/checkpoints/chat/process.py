@@ -1,4 +1,4 @@
-"""The other end of `sandbox`: starts the process that renders templates, and asks it."""
+"""Client of `sandbox`: starts the process that renders templates, and sends requests."""
 
 import atexit
 import json
@@ -16,13 +16,13 @@ _PATIENCE = 6  # times as long is waited, since the machine may be busy
 
 
 class TookTooLong(Exception):
-    """A request took more time than it may."""
+    """A request exceeded its time limit."""
 
 
 class TemplateProcess:
-    """A process that renders templates; it starts with the first request, and again after one that it did not survive.
+    """A process that renders templates; started by the first request, and restarted after a crash.
 
-    A process that was forked from this one starts its own.
+    A forked copy of this process starts its own.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class TemplateProcess:
             self._end()
 
     def _end(self) -> None:
-        """End the process, or leave one that belongs to the process that this one was forked from to it."""
+        """End the process, unless it belongs to the process that this one was forked from."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -1,7 +1,7 @@
 """Render messages with a chat template, and find each message in the text.
 
-A template is free in what it does with a message, so where a message lands is observed: the template renders the
-messages a second time, with private characters around every text, and what is left without them must be the first text.
+A template may do anything with a message, so the place of a message is observed: the template renders the messages a
+second time, with private characters around every text; without these characters the result must equal the first text.
 """
 
 import re
@@ -38,7 +38,7 @@ class _UserText:
     """A text among the variables of a template.
 
     Attributes:
-        paths: Where it is: keys and numbers from the variables down; several for copies.
+        paths: Keys and numbers from the variables down to the text; several for copies.
         pieces: Name of the span and text of each piece; joined they are the text.
         as_hull: Its span reaches from the first to the last of its texts.
     """
@@ -80,7 +80,7 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
 
 
 def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
-    """Return what users wrote as variables of a template.
+    """Return the users' messages, documents and tools as variables of a template.
 
     Args:
         joined: The template takes no lists of parts, only texts.
@@ -103,7 +103,7 @@ def _has_parts(chat: Chat) -> bool:
 
 
 def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> bool:
-    """Tell whether a template writes the texts of lists of parts, not the lists themselves or nothing."""
+    """Tell whether a template writes the texts in lists of parts, instead of the lists themselves or nothing."""
     marked = None if answer is None else answer["texts"][1]
     if marked is None or _AS_PYTHON.search(marked):
         return False
@@ -149,7 +149,7 @@ def _piece_name(part: Mapping[str, Any], turn: str, taken: set[str]) -> str:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Return a name that no span has yet, and note it as taken."""
+    """Return a name that no span has yet, and add it to `taken`."""
     unused, count = name, 1
     while unused in taken:
         count += 1
@@ -172,12 +172,12 @@ def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[st
 
 
 def _numbered(texts: Sequence[_UserText]) -> list[tuple[int, int]]:
-    """Return every piece that is not blank: the number of its text, and its place in it."""
+    """Return every piece that is not blank, as (number of its text, place in the text)."""
     return [(n, place) for n, text in enumerate(texts) for place, (_, piece) in enumerate(text.pieces) if piece.strip()]
 
 
 def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[str, Any]:
-    """Return the variables that users wrote with marks around every piece, inside of the white space at its ends."""
+    """Return the variables with marks around every piece, within its leading and trailing white space."""
     copy = deepcopy({name: variables[name] for name in _PARTS})
     numbers = {piece: number for number, piece in enumerate(_numbered(texts))}
     for n, text in enumerate(texts):
@@ -210,7 +210,7 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
         marked: The same with marks around every piece; None if the template failed on these.
 
     Returns:
-        None if the text without marks is another one.
+        None if the marked text differs from the text in more than marks.
     """
     numbered = _numbered(texts)
     if marked is None or _MARK.sub("", marked) != text:
@@ -238,7 +238,7 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
 
 
 def _shared_start(first: str, second: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
@@ -252,7 +252,7 @@ def _core(texts: Sequence[_UserText], piece: tuple[int, int]) -> str:
 def _locate_each(
     text: str, template: str, variables: Mapping[str, Any], texts: Sequence[_UserText], where: str
 ) -> Ranges:
-    """Find every piece with marks around one text at a time; one that cannot be marked is looked for in order."""
+    """Find every piece with marks around one text at a time; search for texts that cannot be marked, in order."""
     variants = [_marked(variables, [user_text]) for user_text in texts]
     answer = _ask(template, variables, variants, where)
     all_ranges: Ranges = {}
@@ -288,7 +288,7 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
 
 
 def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[SpanRange, ...]:
-    """Return where each span is, in order and without overlaps."""
+    """Return the range of each span, in order and without overlaps."""
     places: list[tuple[int, int, str]] = []
     wholes: dict[str, list[tuple[int, int]]] = {}
     for (n, place), piece_ranges in ranges.items():
@@ -328,7 +328,7 @@ def _ask(
 
 
 def _check_used(chat: Chat, names: Sequence[str]) -> None:
-    """Refuse what the template has no place for."""
+    """Refuse arguments that the template does not read."""
     for name, given in (("documents", chat.documents), ("tools", chat.tools)):
         if given and name not in names:
             hint = f"put {'them' if name == 'documents' else 'what they do'} into the content of a message"

@@ -6,7 +6,7 @@ A request has `template`, `variables`, `variants` (other values for some of the 
 The answer has `texts`, one for the variables and one for each variant (None if that one fails), `generated`, the
 characters of the first text within `{% generation %}` blocks, `names`, the variables that the template reads, and
 `dated`, if it writes the date.
-Otherwise it has `error`, and `kind`: what went wrong with the first text.
+On failure it has `error` and `kind`, for the first text.
 
 The environment is that of transformers, since templates are written for it.
 """
@@ -45,7 +45,7 @@ class _TooLong(Exception):
 
 
 class GenerationBlocks(ext.Extension):
-    """`{% generation %} … {% endgeneration %}`, around what an assistant wrote."""
+    """`{% generation %} … {% endgeneration %}`, around the assistant's texts."""
 
     tags = {"generation"}  # noqa: RUF012 — declared so by jinja2
     used = marking = False
@@ -95,7 +95,7 @@ class Environment(ImmutableSandboxedEnvironment):
     """The environment of chat templates.
 
     Attributes:
-        dated: The template asked for the date since this was last set to False.
+        dated: Whether the template has asked for the date; callers reset it.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return self.extensions[GenerationBlocks.identifier]  # type: ignore[return-value]
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Stop a template that reads what it must not; jinja2 would go on until it uses the value.
+        """Stop a template that reads a forbidden attribute; jinja2 would go on until the value is used.
 
         Raises:
             SecurityError: Always.
@@ -156,7 +156,7 @@ def _text(template: Template, variables: dict[str, Any]) -> str:
 
 
 def _unmarked(marked: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text without the marks of generation blocks, and where these are in it."""
+    """Return a text without the marks of generation blocks, and the ranges of these blocks."""
     ranges, opened, pieces, length = list[tuple[int, int]](), list[int](), list[str](), 0
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", marked):
         if piece == _OPEN:
@@ -205,7 +205,7 @@ def _generated(
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    """Return what went wrong, in a few words."""
+    """Describe an error in a few words."""
     message = " ".join(str(error).split())
     if isinstance(error, Refused):
         return {"kind": "refused", "error": message}
@@ -237,7 +237,7 @@ def main(memory: int) -> None:
 
 
 def _limit_time(seconds: int) -> None:
-    """Let the system end this process after some seconds of computing; only Unix can."""
+    """Limit the CPU time of this process, on Unix."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -38,7 +38,7 @@ _BYTES_A_SECOND = 10 * MB  # … and an additional second for this many bytes
 
 @dataclass(frozen=True)
 class Imported:
-    """What was written."""
+    """Summary of the written files."""
 
     tensors: int
     size: int
@@ -51,7 +51,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
     Args:
         source: The folder; nothing in it is changed.
         target: A folder that is not there yet.
-        max_memory: Bytes that reading one file may take; None for half of what is free.
+        max_memory: Bytes that reading one file may take; None for half of the free memory.
     """
     files = _plan(source)
     _check_target(target)

@@ -27,7 +27,7 @@ def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
     """Convert files in order, and stop at the first that fails.
 
     Args:
-        memory: Limit in bytes, in addition to what Python and torch take.
+        memory: Limit in bytes, in addition to the memory of Python and torch.
         seconds: Limit on the CPU time of all files together.
         *paths: A pickle and the safetensors file that is made of it, then the next pair.
 
@@ -57,7 +57,7 @@ def _convert(source: str, target: str) -> dict[str, Any]:
 
 
 def _tensors(table: Any) -> dict[str, torch.Tensor]:
-    """Return the table of tensors in what was loaded, each with memory of its own.
+    """Return the table of tensors in a loaded object, each with its own memory.
 
     Raises:
         _NotWeights: It holds something else, or a tensor that safetensors cannot.

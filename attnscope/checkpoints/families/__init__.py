@@ -104,7 +104,7 @@ def open_config(
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
-    """Return the family of a config.json, by its `model_type`; where there is none, the only one that fits."""
+    """Return the family of a config.json by its `model_type`, or the only family that fits."""
     model_type = raw.get("model_type")
     if model_type is None:
         fitting = fitting_families(ALL, raw, where, shapes)

@@ -53,7 +53,7 @@ _LISTED = 20  # number of names in a note; a report has all of them
 
 @dataclass(frozen=True)
 class ConfigReading:
-    """What a config.json means.
+    """A parsed config.json.
 
     Attributes:
         filled: Keys that the file leaves out, with the values that the reference takes.
@@ -77,7 +77,7 @@ class ConfigReading:
 
 
 def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return what a reader should know of keys that the user had ignored."""
+    """Return notes on keys that the user wanted ignored."""
     if not names:
         return ()
     return (f"config keys ignored by --ignore-key: {_listed(names)}; the real model's numbers may differ",)
@@ -95,7 +95,7 @@ def read_config(
     families: Iterable[Family] = (),
     ignore: Collection[str] = (),
 ) -> ConfigReading:
-    """Turn a config.json into a ModelConfig, and say what was made of its other keys.
+    """Turn a config.json into a ModelConfig, and report its other keys.
 
     Args:
         family: The family of its `model_type`.

@@ -11,7 +11,7 @@ from attnscope.checkpoints.families.windows import by_layer
 
 
 def _softcap(name: str) -> Computed:
-    """Read a cap; null means none, as in the file or where the reference fills that in."""
+    """Read a cap; null, in the file or as the reference's default, means none."""
 
     def read(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
         given = {**reader.defaults, **reader.raw}

@@ -1,4 +1,4 @@
-"""Find the output head of a checkpoint: config.json says what it would be, the tensors whether it is there."""
+"""Find the output head of a checkpoint: config.json describes it, the tensors tell whether it exists."""
 
 import re
 from collections.abc import Container, Mapping
@@ -20,7 +20,7 @@ _LANGUAGE = re.compile(r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|D
 def find_head(
     family: Family, config: ModelConfig, raw: Mapping[str, Any], where: str, names: Container[str]
 ) -> OutputHead | None:
-    """Return a checkpoint's output head, its final norm alone where that is all it has, or None.
+    """Return a checkpoint's output head, its final norm alone if it has no more, or None.
 
     A separate output matrix is used if there is one. Otherwise it is the token embedding, if config.json ties them and
     names no class for another task.
@@ -48,8 +48,8 @@ def separate_head(
     """Separate a tied output matrix from the embedding if an adapter replaces that: peft's copy is not tied.
 
     Returns:
-        The model, and the name of its output matrix with that of the tensor of the base which it is; empty if it has
-        none of its own.
+        The model, and the name of its output matrix mapped to the base tensor that it copies; empty if the head is
+        not separate.
     """
     if config.head is None or not (config.head.predicts and config.head.tied):
         return config, {}

@@ -1,4 +1,4 @@
-"""Find the checkpoint tensor that holds one of our parameters."""
+"""Find the checkpoint tensor that holds a native parameter."""
 
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -13,14 +13,14 @@ _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
 
 def their_name(entry: str | Chunk | Stacked | Outside) -> str:
-    """Return their module, or tensor, in an entry of `Family.modules`."""
+    """Return the checkpoint's module, or tensor, in an entry of `Family.modules`."""
     if isinstance(entry, Stacked):
         return entry.tensor
     return entry if isinstance(entry, str) else entry.module
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:
-    """Find the prefix of this checkpoint's tensor names."""
+    """Find the prefix of a checkpoint's tensor names."""
     name = f"{family.modules['embed.tokens']}.weight"
     for prefix in family.prefixes:
         if prefix + name in names:
@@ -31,10 +31,10 @@ def find_prefix(family: Family, names: Container[str], where: str) -> str:
 
 
 def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[str, bool]:
-    """Return those of these tensors that attention does not depend on, and whether that is worth a note.
+    """Return the tensors that attention does not depend on, and whether each is worth a note.
 
-    Tensors outside the base model's prefix are heads. Within it, the family lists what may be left over; rotary
-    frequencies are computed from the config, as in transformers.
+    Tensors outside the base model's prefix are heads. Within it, the family lists the unused ones; rotary frequencies
+    are computed from the config, as in transformers.
     """
     leftover = re.compile("|".join(f"(?:{pattern})" for pattern in family.leftover) or "(?!)")
     unused = {}
@@ -50,7 +50,7 @@ def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[st
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Location of one of our parameters.
+    """Location of a native parameter in a checkpoint.
 
     Attributes:
         expert: Number of the expert; None outside of experts.
@@ -63,7 +63,7 @@ class TensorLocation:
 
 @dataclass(frozen=True)
 class Names:
-    """Their names for our parameters, in one checkpoint."""
+    """A checkpoint's names for native parameters."""
 
     family: Family
     prefix: str
@@ -71,7 +71,7 @@ class Names:
     where: str
 
     def find(self, parameter: str) -> TensorLocation:
-        """Return the tensor that holds one of our parameters, under whichever of its names is there."""
+        """Return the tensor that holds a native parameter, under the name that exists."""
         for place in self._places(parameter):
             if place.tensor in self.tensors:
                 return place
@@ -82,15 +82,15 @@ class Names:
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
     def holds(self, parameter: str) -> bool:
-        """Tell whether one of our parameters is there."""
+        """Tell whether a native parameter exists."""
         return any(place.tensor in self.tensors for place in self._places(parameter))
 
     def first(self, parameter: str) -> str:
-        """Return the usual name of one of our parameters, whether it is there or not."""
+        """Return the usual name of a native parameter, whether it exists or not."""
         return next(self._places(parameter)).tensor
 
     def any_block(self) -> str:
-        """Return their name for a module in a block, with `{l}` for the layer."""
+        """Return the checkpoint's name for a module in a block, with `{l}` for the layer."""
         first = next(module for module in self.family.modules if "{l}" in module)
         return their_name(self._entries(first)[0])
 
@@ -109,7 +109,7 @@ class Names:
                 yield TensorLocation(f"{base}.{spelled}", entry, number)
 
     def _entries(self, module: str) -> tuple[str | Chunk | Stacked | Outside, ...]:
-        """Return what the family says of one of our modules."""
+        """Return the family's entries for a native module."""
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
         numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
         head = {} if self.family.head is None else self.family.head.modules

@@ -1,4 +1,4 @@
-"""Our own parameter names, as a checkpoint of a TOML stack holds them."""
+"""The native parameter names, as a checkpoint of a TOML stack holds them."""
 
 from attnscope.checkpoints.families.spec import Family, Head
 

@@ -1,4 +1,4 @@
-"""OLMo 2 (Walsh et al., 2025): Llama that norms what comes out of attention and MLP, and whole queries and keys."""
+"""OLMo 2 (Walsh et al., 2025): Llama that norms the outputs of attention and MLP, and whole queries and keys."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ class ConfigReader:
         self.filled: dict[str, Any] = {}
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
-        """Return the value under whichever of these names is there and not null."""
+        """Return the value under the name that exists and is not null."""
         given = [name for name in names if self.raw.get(name) is not None]
         if not given:
             if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
@@ -34,19 +34,19 @@ class ConfigReader:
         return self.raw[given[0]]
 
     def number(self, *names: str, default: Any = REQUIRED) -> Any:
-        """Return the same, refused unless it is a number above 0 (or the default)."""
+        """Return a value as `get` does; refuse it unless it is a number above 0 or the default."""
         value = self.get(*names, default=default)
         return value if value is default else positive_number(self, self.given(names) or names[0], value)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a yes or no."""
+        """Return a boolean."""
         value = self.get(name, default=default)
         if not isinstance(value, bool):
             raise self.wrong(name, value, "true or false")
         return value
 
     def given(self, names: Iterable[str]) -> str | None:
-        """Return the first of these names that is there and not null."""
+        """Return the first name that exists and is not null."""
         return next((name for name in names if self.raw.get(name) is not None), None)
 
     def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
@@ -55,7 +55,7 @@ class ConfigReader:
 
 
 def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
-    """Return the value, where it is a number above 0."""
+    """Return the value; refuse all but a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise reader.wrong(name, value, "a number above 0")
     if not _SMALLEST <= value <= _LARGEST:
@@ -64,7 +64,7 @@ def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:
 
 
 def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) -> int:
-    """Return the value, where it is a whole number of at least this, and no more than torch can count to."""
+    """Return the value; refuse all but an integer from `least` to the largest that torch takes."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise reader.wrong(name, value, f"a whole number of at least {least}")
     if value > _MOST:

@@ -39,14 +39,14 @@ def rope(
         fraction: Name of the rotated share of the head in the older dialect; without, all of it is rotated.
         full: Share of each head that is rotated, if config.json does not state it.
         base: Base of the frequencies, if config.json does not state it.
-        unread: Names from the table that may be at the top level, too, where transformers does not read them: they
-            must repeat what the other keys say.
+        unread: Names from the table that may also be at the top level, where transformers does not read them: they
+            must agree with the other keys.
         longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
-            Where there is, transformers takes `su` and `yarn` for it, too.
+            If there is, transformers takes `su` and `yarn` for it, too.
 
     Returns:
-        What reads a `Rope` from a config.json, and the keys that it looks at. It raises AttnscopeError where a key is
-        unknown, missing or out of bounds, or where the two dialects contradict each other.
+        A rule that reads a `Rope` from a config.json, and its keys. It raises AttnscopeError if a key is unknown,
+        missing or out of bounds, or if the two dialects contradict each other.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -153,7 +153,7 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
 
 
 def _apply_mscale(numbers: dict[str, float]) -> None:
-    """Replace YaRN's `mscale` and `mscale_all_dim`, where both are given, by the attention factor they define."""
+    """Replace YaRN's `mscale` and `mscale_all_dim`, if both are given, by the attention factor they define."""
     mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:
         factor = numbers["factor"]

@@ -25,8 +25,8 @@ class Key:
 
     Attributes:
         names: Keys that may hold the value; if several do, they must agree.
-        default: Their value where none is there; `CopyOf(field)` for another of our fields, REQUIRED to refuse.
-        map: Their value to ours, where they differ.
+        default: The value of a missing key; `CopyOf(field)` for another config field, REQUIRED to refuse.
+        map: The checkpoint's values mapped to native ones, if they differ.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Key:
     map: Mapping[str, Any] | None = None
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value for our field."""
+        """Return the value of the config field."""
         default = done[self.default.field] if isinstance(self.default, CopyOf) else self.default
         value = reader.get(*self.names, default=default)
         if self.map is None:
@@ -51,13 +51,13 @@ def key(*names: str, default: Any = REQUIRED, map: Mapping[str, Any] | None = No
 
 @dataclass(frozen=True)
 class CopyOf:
-    """The value of another of our fields, read before."""
+    """The value of another config field, which is read before."""
 
     field: str
     names: tuple[str, ...] = ()
 
     def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value for our field."""
+        """Return the value of the config field."""
         return done[self.field]
 
 
@@ -69,7 +69,7 @@ class Computed:
     names: tuple[str, ...] = ()
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value for our field."""
+        """Return the value of the config field."""
         return self.rule(reader, done)
 
 
@@ -99,11 +99,11 @@ KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 @dataclass(frozen=True)
 class Chunk:
-    """One part of a module that holds several of ours, stacked along its output rows.
+    """One part of a module that stacks several native modules along its output rows.
 
     Attributes:
-        part: Which of `parts` this is.
-        parts: Names of our sibling modules in the order in which they are stacked.
+        part: Name of this part among `parts`.
+        parts: Names of the native sibling modules, in stacking order.
         per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
     """
 
@@ -145,9 +145,10 @@ class Head:
     """The output head of a family's models for language.
 
     Attributes:
-        modules: Our module to theirs, as in `Family.modules`: `head.norm`, `head.transform`, `head.transform_norm`,
+        modules: Native module to the checkpoint's, as in `Family.modules`: `head.norm`, `head.transform`,
+            `head.transform_norm`,
             `head.decoder`, and `head` for the bias on the logits.
-        config: Our field of an OutputHead to a constant, a Key or a Computed, where it is not the default.
+        config: Field of OutputHead to a constant, a Key or a Computed, if it differs from the default.
     """
 
     modules: Mapping[str, Entry]
@@ -160,12 +161,12 @@ class Family:
 
     Attributes:
         model_types: Values of config.json's `model_type` that it serves.
-        config: Our field to a constant, a Key or a Computed, in reading order.
-        modules: Our module to theirs, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. Where
-            checkpoints name it in several ways, all of them.
+        config: Field of ModelConfig to a constant, a Key or a Computed, in reading order.
+        modules: Native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias
+            follow. All names, if checkpoints use several.
         prefixes: Possible prefixes of every tensor's name; the first under which the token embedding is found.
-        transposed: Our modules (last part of the name) whose weight is stored as (in, out).
-        requires: Keys that must hold the one value that we support, where they are there at all.
+        transposed: Native modules (last part of the name) whose weight is stored as (in, out).
+        requires: Keys that must hold the one supported value, if they exist.
         inert: Keys that do not change attention.
         leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
         head: The output head; None if the family's models have none.
@@ -186,6 +187,6 @@ class Family:
 
     @property
     def reads(self) -> set[str]:
-        """Keys of config.json that attention depends on, or what the head makes of it."""
+        """Keys of config.json that attention or the output head depends on."""
         entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
         return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires}

@@ -1,4 +1,4 @@
-"""Know which keys of a config.json `transformers` reads, which classes it has, and what it fills in.
+"""The keys of a config.json that `transformers` reads, its classes, and its defaults.
 
 `transformers_keys.json` is written from the sources of its releases by `python -m tests.families.read_keys`.
 """
@@ -15,12 +15,12 @@ DATA = Path(__file__).with_name("transformers_keys.json")
 
 @dataclass(frozen=True)
 class ReferenceKeys:
-    """What the releases of transformers say of one family.
+    """Keys and classes of one family in the releases of transformers.
 
     Attributes:
         names: Names that its own files or shared ones hold or look up: a key of another name is read by none of them.
         elsewhere: Fields of the configs of all models that are no native family.
-        defaults: Values of keys that a file leaves out, where all supported releases agree.
+        defaults: Values of missing keys, if all supported releases agree.
     """
 
     names: frozenset[str]
@@ -32,7 +32,7 @@ class ReferenceKeys:
 
 @cache
 def reference_keys(family: str) -> ReferenceKeys:
-    """Return what is known of a family, by its name."""
+    """Return the keys of a family, by its name."""
     data = _data()
     own = data["families"][family]
     names = frozenset(data["shared"].split()) | frozenset(own["names"].split())

@@ -1,4 +1,4 @@
-"""Decide what becomes of a config key that a family does not know: ignored if no code reads it, otherwise refused.
+"""Handle a config key that a family does not know: ignore it if no code reads it, otherwise refuse it.
 
 A key is ignored only with evidence: its name does not occur in the sources of transformers that could read it
 (`transformers_keys.py`), no other architecture has a field of that name, no part of the name suggests attention, and it
@@ -40,7 +40,7 @@ def check_unknown(
 
     Args:
         known: Keys that are read, required or known to be inert.
-        families: All native families: what one of them reads is never ignored.
+        families: All native families: a key that one of them reads is never ignored.
     """
     known, families = frozenset(known), tuple(families)
     unknown = [name for name in reader.raw if name not in known]

@@ -13,7 +13,7 @@ Windows = tuple[int | None, ...]
 
 
 def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
-    """Return the same window in every layer, or none where `sliding_window` is null (Mistral)."""
+    """Return the same window in every layer, or none if `sliding_window` is null (Mistral)."""
     window = window_size(reader)
     return () if window is None else (window,) * layers(reader, done)
 
@@ -36,7 +36,7 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
     """Return windows where `layer_types` says `sliding_attention`.
 
     Args:
-        slides: Whether a layer has a window, where there is no `layer_types`.
+        slides: Whether a layer has a window, if there is no `layer_types`.
         switch: A key without which, or with false under which, no layer has a window.
     """
 

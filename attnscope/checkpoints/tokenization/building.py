@@ -67,7 +67,7 @@ class Sources:
         return value
 
     def refuse_options(self) -> None:
-        """Refuse what would change tokens in a way that is not done here."""
+        """Refuse options that change tokens in unsupported ways."""
         for name, harmless in _REFUSED.items():
             if self.options.get(name, harmless[0]) not in harmless:
                 message = f"{name} is {format_value(self.options[name])}, which tokenizer.json cannot express"
@@ -145,7 +145,7 @@ class SpecialTokens:
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """All in the order of their ids, as the library wants them."""
+        """All tokens in the order of their ids, as the library expects."""
         return sorted(self.tokens.values(), key=lambda token: token["id"])
 
     def required(self, role: str) -> str:
@@ -184,9 +184,9 @@ class Built:
 
     Attributes:
         note: Decisions made while building it; empty if there were none.
-        pieces: What splits a text between special tokens in place of the tokenizer.json's model.
+        pieces: Splits a text between special tokens, in place of the tokenizer.json's model.
         spaced: Which texts between special tokens a space is put before: `always` or `first`.
-        change: What is done to a text before `pieces` splits it.
+        change: Applied to a text before `pieces` splits it.
     """
 
     content: dict[str, Any]
@@ -265,7 +265,7 @@ def _esm(sources: Sources) -> Built:
 
 
 def _bracketed(word: str) -> bool:
-    """Tell whether a piece is something other than text, such as `[UNK]` or `<S>`."""
+    """Tell whether a piece is a bracketed mark such as `[UNK]` or `<S>`, not text."""
     return (word[:1], word[-1:]) in (("[", "]"), ("<", ">"))
 
 
@@ -476,7 +476,7 @@ KINDS = (
 
 
 def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
-    """Build a tokenizer; its notes say that it was built, its warnings what was decided on the way."""
+    """Build a tokenizer; its notes state that it was built, its warnings list decisions."""
     sources.refuse_options()
     built = kind.build(sources)
     path = sources.folder / kind.files[0]

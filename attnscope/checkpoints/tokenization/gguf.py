@@ -37,7 +37,7 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the voca
 
 
 def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
-    """Return the tokenizer.json, and what a reader should know of it.
+    """Return the tokenizer.json, and notes for the reader.
 
     Args:
         architecture: Its `general.architecture`: nothing else says how sentencepiece treats spaces.
@@ -111,7 +111,7 @@ class _TokenizerMetadata:
         """Return the parts of a tokenizer.json that all kinds share.
 
         Args:
-            add_start: Texts begin with the start token where the file doesn't say.
+            add_start: Texts begin with the start token, if the file doesn't say.
             spelled: The tokens as the vocabulary spells them.
         """
         specials = {self.special(name) for name in _SPECIAL}
@@ -136,7 +136,7 @@ class _TokenizerMetadata:
         }  # fmt: skip
 
     def _template(self, add_start: bool) -> dict[str, Any]:
-        """Return what is put before and after every text."""
+        """Return the template of tokens before and after every text."""
         start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
         sides = []
@@ -190,7 +190,7 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
 
 
 def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[str, Any]:
-    """Make a BPE over characters, with a mark for spaces and bytes for what the vocabulary lacks."""
+    """Make a BPE over characters, with a mark for spaces, and bytes for characters that the vocabulary lacks."""
     tokens, gemma = vocabulary.tokens, architecture.startswith("gemma")
     pairs = vocabulary.pairs()
     if gemma:  # runs of spaces are stored as they are, and merges are ranked by the id of their result
@@ -222,7 +222,7 @@ def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[st
 
 
 def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
-    """Return the merges that a vocabulary with scores stands for.
+    """Return the merges that a vocabulary with scores implies.
 
     These are all splits of a token into two others, the best first.
     """

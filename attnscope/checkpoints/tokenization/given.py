@@ -14,7 +14,7 @@ _FORM = "a list of strings, of ids, or of objects such as {text, id, special}"
 
 
 class GivenTokens:
-    """A tokenizer that has the tokens of each text already, by where the text is from; see words.Tokenizer.
+    """A tokenizer that has the tokens of each text already, by the text's origin; see word_tokenizer.Tokenizer.
 
     Attributes:
         name: `given`.
@@ -44,7 +44,7 @@ class GivenTokens:
         return []
 
     def id_of(self, piece: str) -> int | None:
-        """Return none: pieces have no other ids than those of their places."""
+        """Return None: pieces have no ids apart from their places."""
         return None
 
     def made_token(self, number: int) -> Token:
@@ -121,7 +121,7 @@ def _token(value: Any, number: int, where: str) -> Token:
 
 
 def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
-    """Return the text that tokens spell, and the tokens with their places in it.
+    """Return the text of tokens, and the tokens with their places in it.
 
     Words are a blank apart, unless the spelling of a token says where blanks are. Special tokens cover no text.
     """

@@ -50,14 +50,14 @@ def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
 
 
 def _factor(step: Mapping[str, Any]) -> int:
-    """Return how many characters a step makes of one, at most."""
+    """Return the largest number of characters that a step makes of one."""
     if step.get("type") == "Replace":
         return len(str(step.get("content"))) + 1
     return _FACTORS.get(str(step.get("type")), 1)
 
 
 def _length(step: Mapping[str, Any], text: str) -> int:
-    """Return about how many characters a step makes of a text."""
+    """Return the approximate length of a text after a step."""
     kind, pattern = step.get("type"), step.get("pattern")
     if kind == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
         return len(text) + text.count(pattern["String"]) * len(str(step.get("content")))

@@ -71,7 +71,7 @@ class FileTokenizer:
         self._special_in_text = self._special - {self.unknown_id}  # an unknown word is still a word
 
     def special_token(self, number: int) -> Token:
-        """Return the special token of this id, as something other than a text puts it there."""
+        """Return the special token of an id, as a template inserts it."""
         piece = self._piece(number)
         return Token(number, piece, piece, special=True)
 
@@ -80,7 +80,7 @@ class FileTokenizer:
         return self._rust.id_to_token(number) or f"<{number}>"
 
     def spelled(self, number: int) -> tuple[str, str]:
-        """Return the piece of an id, and what it spells, with the blank that it may start with."""
+        """Return the piece of an id, and its text, including a leading blank."""
         piece = self._rust.id_to_token(number)
         if piece is None:  # a row that only pads the embedding
             return f"<{number}>", f"<{number}>"
@@ -199,7 +199,7 @@ class FileTokenizer:
     def _readable(
         self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
     ) -> list[tuple[str, tuple[int, int] | None]]:
-        """Return what to show for every token, and its span; no span if it covers no text.
+        """Return the shown text of every token, and its span; no span if it covers no text.
 
         A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
         makes of it, each shows its own piece.
@@ -244,7 +244,7 @@ class FileTokenizer:
         return own != written and not own.strip()
 
     def _own(self, piece: str) -> str:
-        """Return what a piece spells, as text: its bytes, or itself without marks of word starts and continuations."""
+        """Return the text of a piece: its bytes, or itself without marks of word starts and continuations."""
         raw = piece_bytes(piece) if self._byte_level else None
         if raw is not None:
             return raw.decode(errors="replace")
@@ -253,7 +253,7 @@ class FileTokenizer:
 
 
 def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
-    """Return what the library makes of a tokenizer.json's text; `data` is what the file holds."""
+    """Return the library's tokenizer of a tokenizer.json's text; `data` is the file's content."""
     from tokenizers import Tokenizer as RustTokenizer
 
     try:

@@ -10,7 +10,7 @@ _STRAY = re.compile("[\udc80-\udcff]+")
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span without white space at its ends; unchanged where it holds nothing else."""
+    """Return the span without white space at its ends; unchanged if it is all white space."""
     span = text[start:end]
     if not span.strip():
         return start, end
@@ -20,11 +20,11 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 def overlapping(
     spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
 ) -> list[bool]:
-    """Return which spans share a character with another one; spans of one text are in order.
+    """Return which spans share a character with another span; spans of one text are in order.
 
     Args:
         spans: Number of the text, start and end of every token; None for a token that covers no text.
-        others: Spans of the tokens that count as the other ones; None for all.
+        others: Spans of the tokens to compare with; None for all.
     """
     overlaps = [False] * len(spans)
     for forward in (True, False):
@@ -42,12 +42,12 @@ def overlapping(
 
 
 def readable_piece(span: str) -> str:
-    """Return a span as it is shown: without white space around it, or as `␣`, `⏎`, `⇥` where it is nothing else."""
+    """Return a span as it is shown: without white space around it, or as `␣`, `⏎`, `⇥` if it is all white space."""
     return span.strip() or "".join(_BLANK.get(c, f"<U+{ord(c):04X}>") for c in span)
 
 
 def byte_fragment(piece: str, byte_level: bool) -> str | None:
-    """Return what a piece spells that ends or starts within a character, with bytes such as `<F0 9F>`.
+    """Return the text of a piece that ends or starts within a character, with bytes such as `<F0 9F>`.
 
     Args:
         byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` is a byte.

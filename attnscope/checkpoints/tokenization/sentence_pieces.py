@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 class ChangedText(NamedTuple):
-    """A changed text, and the start and end of what each of its characters was."""
+    """A changed text, and the original start and end of each of its characters."""
 
     text: str
     starts: list[int]
@@ -111,7 +111,7 @@ class SentencePieceTokenizer(FileTokenizer):
     Args:
         data: A tokenizer.json that makes one token of everything between two special tokens.
         spaced: Which of them a space is put before: `always`, or only the `first` of a text.
-        change: What is done to a text before it is split; None for nothing.
+        change: Applied to a text before it is split; None for nothing.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Read a tokenizer.json, and disable what drops, adds or varies tokens.
+"""Read a tokenizer.json, and disable options that drop, add or vary tokens.
 
 Nearly all of a tokenizer.json is vocabulary and merges. They stay text for the library that uses them: parsing them
 into Python objects would take longer than everything else in opening a checkpoint.
@@ -30,7 +30,7 @@ class _ModelOnly(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TokenizerJson:
-    """What a tokenizer.json holds, as it is to be used.
+    """A tokenizer.json, ready for use.
 
     Attributes:
         content: Its values; null for a vocabulary and merges that stay text.
@@ -94,7 +94,7 @@ def _count_strings(data: bytes) -> int:
 
 
 def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
-    """Take out what would drop, add or vary tokens; say what that was, and whether anything is changed."""
+    """Remove options that drop, add or vary tokens; return notes, and whether anything changed."""
     notes, changed = list[str](), False
     for key in ("truncation", "padding"):
         if content.get(key) is not None:

@@ -14,7 +14,7 @@ _WORD = re.compile("w+(?:aw+)*|[pa]")
 
 
 class Tokenizer(Protocol):
-    """What turns a text into Tokens.
+    """Protocol of tokenizers: turns a text into Tokens.
 
     Attributes:
         name: Name in `info`.
@@ -73,7 +73,7 @@ class WordTokenizer:
         return self._ids.get(piece)
 
     def spelled(self, number: int) -> tuple[str, str]:
-        """Return the word of an id, twice: as a piece, and as what it spells; the id itself where it has no word."""
+        """Return the word of an id as piece and as text; the id itself if it has no word."""
         word = self.words[number] if number < self.vocab_size else f"<{number}>"
         return word, word
 
@@ -115,7 +115,7 @@ class WordTokenizer:
 
 
 class MissingTokenizer:
-    """In place of a tokenizer that cannot be used, where a model is described without one.
+    """Placeholder for a tokenizer that cannot be used, when a model is described without one.
 
     Attributes:
         name: `none`.
