@@ -47,16 +47,16 @@ def attend(
     workspace: Workspace | None = None,
     cuts: BatchCuts | None = None,
 ) -> Tensor | None:
-    """Return attention of one layer: the one place where it happens.
+    """Compute attention of one layer; the only place where it happens.
 
     Args:
         recorders: Recorders of the layer; without any, only the output is computed.
         observed: A mask that recorders see instead of the layer's own (`same-scores`); the output keeps to the layer's.
         need_output: Whether the result is used; if not, only what recorders need is computed.
-        tile_elements: Scores in a tile, at most (at least one row); None for what suits the device.
+        tile_elements: Largest number of scores in a tile (at least one row); None for the device's default.
         workspace: Memory that the layers of a model share; None for memory of its own.
-        cuts: What is taken out of the layer; recorders see rows without the edges that are cut, and heads as they are
-            before their output is replaced. None for nothing.
+        cuts: Ablations of the layer; recorders see rows without the cut edges, and heads before their output is
+            replaced.
 
     Returns:
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None if it is not needed.
@@ -106,7 +106,7 @@ def _fuses_output(job: _LayerJob, recorded: Sequence[int]) -> bool:
 
 
 def _record(job: _LayerJob, heads: list[int], mask: Mask, recorders: Sequence[Recorder], output: Tensor | None) -> None:
-    """Compute the tiles of some heads, show each to the recorders, and collect the output where it is needed."""
+    """Compute the tiles of some heads, show each to the recorders, and collect the output if needed."""
     checks = FiniteChecks(job.inputs.layer, job.inputs.q.device)
     _compute_tiles(job, heads, mask, recorders, output, checks)
     if not checks.passed():  # on a GPU, where nothing waits for sums while tiles are launched
@@ -178,7 +178,7 @@ def _tile_inputs(
 ) -> Iterator[TileInputs]:
     """Return the inputs of the tiles of some heads, in order.
 
-    What tiles share is computed here, by all threads, before they begin with tiles.
+    Values that tiles share are computed here by all threads, before they begin with tiles.
 
     Args:
         needed_rows: Rows that are read, sorted; blocks without any are passed over. None for all.
@@ -243,7 +243,7 @@ def _bounded(inputs: AttentionInputs) -> bool:
 def _output_only(job: _LayerJob, heads: Sequence[int], output: Tensor | None = None) -> Tensor:
     """Return the output (B, H, Q, Ev) with some heads' filled in.
 
-    Through tiles where a soft-cap, sinks or a function of scores bar kernels, and where edges are cut.
+    Uses tiles if edges are cut, or if a soft-cap, sinks or a function of scores rule out kernels.
     """
     inputs = job.inputs
     tiled, cells = _tiled_heads(job, heads), job.elements or kernel_cells(inputs.q.device)

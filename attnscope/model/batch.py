@@ -36,7 +36,7 @@ class TokenTensors:
 
     @property
     def positions(self) -> Tensor | None:
-        """Position ids, (B, T), int64; None for those that the model counts."""
+        """Position ids, (B, T), int64; None if the model counts them."""
         return self.ids[2] if len(self.ids) > 2 else None
 
     def repeated(self, count: int) -> "TokenTensors":
@@ -54,7 +54,7 @@ def pad_texts(
     """Return tokens of several texts as tensors.
 
     Args:
-        positions: Position ids of every text; None, or empty, for those that the model counts.
+        positions: Position ids of every text; None, or empty, if the model counts them.
     """
     ids, types, lengths = pad_batch(texts)
     longest = max(lengths)
@@ -75,11 +75,11 @@ def pad_texts(
 
 @dataclass(frozen=True)
 class Batch:
-    """What goes through a model at once.
+    """Texts that go through a model together.
 
     Attributes:
         context: The texts of the keys and values in cross-attention; None in self-attention.
-        texts: What `tokens` was made of.
+        texts: The Tokens behind `tokens`.
     """
 
     tokens: TokenTensors

@@ -12,10 +12,10 @@ from attnscope.request.masks.terms import Mask
 
 @dataclass(frozen=True)
 class BlockMask:
-    """What a block of queries may not see.
+    """The keys that a block of queries may not see.
 
     Attributes:
-        parts: From which key to which, counted from the block's first, and what is added to the scores there: 0 where
+        parts: Range of keys, counted from the block's first, and the addition to the scores there: 0 where
             allowed and −inf elsewhere, broadcastable to (B, h, q, k).
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query is known to
             see something.
@@ -37,7 +37,7 @@ class BlockMask:
 
         Args:
             all_visible_range: The keys, from and to, that all of the queries may see.
-            heads: Query heads, where the mask differs between them; None for any.
+            heads: Query heads, if the mask differs between them; None for any.
         """
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range
         q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)

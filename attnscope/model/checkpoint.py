@@ -22,13 +22,13 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # other types are quantised, and have n
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """Location of one of our parameters in a tensor of the checkpoint.
+    """Location of a native parameter in a tensor of the checkpoint.
 
     Attributes:
         transposed: The tensor is stored as (in, out).
         rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
         per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
-        expert: Which of how many experts, in a tensor that holds all; None elsewhere.
+        expert: Number of the expert and of all, in a tensor that holds all; None otherwise.
     """
 
     parameter: str
@@ -41,7 +41,7 @@ class ParameterSlice:
 
     @property
     def block(self) -> BlockIndex:
-        """The block that our parameter belongs to, None for the embedding, or the head."""
+        """Block of the parameter: a number, `head`, or None for the embedding."""
         if self.parameter.startswith("head."):
             return "head"
         return int(self.parameter.split(".")[1]) if self.parameter.startswith("blocks.") else None
@@ -52,13 +52,13 @@ class ParameterSlice:
         return self.parameter.split(".", 2 if isinstance(self.block, int) else 1)[-1]
 
     def source_shape(self) -> tuple[int, ...]:
-        """Return the shape that their tensor must have."""
+        """Return the shape that the checkpoint's tensor must have."""
         shape = self.shape if self.rows is None else (self.rows[2], *self.shape[1:])
         shape = shape[::-1] if self.transposed else shape
         return shape if self.expert is None else (self.expert[1], *shape)
 
     def extract(self, tensor: Tensor) -> Tensor:
-        """Return our parameter out of their tensor, whose matrices are laid (out, in)."""
+        """Extract the parameter from the checkpoint's tensor, whose matrices are laid (out, in)."""
         if self.expert is not None:
             tensor = tensor[self.expert[0]]
         if self.rows is None:
@@ -103,7 +103,7 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     """Check config.json against the tensors' headers, without reading or allocating anything.
 
     Returns:
-        Each tensor of the checkpoint that we need, with the parts that are ours, over all layers.
+        Each needed tensor of the checkpoint, with its native parameters, over all layers.
     """
     where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)

@@ -6,8 +6,8 @@ processor at hand when this module is imported, in about a tenth of a second; `r
 imports this one, does that for large layers. The loops don't hold the interpreter's lock, so threads run them side by
 side.
 
-The result of a row depends, to the last bit, neither on the rows beside it nor on keys behind the last one that it may
-see: sums have a fixed order, and such keys add 0.
+The result of a row does not depend, to the last bit, on neighbouring rows or on keys after its last visible one: sums
+have a fixed order, and such keys add 0.
 
 How to read it: `b.fadd(x, y)` does not add. It writes an instruction that adds, where the builder `b` stands; Python's
 own loops write the same instructions several times, `_loop` writes one that runs several times. What `_variable`
@@ -49,7 +49,7 @@ def softmax(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Compute the softmax of every row, its entropy, and its largest weights.
 
-    These are ranked by their scores, which order them as weights do, and also order those that have become 0.
+    Keys are ranked by scores, which give the order of weights and also order weights that underflow to 0.
 
     Args:
         masked: Scores, (n, size), size at least 1; −inf where a key is not allowed, otherwise finite.
@@ -97,7 +97,7 @@ def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], quer
 
 
 def _function(module: ir.Module, name: str, addresses: int, numbers: int) -> tuple[Any, Any]:
-    """Begin a function of so many addresses and numbers; return a builder within it, and its arguments."""
+    """Begin a function with the given counts of address and number arguments; return a builder, and the arguments."""
     kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * addresses + [_LONG] * numbers)
     function = ir.Function(module, kind, name)
     b = ir.IRBuilder(function.append_basic_block("variables"))
@@ -243,7 +243,7 @@ def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
 
 
 def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> list[Any]:
-    """Write e^(s − largest) of every score; return their sum, and that of their products with s − largest."""
+    """Write e^(s − largest) of every score; return Σ e^(s − largest), and Σ e^(s − largest)·(s − largest)."""
     smallest, subtracted = _vector(_FLOATS, _SMALLEST), _everywhere(b, largest)
 
     def terms(b: Any, number: Any) -> _Terms:
@@ -287,7 +287,7 @@ def _power(b: Any, x: Any) -> Any:
 
 
 def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, places: Any) -> None:
-    """Write the places of the largest scores; each chunk's maximum becomes that of what is left in it."""
+    """Write the places of the largest scores, updating each chunk's maximum to its remaining scores."""
     lanes, nowhere = ir.Constant(_INTS, list(range(LANES))), _vector(_INTS, _NO_PLACE)
     last, behind = _variable(b, _FLOAT(_NOTHING)), _variable(b, _INT(0))  # the score found last, and the next place
     with _loop(b, count) as j:
@@ -339,7 +339,7 @@ def _variable(b: Any, value: Any) -> Any:
 
 @contextmanager
 def _loop(b: Any, end: Any, start: Any = None) -> Iterator[Any]:
-    """Repeat what is written inside for every number from `start` (or 0) to `end`, exclusive."""
+    """Write a loop over every number from `start` (or 0) to `end`, exclusive."""
     counter = _variable(b, _LONG(0) if start is None else start)
     head, body, behind = (b.append_basic_block(name) for name in ("head", "body", "behind"))
     b.branch(head)
@@ -415,7 +415,7 @@ def write() -> ir.Module:
 
 
 def _compile(written: ir.Module) -> llvm.ExecutionEngine:
-    """Make machine code for this processor; it lives as long as what is returned."""
+    """Make machine code for this processor; it lives as long as the returned object."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()

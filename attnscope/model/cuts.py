@@ -1,4 +1,4 @@
-"""Cuts: what is taken out of a layer's attention, as data that `attend` reads.
+"""Ablations of a layer's attention, as data that `attend` reads.
 
 A head is cut after attention: its input to the output projection is replaced. An edge (a query's access to a key) is
 cut inside attention: either its score becomes −inf, so that softmax redistributes its weight over the other keys, or
@@ -31,7 +31,7 @@ class EdgeCut:
 
     Attributes:
         renormalised: The score becomes −inf; otherwise the weight becomes 0 and the others stay as they are.
-        added: What is added to the output of these heads at these queries, (heads, queries, Ev); None for nothing.
+        added: Addition to the output of these heads at these queries, (heads, queries, Ev); None for nothing.
     """
 
     heads: Sequence[int]
@@ -43,7 +43,7 @@ class EdgeCut:
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What is cut in one layer for one place of a batch."""
+    """Cuts of one layer, for one place of a batch."""
 
     heads: tuple[HeadCut, ...] = ()
     edges: tuple[EdgeCut, ...] = ()
@@ -53,7 +53,7 @@ Variant = Mapping[int, LayerCut]  # by layer
 
 
 class BatchCuts:
-    """What is cut in one layer, for every place of a batch that has cuts there."""
+    """Cuts of one layer, for every place of a batch that has any."""
 
     def __init__(self, places: Mapping[int, LayerCut]) -> None:
         self._heads = [(place, head_cut) for place, cut in places.items() for head_cut in cut.heads]
@@ -97,7 +97,7 @@ class BatchCuts:
         return written
 
     def replace_(self, output: Tensor) -> None:
-        """Add what patched edges give, and replace the output of heads that are cut, in (B, H, Q, Ev)."""
+        """Add the output of patched edges, and replace the output of cut heads, in (B, H, Q, Ev)."""
         for place, edge in self._edges:
             if edge.added is not None:
                 heads, queries = (torch.tensor(numbers, device=output.device) for numbers in (edge.heads, edge.queries))
@@ -110,6 +110,6 @@ class BatchCuts:
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:
-    """Return what is cut in a layer where each place of a batch is a variant; None if nothing is."""
+    """Return the cuts of a layer, if each place of a batch is a variant; None for no cuts."""
     places = {place: variant[layer] for place, variant in enumerate(variants) if layer in variant}
     return BatchCuts(places) if places else None

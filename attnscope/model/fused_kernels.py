@@ -19,7 +19,7 @@ STATISTICS = (
 
 @triton.jit
 def _keep(new, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
-    """Insert a value and its place into five sorted ones of each row; what came first stays in front of its equals."""
+    """Insert a value and its place into five sorted ones of each row; among equals the first comes first."""
     a0, a1, a2, a3, a4 = new > v0, new > v1, new > v2, new > v3, new > v4
     v4, p4 = tl.where(a3, v3, tl.where(a4, new, v4)), tl.where(a3, p3, tl.where(a4, place, p4))
     v3, p3 = tl.where(a2, v2, tl.where(a3, new, v3)), tl.where(a2, p2, tl.where(a3, place, p3))

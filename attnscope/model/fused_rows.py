@@ -44,7 +44,7 @@ class FusedRule:
 
 
 class FusedRows:
-    """What the kernel gives, for the statistics of report.row_statistics; see RowWeights there.
+    """Output of the kernel, for the statistics of report.row_statistics; see RowWeights there.
 
     Attributes:
         output: (B, H, Q, Ev).
@@ -59,7 +59,7 @@ class FusedRows:
         self.output, self.keys, self.weights, self.numbers, self._content = output, keys, weights, numbers, content
 
     def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
-        """Give recorders what they ask for."""
+        """Fill recorders with their statistics."""
         fully_masked = self.keys[:, 0, :, 0] < 0  # (B, Q); the mask is the same for every head
         sink = None if inputs.spec.sinks is None else self.numbers["sink"]
         for recorder in recorders:

@@ -25,14 +25,14 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class LayerModules:
-    """The modules of a model, ours or one of transformers, that make the queries and keys of one layer.
+    """The modules of a model, native or of transformers, that make the queries and keys of one layer.
 
     Attributes:
-        stack: The model as ours, with the parameters of the embedding and of what the layer makes queries and keys of.
+        stack: The native model, with the parameters of the embedding and of the layer's queries and keys.
         q: The projection to queries; it may give keys and values as well.
         q_norm: The norm over queries; None if there is none.
-        queries: Returns the queries, (1, T, H·E), in what `q` gives.
-        keys: Returns the keys, (1, K, G·E), in what `k` gives.
+        queries: Extracts the queries, (1, T, H·E), from the output of `q`.
+        keys: Extracts the keys, (1, K, G·E), from the output of `k`.
     """
 
     stack: Stack
@@ -54,7 +54,7 @@ def modules_of(stack: Stack, layer: int) -> LayerModules:
 
 
 class RowCapture:
-    """One query of one head, from what attention takes on: a recorder.
+    """A recorder of one query of one head, from the inputs of attention on.
 
     Attributes:
         found: Name to numbers. `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k`
@@ -81,7 +81,7 @@ class RowCapture:
         return 0, self.n_keys
 
     def update(self, tile: Tile) -> None:
-        """Take the query's row, and what it was made of."""
+        """Take the query's row, and the inputs of attention behind it."""
         inputs, row = tile.inputs, self.query - tile.q0
         group = int(inputs.group(torch.tensor(self.head)))
         self.group = group if self.group is None else self.group
@@ -114,7 +114,7 @@ class HeadCapture(RowCapture):
         found: Also what there is before attention: `embedded` (D,), `stream` (layers, D) what enters each block up to
             this one, `x` (D,) what queries are made of; `q`, `k` as projected, `q_norm`, `k_norm` as normed, where
             they are.
-        sources: What keys are made of, (K, D), on the model's device.
+        sources: Hidden states that keys are projected from, (K, D), on the model's device.
     """
 
     def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
@@ -124,12 +124,12 @@ class HeadCapture(RowCapture):
         self.sources: Tensor | None = None
 
     def key_input(self, key: int) -> Numbers:
-        """Return what one key is made of, (D,)."""
+        """Return the hidden state that a key is projected from, (D,)."""
         assert self.sources is not None
         return _to_float64(self.sources[key])
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Capture what the model computes while it runs."""
+        """Capture intermediate values while the model runs."""
         layer, c, group = self._modules, self._config, self.group or 0
         handles = [
             module.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True)
@@ -157,7 +157,7 @@ class HeadCapture(RowCapture):
     def _projected(
         self, name: str, pick: Callable[[Tensor], Tensor], heads: int, rows: int | slice, head: int
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        """Take one head of what a projection makes, and what it is made of."""
+        """Take one head of a projection's output, and the projection's input."""
 
         def listen(module: nn.Module, given: tuple[Tensor, ...], projected: Tensor) -> None:
             if name == "q":
@@ -171,7 +171,7 @@ class HeadCapture(RowCapture):
     def _normed(
         self, name: str, heads: int, rows: int | slice, head: int
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        """Take one head of what a norm over queries or keys makes."""
+        """Take one head of the output of a norm over queries or keys."""
 
         def listen(module: nn.Module, given: tuple[Tensor, ...], normed: Tensor) -> None:
             # (1, T, H·E) or (1, T, H, E); a model that norms (1, H, T, E) has transposed what was projected
@@ -190,7 +190,7 @@ def attention_of(stack: Stack, layer: int) -> Attention:
 
 
 def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]:
-    """List what the embedding of a token is the sum of: `token`, `segment`, `position`, (D,) each, if there.
+    """List the summands of a token's embedding: `token`, `segment`, `position`, (D,) each, if the model has them.
 
     Args:
         tokens: Ids and segments of one text, (1, T) each.
@@ -252,7 +252,7 @@ def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
 
 
 def rotary_factor(stack: Stack, layer: int, n: int) -> float:
-    """Return what the rotated dimensions are multiplied by: the attention factor of YaRN and LongRoPE, 1 elsewhere."""
+    """Return the factor on rotated dimensions: the attention factor of YaRN and LongRoPE, otherwise 1."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return 1.0

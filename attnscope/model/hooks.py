@@ -41,7 +41,7 @@ class AttentionHooks:
         return max(self.recorders, default=-1)
 
     def prepare(self, masks: Sequence[Mask], size: tuple[int, int, int], device: torch.device) -> None:
-        """Compile, ahead of its first use, what the attention of recorded layers needs."""
+        """Compile code for the attention of recorded layers ahead of its first use."""
         texts, n_queries, n_keys = size
         for layer, recorders in self.recorders.items():
             heads = {head for recorder in recorders for head in recorder.heads}

@@ -55,7 +55,7 @@ class AttentionInputs:
         k: (B, G, K, E); H is a multiple of G.
         v: (B, G, K, Ev).
         out_weight: The output projection, (D, H·Ev); None if the layer has none.
-        rotation: What `q` and `k` were rotated by, if that happened here and not in a model.
+        rotation: Rotation of `q` and `k`, if it was applied here and not in a model.
     """
 
     layer: int

@@ -61,7 +61,7 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a block needs in addition to its input.
+    """Arguments of a block in addition to its input.
 
     Attributes:
         rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None if positions are not rotary.
@@ -172,7 +172,7 @@ class TransformerBlock(nn.Module):
 
 
 def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
-    """Return what `work` makes of each of n positions, (B, n, D): some at a time, so that what it needs stays small."""
+    """Apply `work` to n positions, (B, n, D), some at a time to bound its memory."""
     step = max(1, _ROWS // batch)
     if n <= step:
         return work(slice(0, n))

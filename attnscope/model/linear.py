@@ -13,7 +13,7 @@ class Linear(nn.Linear):
     """nn.Linear that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
 
     def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
-        """Apply the layer as nn.Linear does, then a non-linearity, by oneDNN where that can do it."""
+        """Apply the layer as nn.Linear does, then a non-linearity, in oneDNN if it supports that."""
         after = (
             _FUSED.get(activation or "") if layer_uses_onednn(input, self.weight) else None
         )  # saves a pass over a wide tensor

@@ -1,4 +1,4 @@
-"""What every part of a stack adds to one direction of the final hidden state: direct logit attribution.
+"""Direct logit attribution: the contribution of every part of a stack to one direction of the final hidden state.
 
 The final state is the sum of the embedding and the contributions of each layer's attention and MLP. If the scale of the
 final norm is frozen at its actual value, each contribution to a logit is a dot product with a direction of the residual
@@ -51,7 +51,7 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
 
 @dataclass
 class LayerParts:
-    """What one layer added to the residual stream at one position of every text.
+    """Contribution of one layer to the residual stream at one position of every text.
 
     Attributes:
         bias: The output projection's bias, (D,), float64; None if there is none.
@@ -84,14 +84,14 @@ class StreamCapture:
 
     @property
     def embedding(self) -> Tensor:
-        """What enters the first block, (B, D)."""
+        """Input of the first block, (B, D)."""
         return self._entering[0]
 
     def _rows(self, x: Tensor) -> Tensor:
         return x[range(len(self._positions)), self._positions].clone()
 
     def capturing(self) -> AbstractContextManager[None]:
-        """Capture what the stack computes while it runs."""
+        """Capture intermediate values while the stack runs."""
         handles = []
         for block in self._stack.blocks:
             handles += [block.register_forward_pre_hook(self._enter), block.register_forward_hook(self._leave)]
@@ -114,7 +114,7 @@ class StreamCapture:
 
 
 class HeadLogits(BaseRecorder):
-    """What every source adds to a direction through every head of a layer.
+    """Contribution of every source to a direction, through every head of a layer.
 
     Args:
         direction: The direction of each text in front of the layer's output projection's norm, (B, D), float64.
@@ -129,7 +129,7 @@ class HeadLogits(BaseRecorder):
         self.added = torch.zeros(len(self._positions), heads, n_keys, dtype=torch.float64, device=direction.device)
 
     def update(self, tile: Tile) -> None:
-        """Take the weights of each text's query, times what its keys' values add."""
+        """Take the weights of each text's query, times the contributions of the keys' values."""
         inputs, heads = tile.inputs, tile.heads
         width = inputs.v.shape[-1]
         for text, position in enumerate(self._positions):
@@ -146,7 +146,7 @@ class HeadLogits(BaseRecorder):
 
 @dataclass
 class LogitParts:
-    """What parts add to the logit of one text's target.
+    """Contributions of parts to the logit of one text's target.
 
     Attributes:
         constant: Contribution of the biases of the final norm and of the head.
@@ -162,10 +162,10 @@ class LogitParts:
 
 
 class Directions:
-    """The directions of the residual stream that targets stand for, in front of the final norm and of every layer's.
+    """Directions of targets in the residual stream, before the final norm and before every layer's norms.
 
     Args:
-        targets: Of each text the id of its target, and of the token whose logit is subtracted, None for none.
+        targets: For each text the id of its target, and the id whose logit is subtracted (None for none).
 
     Attributes:
         stream: The direction of each text, (B, D).
@@ -191,13 +191,13 @@ def _difference(rows: Tensor, target: int, against: int | None) -> Tensor:
 
 
 def make_recorders(stack: Stack, directions: Directions, positions: Sequence[int], n_keys: int) -> list[HeadLogits]:
-    """Return what records each layer in the second pass."""
+    """Return the recorders of each layer in the second pass."""
     heads = stack.config.n_heads
     return [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
 
 
 def logit_parts(capture: StreamCapture, directions: Directions, recorders: Sequence[HeadLogits]) -> list[LogitParts]:
-    """Return what each part adds, for every text."""
+    """Return the contribution of each part, for every text."""
     texts = []
     with torch.inference_mode():
         for text, stream in enumerate(directions.stream):

@@ -1,4 +1,4 @@
-"""Masks that need tensors, and how masks combine. What the words of an expression mean is in `masks.terms`."""
+"""Masks that need tensors, and how masks combine. `masks.terms` defines the words of an expression."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class PaddingMask(Mask):
 
     Attributes:
         lengths: Real keys of every text, (B,), int64.
-        padded_rows: What padding attends to is of interest, too; without, a causal kernel needs no mask, since real
+        padded_rows: Rows of padding are of interest, too; otherwise a causal kernel needs no mask, since real
             tokens do not see the padding behind them.
     """
 
@@ -127,13 +127,13 @@ class DocumentsMask(Mask):
         return min(n_keys, self._bounds[first][0]), min(n_keys, self._bounds[last][3])
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Cover what the documents of the first and the last query share, in every text."""
+        """Cover the keys that the documents of the first and the last query share, in every text."""
         first, last = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
         return self._bounds[last][1], min(n_keys, self._bounds[first][2])
 
     @cached_property
     def _bounds(self) -> list[list[int]]:
-        """Of every token: the first and the last start of its documents in the texts, and the first and last end."""
+        """First and last start of each token's documents in the texts, and first and last end."""
         bounds = (self.starts.amin(0), self.starts.amax(0), self.ends.amin(0), self.ends.amax(0))
         table: list[list[int]] = torch.stack(bounds, 1).tolist()
         return table
@@ -166,7 +166,7 @@ def _over_cells(function: Callable[..., Any], *given: Any, scores: bool = False)
 
 
 def _call(what: str, function: Callable[[], Any]) -> Tensor:
-    """Return what a user's function gives; its errors become ours."""
+    """Call a user's function; its exceptions become AttnscopeErrors."""
     hint = "it gets scalar tensors under torch.vmap, as in FlexAttention: compute with torch, without `if`"
     try:
         result = function()
@@ -180,7 +180,7 @@ def _call(what: str, function: Callable[[], Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class FunctionMask(Mask):
-    """What a function of text, head, query and key allows, evaluated on the cells of each tile.
+    """Mask of a function of text, head, query and key, evaluated on the cells of each tile.
 
     Which keys a run of rows may see in any head is found by evaluation, once for all layers, so that a long text costs
     no tiles where nothing is allowed.
@@ -306,7 +306,7 @@ class ScoreFunctionMask(Mask):
 
 @dataclass(frozen=True)
 class Intersection(Mask):
-    """A key is visible where every part allows it."""
+    """A key is visible if every part allows it."""
 
     parts: tuple[Mask, ...]
 
@@ -352,7 +352,7 @@ class Intersection(Mask):
 
 @dataclass(frozen=True)
 class Union(Mask):
-    """A key is visible where any part allows it."""
+    """A key is visible if any part allows it."""
 
     parts: tuple[Mask, ...]
 
@@ -372,7 +372,7 @@ class Union(Mask):
         return result
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Cover the parts' ranges, and what lies between them."""
+        """Cover the parts' ranges, and the keys between them."""
         ranges = [part.key_range(q0, q1, n_keys) for part in self.parts]
         ranges = [(start, end) for start, end in ranges if start < end]
         return min((start for start, _ in ranges), default=0), max((end for _, end in ranges), default=0)
@@ -388,7 +388,7 @@ class Union(Mask):
 
 @dataclass(frozen=True)
 class ShiftedMask(Mask):
-    """Another mask for queries that are counted from a later position: those before are in a cache."""
+    """Another mask for queries that are counted from a later position; earlier tokens are in a cache."""
 
     mask: Mask
     start: int
@@ -419,20 +419,20 @@ class ShiftedMask(Mask):
 
 
 def intersect(parts: Sequence[Mask]) -> Mask:
-    """Return the mask that allows what every part allows; parts that allow everything are dropped."""
+    """Return the intersection of masks; parts that allow everything are dropped."""
     real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
 
 
 def unite(parts: Sequence[Mask]) -> Mask:
-    """Return the mask that allows what any part allows."""
+    """Return the union of masks."""
     distinct = tuple(dict.fromkeys(parts))
     return distinct[0] if len(distinct) == 1 else Union(distinct)
 
 
 def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
-    """Return the causal or bidirectional mask that gives real tokens what `mask` gives them; None for another mask."""
+    """Return the causal or bidirectional mask that equals `mask` on real tokens; None if there is none."""
     if mask.changes_scores is not None:
         return None
     parts = mask.parts if isinstance(mask, Intersection) else (mask,)
@@ -448,7 +448,7 @@ def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
 def build_mask(
     terms: Sequence[MaskTerm], own: Mask | None = None, resolved: Mapping[MaskTerm, Mask] | None = None
 ) -> Mask:
-    """Return the mask that a parsed expression stands for.
+    """Return the mask of a parsed expression.
 
     Args:
         terms: From `parse_mask`.
@@ -494,7 +494,7 @@ def hidden_keys_mask(hidden: Sequence[Sequence[int]], longest: int, device: torc
 
 
 def padding_mask(lengths: Sequence[int], longest: int, device: torch.device, *, padded_rows: bool = True) -> Mask:
-    """Return the mask that hides padded keys; it allows everything where no text is padded. See PaddingMask."""
+    """Return the mask that hides padded keys; it allows everything if no text is padded. See PaddingMask."""
     if all(n == longest for n in lengths):
         return Bidirectional()
     return PaddingMask(torch.tensor(lengths, device=device), padded_rows)

@@ -22,7 +22,7 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def layer_uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN multiplies these in a linear layer: only where it is much faster, in long texts on AMD.
+    """Return whether oneDNN multiplies these in a linear layer: only if it is much faster, in long texts on AMD.
 
     oneDNN adds all products of a sum one after the other, and MKL (as in eager transformers) in blocks. The error of a
     layer's numbers is 1.5 times as large, of up to 16 rows 3 times, and where one channel is massive it becomes 4 times
@@ -94,7 +94,7 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
 
 
 def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return a·bᵀ where neighbouring matrices of `a` share one of `b`, which is not copied for each.
+    """Return a·bᵀ; neighbouring matrices of `a` share one of `b`, which is not copied for each.
 
     Args:
         a: (B, H, M, E).
@@ -152,7 +152,7 @@ def _onednn_is_faster() -> bool:
 
 @cache
 def _mkl_in_place() -> bool:
-    """Tell whether MKL, which writes a product to where it belongs, is faster than oneDNN and a copy.
+    """Tell whether MKL, which writes a product in place, is faster than oneDNN and a copy.
 
     True on Zen 4 (family 25, as Zen 3, for which `_onednn` is false), which executes an AVX-512 instruction in two
     halves: MKL, which does not use AVX-512 there, takes 1.1 times as long as oneDNN, but saves a copy that costs more.

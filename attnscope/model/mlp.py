@@ -7,7 +7,7 @@ from attnscope.model.linear import Linear, activate
 
 
 class MLP(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) where it is gated (Shazeer, 2020)."""
+    """down(act(up(x))), or if gated down(act(gate(x)) · up(x)) (Shazeer, 2020)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

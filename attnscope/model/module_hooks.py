@@ -11,10 +11,10 @@ from torch.utils.hooks import RemovableHandle
 
 
 def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return a hook or a `forward` for this thread alone: the owner of a live model may run it in another one.
+    """Return a hook or a `forward` for this thread only: the owner of a live model may run it in other threads.
 
     Args:
-        elsewhere: What other threads call; None for a hook, which does nothing there.
+        elsewhere: Called by other threads; None for a hook, which does nothing there.
     """
     owner = get_ident()
 
@@ -43,7 +43,7 @@ def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute something else in this thread; afterwards it is as it was."""
+    """Replace a module's `forward` in this thread, within the block."""
     before = vars(module).get("forward")  # only where its owner gave it one
     module.forward = in_this_thread(forward, module.forward)
     try:

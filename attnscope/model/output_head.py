@@ -10,7 +10,7 @@ from attnscope.model.matmul import linear
 
 
 class PredictionHead(nn.Module):
-    """What makes logits of the last block's output: a norm, a transform, a matrix, a bias and a cap, as configured."""
+    """Maps the last block's output to logits: a norm, a transform, a matrix, a bias and a cap, as configured."""
 
     def __init__(self, config: ModelConfig, final: OutputHead) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class PredictionHead(nn.Module):
 
         Args:
             embedding: The token embedding, (V, D), which a tied head multiplies by.
-            capped: Apply the soft-cap, where there is one.
+            capped: Apply the soft-cap, if there is one.
         """
         x = self.norm(hidden)
         if self.transform is not None:

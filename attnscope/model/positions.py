@@ -106,7 +106,7 @@ def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
 
 
 def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
-    """Divide each frequency by its own divisor, another one for longer texts (LongRoPE: Ding et al., 2024)."""
+    """Divide each frequency by its divisor, which differs for longer texts (LongRoPE: Ding et al., 2024)."""
     original = s.original_max_positions or 1
     divisors = torch.tensor(s.long_factors if n > original else s.short_factors, device=base.device)
     grown = math.sqrt(1 + math.log(s.factor) / math.log(original)) if s.factor > 1 else 1.0
@@ -116,7 +116,7 @@ def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
 def rotary_tables(
     rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of every position and rotated dimension, for all texts or, where they differ, for each.
+    """Return cos and sin of every position and rotated dimension, for all texts or, if they differ, for each.
 
     Returns:
         (n, width) or (B, 1, n, width) each.

@@ -21,17 +21,17 @@ ProgressCallback = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """About what one layer takes, in multiplications."""
+    """Approximate cost of one layer, in multiplications."""
 
     linear: float
     head: float
 
 
 class ForwardProgress:
-    """Tells how far a forward pass is.
+    """Progress of a forward pass.
 
     Args:
-        on_progress: Told `what · layer 2 of 4 · tile 7`, how many thousandths of the work are done, and a thousand.
+        on_progress: Called with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000.
 
     Attributes:
         recorders: The same, with one more in every recorded layer that counts its tiles.
@@ -83,7 +83,7 @@ class _TileCounter:
     """A recorder of no head and no row, which counts the cells of a layer's tiles.
 
     Args:
-        rows: Rows that tiles are made of, where they are not all.
+        rows: Rows of tiles, if not all.
     """
 
     heads: Sequence[int] = ()
@@ -114,7 +114,7 @@ class _TileCounter:
 
 
 def _visible_cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:
-    """Estimate how many keys these queries may see, taken together."""
+    """Estimate the number of visible (query, key) pairs."""
     step = max(1, len(rows) // _SAMPLES)
     spans = [mask.key_range(row, row + 1, n_keys) for row in rows[::step]]
     return sum(end - start for start, end in spans) / max(1, len(spans)) * len(rows)

@@ -28,7 +28,7 @@ _PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}  # others are not known to
 
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
-    """Return the compiled loops if so many cells are worth them; None if operators are to be used."""
+    """Return the compiled loops if they pay for this many cells; None if operators are used."""
     return _load() if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS else None
 
 
@@ -116,7 +116,7 @@ class RowSummary:
 
 
 def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> RowSummary:
-    """Write the softmax of masked scores (B, h, q, k) into `weights`; return what that showed of every row.
+    """Write the softmax of masked scores (B, h, q, k) into `weights`; return a summary of every row.
 
     Args:
         masked: −inf where a key is not allowed, otherwise finite; k is at least 1.

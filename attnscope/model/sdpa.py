@@ -16,14 +16,14 @@ _CELLS_ON_GPU = 1 << 24  # 16 MiB as bool
 
 
 def kernel_cells(device: torch.device) -> int:
-    """Return how many cells a mask has that is made for a kernel, block by block."""
+    """Return the number of cells of a mask block for a kernel."""
     return _CELLS_ON_CPU if device.type == "cpu" else _CELLS_ON_GPU
 
 
 def fused_attention(
     inputs: AttentionInputs, heads: Sequence[int], elements: int, output: Tensor | None = None
 ) -> Tensor:
-    """Return the output of some heads, in blocks of queries where the rule is more than a plain causal mask.
+    """Return the output of some heads, in blocks of queries if the rule is more than a plain causal mask.
 
     Args:
         inputs: The layer; its rule has no soft-cap, which no kernel knows.

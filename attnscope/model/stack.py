@@ -38,7 +38,8 @@ class Embed(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Map (B, T) ids, segments and positions, None for those that follow from the ids, to (B, T, D)."""
+        """Map (B, T) ids, segments and positions to (B, T, D); None for segments or positions that follow from the
+        ids."""
         x = self.tokens(ids)  # (B, T, D)
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
@@ -87,7 +88,7 @@ class Stack(nn.Module):
             observe: Called after each block, whose output is computed then, while its weights are in memory.
 
         Returns:
-            What the last block gives, (B, Q, D), if `final`; else None.
+            Output of the last block, (B, Q, D), if `final`; else None.
         """
         count = len(self.blocks) if final else hooks.last + 1
         (n_texts, n_queries), n_keys = tokens[0].shape, (context or tokens)[0].shape[1]
@@ -114,7 +115,7 @@ class Stack(nn.Module):
             cache: Keys and values of its first tokens.
 
         Returns:
-            What the last block gives for the last token, (1, D).
+            Output of the last block for the last token, (1, D).
         """
         start, longest = cache.length, tokens[0].shape[1]
         shifted = [ShiftedMask(mask, start) if start else mask for mask in masks]
@@ -140,7 +141,7 @@ class Stack(nn.Module):
 
     @torch.inference_mode()
     def final_states(self, hidden: Tensor) -> Tensor:
-        """Return what the last block gave, (…, D), after the model's final norm, where it has one."""
+        """Return the last block's output, (…, D), after the model's final norm, if it has one."""
         if self.head is None:
             return hidden
         with self.weights.holding("head"):
@@ -159,7 +160,7 @@ class Stack(nn.Module):
         rows: Sequence[int] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Return what the last block makes of one text under each of several cuts, (V, rows, D).
+        """Return the last block's output for one text under each of several cuts, (V, rows, D).
 
         Up to the first layer in which it has a cut, a variant equals the text without cuts; it joins the batch at that
         layer, so that no layer runs twice for the same input.
@@ -169,7 +170,7 @@ class Stack(nn.Module):
             hooks: Has the variants, sorted by the first layer in which they have a cut.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
             rows: Positions whose final states are wanted, ascending; None for all.
-            positions: Position ids of the text, (1, T); None for those that are counted.
+            positions: Position ids of the text, (1, T); None if they are counted.
         """
         starts = [min(variant) for variant in hooks.variants]
         first, count, done = starts[0], len(self.blocks), 0
@@ -227,7 +228,7 @@ def _positions(tokens: Ids) -> Tensor | None:
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:
-    """Return what a block needs for the tokens from one position on."""
+    """Return the context of a block for the tokens from a position on."""
     rotary, bias = setting.rotary, setting.spec.bias
     if rotary is not None:
         rotary = rotary[0][..., start:, :], rotary[1][..., start:, :]

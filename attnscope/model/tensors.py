@@ -35,11 +35,11 @@ def read_tensors(
 
     Args:
         names: Names among `folder.tensors`.
-        dtype: The type that they are given on their way; None for what they are stored as, float32 of blocks.
-        transposed: Names of those whose matrices are transposed on their way.
+        dtype: Type to convert to; None for the stored type (float32 for block types).
+        transposed: Names of tensors whose matrices are transposed.
 
     Yields:
-        Name and CPU tensor; the caller decides how many others are alive.
+        Name and CPU tensor, one at a time.
 
     Raises:
         ModelError: A file has changed since its header was read, or a tensor holds NaN or infinity.
@@ -81,7 +81,7 @@ def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
 def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return a CPU tensor without values, whose memory is returned to the system as soon as it is no longer used.
 
-    malloc would keep much of what a thread has given back, and layers that come and go would take twice their size.
+    malloc would keep much of the memory that a thread frees, and layers that come and go would take twice their size.
     """
     size = prod(shape) * dtype.itemsize
     if size < _OWN_PAGES:
@@ -90,7 +90,7 @@ def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """Put a tensor's numbers side by side, in memory as that of `empty_pages` where they have to be copied."""
+    """Return a contiguous tensor, copied into memory of `empty_pages` if needed."""
     if tensor.is_contiguous() or tensor.device.type != "cpu":
         return tensor.contiguous()
     return empty_pages(tensor.shape, tensor.dtype).copy_(tensor)
@@ -99,7 +99,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 def _read(
     file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
 ) -> torch.Tensor:
-    """Return a tensor, in parts of which only one is there as it is stored.
+    """Read a tensor chunk by chunk, with one stored chunk in memory.
 
     With `check`, refused unless it is finite.
     """
@@ -152,7 +152,7 @@ def _read_mxfp4(
 
 
 def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, FileStamp]) -> None:
-    """Add what an adapter adds to a tensor that is laid (out, in), some rows at a time."""
+    """Add an adapter's low-rank part to a tensor that is laid (out, in), some rows at a time."""
     with _open_unchanged(added.a.file, stamps[added.a.file]) as file:
         a, b = (_read(file, info, torch.float32) for info in (added.a, added.b))
         norms = None if added.magnitude is None else _read(file, added.magnitude, torch.float32)
@@ -166,7 +166,7 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
 
 
 def _stored_dtype(info: TensorInfo) -> torch.dtype:
-    """Return the type that numbers are stored in, or, of blocks, what they become."""
+    """Return the type that numbers are stored in; for block types, the type that they become."""
     return torch.float32 if info.block else _DTYPES[info.dtype]
 
 
@@ -180,7 +180,7 @@ def _in_stored_order(tensor: torch.Tensor, info: TensorInfo, transposed: bool) -
 
 
 def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start: int) -> int:
-    """Read the numbers of a contiguous tensor from a place in the file, and give the place where they end."""
+    """Read the numbers of a contiguous tensor from an offset of the file, and return the end offset."""
     if info.block is None:
         _fill(tensor, file, info, start)
         return start + tensor.nbytes

@@ -44,9 +44,9 @@ class Tile:
         checks: Refuses an output that is not finite.
         fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query sees
             something.
-        sink: What each row gives to no key at all, (B, h, q); None if the layer has no sinks.
+        sink: Weight of each row on the sink, (B, h, q); None if the layer has no sinks.
         scored: `masked` holds scores; False if weights were given, and it only orders the keys as they do.
-        summary: What compiled loops found out about the rows of masked and weights; None if operators made these.
+        summary: Summary of the rows by compiled loops; None if operators computed them.
     """
 
     inputs: AttentionInputs
@@ -89,7 +89,7 @@ class Tile:
 
     @cached_property
     def output(self) -> Tensor:
-        """Weights times values, (B, h, q, Ev); only what reads it takes the time."""
+        """Weights times values, (B, h, q, Ev); computed when read."""
         output = matmul_grouped(self.weights, self.values.mT)
         self.checks.add(output, "outputs", self.heads)
         return output
@@ -102,13 +102,13 @@ class Tile:
         return self.masked.argmax(-1)
 
     def norms(self, name: str) -> Tensor:
-        """Return what a weight is multiplied by in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
+        """Return the factor on a weight in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
         norms = self.inputs.value_norms if name == "value" else self.inputs.projected_norms
         return norms[:, self.index, self.k0 : self.k1]
 
 
 class Recorder(Protocol):
-    """Something that sees each tile of a layer once and keeps what it was asked for."""
+    """Protocol of recorders: sees each tile of a layer once and keeps the requested values."""
 
     @property
     def heads(self) -> Sequence[int]:
@@ -128,7 +128,7 @@ class Recorder(Protocol):
 
     @property
     def n_strongest(self) -> int:
-        """How many of the largest weights of a row it takes from the tile's `summary` where there is one."""
+        """Number of a row's largest weights that it takes from the tile's `summary`, if there is one."""
 
     def score_range(self) -> tuple[int, int] | None:
         """Return the range of keys whose raw scores must be computed although they are not allowed.
@@ -137,7 +137,7 @@ class Recorder(Protocol):
         """
 
     def update(self, tile: Tile) -> Callable[[], None] | None:
-        """Take what is wanted from a tile.
+        """Record a tile.
 
         Tiles arrive from several threads at a time and in any order; no two of them have a head and a row in common.
         Whatever several tiles write to (a sum) is left to the function that is returned: these run one at a time, in

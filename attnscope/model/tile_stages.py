@@ -23,7 +23,7 @@ class TileInputs:
     """Some heads of a block of queries, with the keys and values of that block.
 
     Attributes:
-        block_mask: Where queries may not attend.
+        block_mask: Keys that queries may not see.
         heads: Query heads, (h,), int64.
         index: The same, as an index of a tensor of all heads.
         k: (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads.
@@ -101,7 +101,7 @@ def compute_tile(
 
 
 def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tuple[Tensor | None, Tensor]:
-    """Return q·k where a recorder reads it, and what the softmax takes before the mask, (B, h, q, k) each."""
+    """Return q·k if a recorder reads it, and the scaled scores before the mask, (B, h, q, k) each."""
     spec, block, needs_scores = part.inputs.spec, part.block, part.block.needs_scores
     q = part.inputs.q[:, part.index, block.q0 : block.q1].to(part.k.dtype)
     # small numbers of float16 would lose bits
@@ -122,7 +122,7 @@ def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tup
 
 
 def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return weights, and what the sink takes of each row where there is one: an extra logit without a value."""
+    """Return weights, and the weight on the sink, if there is one: an extra logit without a value."""
     if sinks is None:
         return torch.softmax(masked, -1, out=buffer), None
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
@@ -131,7 +131,7 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor
 
 
 def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
-    """Return what queries and what scores are multiplied by: a power of two gives the same numbers a pass earlier."""
+    """Return the factors on queries and on scores: a power of two on queries gives the same numbers, a pass earlier."""
     return (spec.scale, 1.0) if frexp(spec.scale)[0] == 0.5 and not needs_scores else (1.0, spec.scale)
 
 

@@ -32,10 +32,10 @@ class TileShape:
 
     @classmethod
     def of(cls, inputs: AttentionInputs, n_heads: int, mask: Mask, limit: int | None) -> Self:
-        """Return what suits the layer and the device.
+        """Return the shape that suits the layer and the device.
 
         Args:
-            limit: Scores in a tile, at most (at least one row); None for what suits the device.
+            limit: Largest number of scores in a tile (at least one row); None for the device's default.
         """
         batch, _, n_queries, _ = inputs.q.shape
         n_keys = inputs.k.shape[2]
@@ -91,8 +91,8 @@ def tile_blocks(
 ) -> Iterator[TileBlock]:
     """Yield the blocks of a layer in order, none of them without a wanted row.
 
-    A block is as wide as its queries see, and as recorders reach that read raw scores of them. Where it would be larger
-    than a tile may be for the sake of a few rows, these become blocks of their own.
+    A block covers the keys that its queries see, and those whose raw scores recorders read. If a few rows would make
+    it larger than a tile may be, these become separate blocks.
 
     Args:
         needed_rows: Rows that anyone looks at, sorted; None for all.
@@ -126,12 +126,12 @@ def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder
 
 
 def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
-    """Return those of sorted rows from q0 to q1, exclusive."""
+    """Return the sorted rows from q0 to q1, exclusive."""
     return rows[bisect_left(rows, q0) : bisect_left(rows, q1)]
 
 
 def contiguous_runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of neighbours among sorted rows, from and to, of at most so many."""
+    """Yield runs of adjacent rows as (start, end), at most `most` rows each."""
     i = 0
     while i < len(rows):
         j = min(i + most, len(rows)) - 1

@@ -24,7 +24,7 @@ class HeadSelection:
     """One thing that is shown: a layer and head, or a mean over several.
 
     Attributes:
-        chosen: How it came to be shown, where the user did not name it.
+        chosen: Why it was chosen, if the user did not name it.
     """
 
     layers: tuple[int, ...]
@@ -46,8 +46,8 @@ class UnitRecorders:
     Attributes:
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None if nothing is averaged.
-        sums: What is summed over rows, by the part that it is.
-        head: Which of the recorders' heads is this unit's; 0 for a mean.
+        sums: Recorders of sums over rows, by their part.
+        head: Index of this unit's head in the recorders; 0 for a mean.
         mean_rows: Statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept.
     """
 
@@ -62,7 +62,7 @@ class UnitRecorders:
 
 @dataclass
 class Trace:
-    """Every unit with what was kept of it, and the recorders by layer that fill it.
+    """Every unit with its recorders, and the recorders by layer.
 
     Attributes:
         record_tokens: Which tokens take part.
@@ -78,7 +78,7 @@ class Trace:
     hidden: Tensor | None = None
 
     def to_cpu(self) -> None:
-        """Move what was recorded to the CPU; the final hidden states stay where the model is."""
+        """Move recorded values to the CPU; the final hidden states stay on the model's device."""
         every = [recorder for of_layer in self.recorders.values() for recorder in of_layer]
         for recorder in {id(recorder): recorder for recorder in every}.values():
             recorder.to_cpu()

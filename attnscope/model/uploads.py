@@ -35,7 +35,7 @@ class Uploads:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Launch what the calling thread launches beside computation, once released parameters are out of use.
+        """Launch the calling thread's work beside computation, after released parameters are out of use.
 
         Without that wait the host could run several blocks ahead of the device, which would then hold all of them.
         """
@@ -65,7 +65,7 @@ class Uploads:
         return uploaded
 
     def arrival(self) -> torch.cuda.Event | None:
-        """Return the event after which all copies of this thread have arrived; None if they have already."""
+        """Return the event after which all copies of this thread are complete; None if they are already."""
         if not self._beside:
             return None
         arrival = _event()
@@ -73,7 +73,8 @@ class Uploads:
         return arrival
 
     def receive(self, arrival: torch.cuda.Event | None, parameters: Iterable[Tensor]) -> None:
-        """Let what the calling thread launches next use parameters: the device waits for their copies, not the host."""
+        """Let the next launches of the calling thread use parameters: the device waits for their copies, not the
+        host."""
         if arrival is None:
             return
         computing = torch.cuda.current_stream(self._device)
@@ -83,7 +84,7 @@ class Uploads:
             parameter.record_stream(computing)
 
     def release(self) -> None:
-        """Note that parameters are dropped: what has been launched is the last that reads them."""
+        """Note that parameters are dropped: only work that is already launched may read them."""
         if self._beside:
             self._released = _event()
             self._released.record(torch.cuda.current_stream(self._device))

@@ -22,16 +22,17 @@ _BeginReading = Callable[[BlockIndex], _Pending]
 
 
 class WeightStore:
-    """Where the parameters of an embedding and of blocks come from, and how long they stay.
+    """Source and lifetime of the parameters of an embedding and of blocks.
 
     They are read when they are needed. While one block runs, a thread reads the next one, and no other. So there are
-    never more than two blocks at a time where they are not kept. What that thread raises is raised where its result is
+    never more than two blocks at a time where they are not kept. Exceptions of that thread are re-raised where its
+    result is
     awaited.
 
     Args:
         embed: The embedding; once it is read, it stays.
         blocks: The blocks, in order.
-        read: Reads the parameters of one of them, all of which are still on "meta"; None if they are all there.
+        read: Reads the parameters of a module that is still on "meta"; None if all are loaded.
         head: The output head; once it is read, it stays. None if there is none.
         uploads: How `read` copies parameters to the device; None if it leaves them on the CPU.
     """
@@ -50,7 +51,7 @@ class WeightStore:
 
     @property
     def keep(self) -> bool:
-        """Blocks stay for the next pass; otherwise each goes when it has run, and every pass reads it again."""
+        """Keep blocks for the next pass; otherwise each is dropped after it has run, and read again in every pass."""
         return self._keep
 
     @keep.setter
@@ -104,7 +105,7 @@ class WeightStore:
 
     @contextmanager
     def _reading(self) -> Iterator[_BeginReading]:
-        """Start to read a piece in a thread of its own, which ends with this context."""
+        """Start to read a piece in a separate thread, which ends with this context."""
         read, stop = self._read, Event()
 
         def parameters(piece: BlockIndex) -> tuple[dict[str, Tensor], Arrival | None]:

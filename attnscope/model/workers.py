@@ -21,12 +21,12 @@ _AHEAD = 4  # parts of which a thread may be in front of the slowest one: what t
 
 
 def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int) -> None:
-    """Compute every part on one of several threads; results do not depend on how many there are.
+    """Compute parts on several threads; results do not depend on their number.
 
     Args:
-        parts: What is to be computed; it is advanced by one thread at a time.
-        compute: Computes a part, given the number of the thread, and returns what must happen in the order of the
-            parts, such as additions to a shared sum. Called within inference mode if the caller is.
+        parts: Parts to compute; the iterator is advanced by one thread at a time.
+        compute: Computes a part, given the number of the thread, and returns a function that runs in the order of the
+            parts, such as an addition to a shared sum. Called within inference mode if the caller is.
         n_threads: How many threads; with one, everything happens in the calling thread.
 
     Raises:
@@ -93,7 +93,7 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 class _Queue(Generic[Part]):
-    """Hands out parts, and runs what was deferred in their order."""
+    """Hands out parts, and runs deferred functions in their order."""
 
     def __init__(self, parts: Iterator[Part]) -> None:
         self._parts, self._taking, self._taken = parts, Lock(), 0
@@ -103,7 +103,7 @@ class _Queue(Generic[Part]):
         self.error: BaseException | None = None
 
     def take(self) -> tuple[int, Part] | None:
-        """Return the next part and its place; None if there is none left, or work has stopped."""
+        """Return the next part and its place; None if none is left or work has stopped."""
         with self._taking:
             if self._stopped:
                 return None
@@ -118,7 +118,7 @@ class _Queue(Generic[Part]):
             return self._taken - 1, part
 
     def finish(self, place: int, deferred: list[Deferred]) -> None:
-        """Run what was deferred as soon as all parts in front of this one are finished."""
+        """Run deferred functions as soon as all earlier parts are finished."""
         with self._changed:
             self._changed.wait_for(lambda: place - self._next <= _AHEAD or self._stopped)
             self._finished[place] = deferred

@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class Workspace:
-    """Memory that tiles take turns in, over all layers: fresh pages cost more than what is computed in them."""
+    """Scratch buffers reused by tiles of all layers: fresh pages cost more than the computation in them."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
         self._others: dict[int, Workspace] = {}
 
     def of_thread(self, number: int) -> "Workspace":
-        """Return memory of one of the threads that compute tiles side by side: that of the first is this."""
+        """Return the workspace of a thread that computes tiles; the first thread uses this one."""
         return self if number == 0 else self._others.setdefault(number, Workspace())
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:

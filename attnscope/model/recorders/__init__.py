@@ -1,4 +1,4 @@
-"""Reduce tiles to what is recorded. What recorders keep, not the length of the text, decides memory.
+"""Reduce tiles to recorded values. Memory depends on what recorders keep, not on the length of the text.
 
 Every recorder stores float32 on the model's device, in the order of its own heads and rows, for the whole batch. In a
 fully masked row, weights, contributions and output are NaN, since they have no value.

@@ -33,12 +33,12 @@ class Arena:
         self._chunk, self._used = torch.empty(0), 0
 
     def reset(self) -> None:
-        """Align what is taken next to a page."""
+        """Align the next allocation to a page."""
         with self._lock:
             self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free now
 
     def allocate(self, count: int) -> Tensor:
-        """Allocate so many float32s, uninitialized; they are not reused while a view of them exists."""
+        """Allocate `count` float32s, uninitialized; they are not reused while a view of them exists."""
         with self._lock:
             if self._used + count > len(self._chunk):
                 start = self._used % _PAGE
@@ -48,7 +48,7 @@ class Arena:
             return self._chunk[start : start + count]
 
     def _another(self, least: int) -> Tensor:
-        """Return a chunk of so many float32s at least: a used one of up to twice the size, else a new one.
+        """Return a chunk of at least this many float32s: a used one of up to twice the size, else a new one.
 
         A new one that will be kept takes the place of those that are free, so that sizes that are no longer needed do
         not stay.

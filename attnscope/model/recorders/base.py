@@ -1,4 +1,4 @@
-"""What every recorder starts from: the heads and rows that it shares with a tile."""
+"""Base of recorders: the heads and rows that a recorder shares with a tile."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from attnscope.model.tile import Tile, as_slice
 
 @dataclass(frozen=True)
 class KeyTokens:
-    """What recorders need to know about the key side of a batch.
+    """The key side of a batch, for recorders.
 
     Attributes:
         kinds: Which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool.
@@ -53,7 +53,7 @@ class KeyTokens:
 
 @dataclass(frozen=True)
 class RecordedTokens:
-    """Which tokens of a batch take part in what is recorded.
+    """Which tokens of a batch are recorded.
 
     Attributes:
         eligible: Keys that take part in the ranking of contributors, (B, K), bool.
@@ -80,15 +80,15 @@ class BaseRecorder:
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for no raw scores beyond what is allowed."""
+        """Ask for no raw scores beyond allowed ones."""
         return None
 
     def select(self, numbers: Tensor) -> Tensor:
-        """Return this recorder's heads and rows of something of a whole layer, (B, H, Q, …)."""
+        """Return this recorder's heads and rows of a tensor of a whole layer, (B, H, Q, …)."""
         return numbers[:, as_slice(self.heads)][:, :, as_slice(self.rows)]
 
     def to_cpu(self) -> None:
-        """Move what was recorded to the CPU, where findings are made of it: each read of a GPU waits for it."""
+        """Move recorded values to the CPU, because each later read of a GPU would wait."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.cpu())
@@ -96,7 +96,7 @@ class BaseRecorder:
                 setattr(self, name, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in value.items()})
 
     def overlap(self, tile: Tile) -> "Overlap | None":
-        """Return what the tile and the recorder have in common; None for nothing."""
+        """Return the overlap of tile and recorder; None for no overlap."""
         index = tile.index
         at = {head: i for i, head in enumerate(range(index.start, index.stop) if isinstance(index, slice) else index)}
         heads = [h for h in self.heads if h in at]
@@ -108,7 +108,7 @@ class BaseRecorder:
 
 
 def _as_range(places: Sequence[int]) -> Sequence[int]:
-    """Return sorted places as a range where they are neighbours: no tile goes through all of its rows in Python."""
+    """Return sorted places as a range if they are neighbours: no tile goes through all of its rows in Python."""
     if isinstance(places, range) or not places or places[-1] - places[0] + 1 != len(places):
         return places if isinstance(places, range) else list(places)
     return range(places[0], places[-1] + 1)
@@ -126,7 +126,7 @@ class Overlap:
     Attributes:
         heads: Their places in the tile.
         here: Their places in the recorder.
-        inside: Rows' places in the tile, a range where they are neighbours.
+        inside: Rows' places in the tile, a range if they are neighbours.
     """
 
     heads: list[int]
@@ -140,7 +140,7 @@ class Overlap:
         return as_slice(self.here)
 
     def cut(self, stage: Tensor) -> Tensor:
-        """Return these heads and rows of a stage of the tile, (B, h, r, …); a view where they are all or neighbours."""
+        """Return these heads and rows of a stage of the tile, (B, h, r, …); a view if they are all or neighbours."""
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
         return stage[:, :, as_slice(self.inside)]
@@ -155,7 +155,7 @@ class Overlap:
         return stage[:, :, self.inside[0] : self.inside[-1] + 1]
 
     def select_rows(self, values: Tensor) -> Tensor:
-        """Return these rows of what was made of a span, (…, r)."""
+        """Return these rows of values of the tile's rows, (…, r)."""
         return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:

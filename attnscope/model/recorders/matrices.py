@@ -48,7 +48,7 @@ class MatrixRecorder(BaseRecorder):
         self.layers: set[int] = set()
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for the raw scores of all shown keys, allowed or not, where scores are recorded."""
+        """Ask for the raw scores of all shown keys, allowed or not, if scores are recorded."""
         if self.columns and self.needs_scores:
             return self.columns[0], self.columns[-1] + 1
         return None
@@ -73,14 +73,14 @@ class MatrixRecorder(BaseRecorder):
         return partial(self._add, sums, overlap.rows) if self.mean else None
 
     def _add(self, sums: dict[str, Tensor], rows: slice) -> None:
-        """Add what several heads or layers have in some rows, (B, r, columns) of every stage."""
+        """Add some rows of several heads or layers, (B, r, columns) of every stage."""
         for stage, part in sums.items():
             if stage not in self.recorded:
                 self.recorded[stage] = part.new_zeros((len(part), 1, len(self.rows), part.shape[-1]))
             self.recorded[stage][:, 0, rows] += part
 
     def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
-        """Return the wanted columns of a part, with what stands for keys that are out of the tile's reach."""
+        """Return the recorded columns of a stage, filled for keys outside the tile."""
         columns = slice(bisect_left(self.columns, tile.k0), bisect_left(self.columns, tile.k1))
         inside = [column - tile.k0 for column in self.columns[columns]]
         if inside != list(range(part.shape[-1])):
@@ -102,7 +102,7 @@ class MatrixRecorder(BaseRecorder):
         self.recorded[stage][:, overlap.index, overlap.rows] = part
 
     def compute(self) -> dict[str, Tensor]:
-        """Return stage to (B, heads, rows, columns); one head, the mean, where `mean` was asked for."""
+        """Return stage to (B, heads, rows, columns); one head, the mean, if `mean`."""
         if self.mean and not self._averaged:
             self._averaged = True
             with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there

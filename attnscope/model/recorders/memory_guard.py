@@ -1,4 +1,4 @@
-"""Stop a forward pass where the process holds more memory than the run may take."""
+"""Stop a forward pass if the process holds more memory than the run may take."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ class MemoryGuard:
     """A recorder of no head and no row, which checks after every tile whether the run may continue.
 
     Args:
-        check: Raises where it may not.
+        check: Raises if memory exceeds the limit.
     """
 
     heads: Sequence[int] = ()

@@ -24,7 +24,7 @@ class PackedMatrices:
     """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
 
     Args:
-        sizes: Rows and columns of every text; it has the first so many of those that recorders look at.
+        sizes: Rows and columns of every text, the first of those that recorders see.
     """
 
     def __init__(self, units: int, sizes: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Record what a head's weights have in common over all rows: on which keys of each row, at which offsets, how evenly.
+"""Record patterns of a head's weights over all rows: on target keys, by offset, and how evenly.
 
 Every recorder here keeps sums over the rows that count, so that its size does not grow with the text.
 """
@@ -57,7 +57,7 @@ class TargetRecorder(BaseRecorder):
 
 
 class WordRecorder(BaseRecorder):
-    """Weights on words: sums by offset (key minus query), and what neither offset nor key predicts of each.
+    """Weights on words: sums by offset (key minus query), and the residuals that neither offset nor key predicts.
 
     The prediction is the larger of two means, that of the pair's offset and that of its key. Each is taken over all
     other pairs of a row that counts and a word, and one pair of weight 0; a token and itself are no pair of the key.
@@ -65,7 +65,7 @@ class WordRecorder(BaseRecorder):
     Args:
         counted: Rows that count, (B, Q), bool.
         words: Keys that count, (B, K), bool.
-        reach: Offsets that are kept apart, at most so far each way; None if keys are another text than queries, so
+        reach: Largest offset each way that is kept apart; None if keys are another text than queries, so
             that nothing is predicted by an offset.
         measured: Rows among `counted` whose weights are compared with predictions, (B, Q), bool; None for all of these.
 
@@ -200,12 +200,13 @@ class WordRecorder(BaseRecorder):
 
 
 def _above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
-    """Return α minus the mean of the others of its group, given their sum and number with α, and of one that is 0."""
+    """Return α minus the mean of the other weights of its group, and the same for a weight of 0, given sum and size
+    of the group."""
     return weights - (total - weights) / count
 
 
 class UniformRecorder(BaseRecorder):
-    """How much of each row's weight lies where attention to all visible keys alike would put it, summed over rows.
+    """Overlap of each row's weights with uniform attention to all visible keys, summed over rows.
 
     Args:
         counted: Rows that count, (B, Q), bool.
@@ -242,7 +243,7 @@ class UniformRecorder(BaseRecorder):
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Allocate sums over many tiles, in float64 where the device has it."""
+    """Allocate sums over many tiles, in float64 if the device has it."""
     return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
 
 

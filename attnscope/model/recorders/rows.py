@@ -25,7 +25,7 @@ class RowRecorder(BaseRecorder):
 
     Attributes:
         recorded: Statistic to (B, heads, rows).
-        sink: What each row gives to the head's sink, in the same form; None if the layer has none.
+        sink: Weight of each row on the head's sink, in the same form; None if the layer has none.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
     """
 
@@ -53,7 +53,7 @@ class RowRecorder(BaseRecorder):
         self.recorded = self._by_name(order)
 
     def _by_name(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return statistics as views; those that are defined come first, so that a tile writes them through a slice."""
+        """Return statistics as views; defined ones come first, so that a tile writes them through a slice."""
         defined = [statistic.name for statistic in self._statistics]
         stored = dict(zip([*defined, *(name for name in self.names if name not in defined)], self._all, strict=True))
         return {name: stored[name] for name in names}
@@ -63,7 +63,7 @@ class RowRecorder(BaseRecorder):
 
         Args:
             rows: Computes them, (B, H, Q) each; NaN in fully masked rows.
-            sink: What each row gives to the sink, (B, H, Q); None if there is none.
+            sink: Weight of each row on the sink, (B, H, Q); None if there is none.
             fully_masked: Rows that see nothing, (B, Q).
         """
         self.specs[inputs.layer] = inputs.spec
@@ -137,7 +137,7 @@ class _TileRows:
 
     Args:
         weights: (B, h, r, k).
-        sink: What the rows give to a sink, (B, h, r); None if there is none.
+        sink: Weight of the rows on a sink, (B, h, r); None if there is none.
         box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
     """
 
@@ -216,7 +216,7 @@ class _TileRows:
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
-        """Weight on keys of every kind, and what `distance` needs, (B, h, r) each: one product for all of them."""
+        """Weight on keys of every kind, and the sums for `distance`, (B, h, r) each, in one product."""
         _, _, k0, k1 = self._box
         names, columns = list(self._kinds.names), self._kinds.members[..., k0:k1]  # (B, columns, k)
         if self._kinds.aligned:
@@ -305,7 +305,7 @@ class _DiagonalBand:
         """Return mean |query − key|, (B, h, r).
 
         Args:
-            outside: Σ w · how far a key is outside the run of rows, (B, h, r).
+            outside: Σ w · distance of the key from the run of rows, (B, h, r).
             left: −1 times the weight on keys to the left of it.
             right: Weight on keys to the right of it.
         """

@@ -1,4 +1,4 @@
-"""Record how the rows of one segment of a text follow another segment: sums over rows, of a size of their own."""
+"""Record how the rows of one segment of a text align with another segment, as sums over rows."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from attnscope.model.workers import Deferred
 
 
 class AlignmentRecorder(BaseRecorder):
-    """Weights of the rows of a segment on the keys of another one.
+    """Weights of the rows of a segment on the keys of another segment.
 
     Args:
         rows: Rows of the segment that reads, (B, Q), bool.

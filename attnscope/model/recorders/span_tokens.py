@@ -26,7 +26,7 @@ class SpanTokens:
     _keys: Tensor | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Prepare what tiles look up: on a GPU, each read of it would wait."""
+        """Copy lookup values to the CPU, because each read of a GPU would wait."""
         object.__setattr__(self, "_host", self.of_token.cpu().numpy())
         fits = self.of_token.numel() * self.count <= _MEMBERSHIPS
         object.__setattr__(self, "_keys", self._members(0, self.of_token.shape[1]) if fits else None)

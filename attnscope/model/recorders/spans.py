@@ -14,7 +14,7 @@ from attnscope.model.workers import Deferred
 
 
 class TokenReading:
-    """What the tokens of one span of each text read, summed over the heads of all layers that share it.
+    """Weights of one span's tokens in each text, summed over the heads of all layers that share the reading.
 
     Args:
         rows: Rows of every text whose own shares are kept, sorted.
@@ -77,7 +77,7 @@ class SpanRecorder(BaseRecorder):
 
     Args:
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
-        reading: What also adds up the weights of some rows; None for nothing.
+        reading: Also sums the weights of some rows; None for nothing.
     """
 
     n_strongest = 1  # so that compiled loops make the weights of a large layer, in less time than operators
@@ -142,5 +142,5 @@ class SpanRecorder(BaseRecorder):
         return self._sum / self._count[..., None]
 
     def sink(self) -> Tensor | None:
-        """Return what the queries of each span give to the sink, (B, heads, S); None if the layer has none."""
+        """Return the weight of each span's queries on the sink, (B, heads, S); None if the layer has none."""
         return None if self._sink is None else self._sink / self._count

@@ -22,7 +22,7 @@ class ColumnRecorder(BaseRecorder):
 
     Args:
         rows: Query positions that any text shows, sorted.
-        shown: Those that each text shows, (B, Q), bool.
+        shown: Queries that each text shows, (B, Q), bool.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
         by: `weight`, or a contribution: `value` or `projected`.
     """
@@ -56,16 +56,16 @@ class ColumnRecorder(BaseRecorder):
         return partial(_add, self._sum, part, (slice(None), as_slice(here), slice(tile.k0, tile.k1)))
 
     def compute(self) -> Tensor:
-        """Return (B, heads, K); one head, the mean, where `mean` was asked for."""
+        """Return (B, heads, K); one head, the mean, if `mean`."""
         return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
 
 
 class ReceivedRecorder(BaseRecorder):
-    """What every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
+    """Weight that every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
 
     Args:
         rows: Query positions that any text shows, sorted.
-        shown: Those that each text shows, (B, Q), bool.
+        shown: Queries that each text shows, (B, Q), bool.
         mean: Over heads (and over every layer that it is shown) together instead of each apart.
     """
 
@@ -80,7 +80,7 @@ class ReceivedRecorder(BaseRecorder):
         self._sums = torch.zeros(shape, device=shown.device)  # of weights, and of even shares
 
     def update(self, tile: Tile) -> Deferred | None:
-        """Add up what each column receives, and what it would receive."""
+        """Sum the weight that each column receives, and its even share."""
         overlap = self.overlap(tile)
         if overlap is None:
             return None
@@ -210,7 +210,7 @@ class FindingsRecorder(Recorder, Protocol):
     """A recorder whose numbers become findings."""
 
     def to_cpu(self) -> None:
-        """Move what was recorded to the CPU, once the model has run."""
+        """Move recorded values to the CPU, after the model has run."""
 
 
 class SumRecorder(FindingsRecorder, Protocol):

@@ -26,7 +26,7 @@ class TopRecorder(BaseRecorder):
         by: `weight`, `value` or `projected`.
         rows: Query positions, sorted.
         eligible: Keys that take part, (B, K), bool.
-        names: Measures that are kept; None for weight and value, and projected where that ranks.
+        names: Measures that are kept; None for weight, value, and `projected` if it ranks.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TopRecorder(BaseRecorder):
         self.keys, self._weight = (self.select(x)[..., : self.count].contiguous() for x in (keys, weights))
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
-        """Return what keys are ranked by, (B, h, r, k); −inf for those that take no part."""
+        """Return the ranking measure of keys, (B, h, r, k); −inf for excluded keys."""
         masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
         on_cpu = masked.device.type == "cpu"  # elsewhere, asking takes longer than masking
         if self.by == "weight" and (self._all_eligible or (on_cpu and not excluded.any())):
@@ -127,10 +127,10 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
 
     Args:
         measure: (…, size), without NaN.
-        first: Place of the largest entry, the first of equals, (…), where it is known.
+        first: Place of the largest entry, the first of equals, (…), if known.
 
     Returns:
-        Two tensors (…, count), or (…, size) where that is less.
+        Two tensors (…, min(count, size)).
     """
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
@@ -189,7 +189,7 @@ def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[T
 
 
 def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Look only into the `count` chunks with the largest maxima, and into what is left over: the largest are there."""
+    """Search only the `count` chunks with the largest maxima, and the remainder: these contain the largest entries."""
     n, size = rows.shape
     chunked = size // _CHUNK * _CHUNK
     peaks = rows[:, :chunked].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
