@@ -1,1 +1,1 @@
-"""What every other folder builds on: errors, files, the system, ModelConfig."""
+"""The foundation of every other folder: errors, files, the system, ModelConfig."""

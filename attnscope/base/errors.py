@@ -35,7 +35,7 @@ class OptionName(NamedTuple):
 
     Attributes:
         value: Its value; True or False for a flag, None if the error names the option alone.
-        placeholder: What stands for the value, such as `WORD`.
+        placeholder: Placeholder of the value, such as `WORD`.
         typed: How the command line spells it; empty for the spelling that its option table declares.
     """
 
@@ -98,7 +98,7 @@ class AttnscopeError(Exception):
     """The work could not be done: bad data, a model that cannot be read, I/O, memory refused.
 
     Attributes:
-        parts: What was wrong, where, and a hint, in which `arg` marks the names of options.
+        parts: Message, place and hint, in which `arg` marks the names of options.
         message: What is wrong, with the value, in Python's spelling.
         where: The option, or the file and the field in it, in Python's spelling; None if there is none.
         hint: What the user can do about it, in Python's spelling.
@@ -126,7 +126,7 @@ class AttnscopeError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """Return a text without its middle, where it is too long for an error line."""
+    """Return a text without its middle, if it is too long for an error line."""
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
 
@@ -137,7 +137,7 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 class ModelError(AttnscopeError):
-    """The model's weights cannot be read while it runs: with another text it would fail as well."""
+    """The model's weights cannot be read while it runs: other texts would fail as well."""
 
 
 class NotFinite(AttnscopeError):
@@ -145,7 +145,7 @@ class NotFinite(AttnscopeError):
 
 
 class MemoryExceeded(AttnscopeError):
-    """A run takes more memory than it was given, against its estimate: with another text it would be no better."""
+    """A run takes more memory than it was given, contrary to its estimate: other texts would fail as well."""
 
 
 class DeviceMemoryExceeded(AttnscopeError):

@@ -22,10 +22,10 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         high_freq_factor: `llama3`: wavelengths below original/high are kept.
         beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
         beta_slow: `yarn`: rotations below which it is divided by `factor`.
-        attention_factor: `yarn`, `longrope`: what cos and sin are multiplied by; None for 0.1·ln(factor) + 1, or for
+        attention_factor: `yarn`, `longrope`: factor on cos and sin; None for 0.1·ln(factor) + 1, or for
             √(1 + ln(factor) / ln(original_max_positions)).
         truncate: `yarn`: round the bounds of the ramp to whole dimensions.
-        short_factors: `longrope`: what each frequency is divided by in texts of up to the length trained on.
+        short_factors: `longrope`: divisor of each frequency in texts of up to the length trained on.
         long_factors: `longrope`: the same in longer texts.
     """
 
@@ -169,7 +169,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def rotary_width(self) -> int:
-        """How many dimensions of each head are rotated, where positions is `rope`."""
+        """Number of rotated dimensions of each head, if positions is `rope`."""
         return int(self.d_head * self.rope.fraction)
 
     def rope_of(self, layer: int) -> Rope | None:
@@ -183,7 +183,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._under(self.windows[layer] if self.windows else None)
 
     def count_windows(self, n_layers: int) -> Counter[int | None]:
-        """Count the first `n_layers` layers by their window, without a step for each of them where none has one."""
+        """Count the first `n_layers` layers by their window, in constant time if none has one."""
         return Counter(self.windows[:n_layers]) if self.windows else Counter({None: n_layers})
 
     def masks_of(self, n_layers: int) -> frozenset[str]:

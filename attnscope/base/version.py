@@ -1,3 +1,3 @@
-"""The version, where every module can read it."""
+"""The version of attnscope."""
 
 __version__ = "0.1.0"

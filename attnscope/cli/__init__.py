@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: Arguments after the program's name; None for those of the process, which signals then end (see
+        argv: Arguments after the program's name; None for the process's own, which signals then end (see
             `system.signals`).
 
     Returns:
@@ -80,7 +80,7 @@ def _check_working_folder() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Print what went wrong, and return its exit code."""
+    """Print an error, and return its exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, PipeClosed):

@@ -62,7 +62,7 @@ def build_app(command: str | None = None) -> typer.Typer:
 
 
 def _function(name: str) -> tuple[Callable[[Given], None], str]:
-    """Return what a command does, and its examples."""
+    """Return the function of a command, and its examples."""
     declared = study(name).command if name in STUDIES else None
     if declared is not None:
         return answer(name, declared), cleandoc(declared.examples)

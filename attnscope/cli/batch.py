@@ -91,7 +91,7 @@ def batch(given: Given) -> None:
 
 
 def _writer(name: str, given: Given) -> "Callable[..., Summary]":
-    """Return what writes a dump to this disk or to a store, and allow the network that the named stores need."""
+    """Return the function that writes a dump to this disk or to a store, and allow the network for stores."""
     from attnscope.batch.dump import write_dump
     from attnscope.batch.remote import url_of
     from attnscope.batch.staging import write_remote_dump
@@ -107,7 +107,7 @@ def _writer(name: str, given: Given) -> "Callable[..., Summary]":
 
 
 def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
-    """Print what a signal left of a dump that can be resumed, and how to resume it."""
+    """Print the state of a dump after a signal, and how to resume it."""
     if given.quiet or str(given.output) == "-" or given.output.suffix == ".json":
         return
     if not begun:
@@ -201,7 +201,7 @@ def _kept(given: Given) -> dict[str, Any]:
 
 
 def _keep_words(given: Given) -> None:
-    """Write `--words` as what it is short for."""
+    """Replace `--words` by its long form."""
     from attnscope.request.spans import WHOLE_WORDS, parse_spans
 
     if given.spans is not None:
@@ -212,14 +212,14 @@ def _keep_words(given: Given) -> None:
 
 
 def _is_table_folder(given: Given) -> bool:
-    """Tell whether the output is a folder of tables: `dump.parquet/`, or such a folder that is there."""
+    """Tell whether the output is a folder of tables: `dump.parquet/`, or an existing folder of this name."""
     if given.output.suffix != ".parquet":
         return False
     return given.output.is_dir() or any(word.endswith(".parquet/") for word in given.command_line)
 
 
 def _print_status(output: Path, *, folder: bool) -> None:
-    """Print how far a dump is."""
+    """Print the progress of a dump."""
     from attnscope.batch.parquet_sink import manifest_path
     from attnscope.batch.parts import describe_status, gather_parts_of
     from attnscope.batch.remote import url_of
@@ -235,7 +235,7 @@ def _print_status(output: Path, *, folder: bool) -> None:
 
 
 def _check_spans(given: Given, parts: Sequence[str]) -> None:
-    """Refuse ranges, which texts have of their own, and spans that nothing would be done with."""
+    """Refuse ranges, which belong to texts, and spans that have no effect."""
     if given.spans.division == "ranges":
         hint = f"give each text a member 'spans', and leave {arg('spans')} out"
         raise UsageError("a file divides one text", where=arg("spans"), hint=hint)

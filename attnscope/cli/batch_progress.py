@@ -17,10 +17,10 @@ _MINUTE = 60.0  # seconds between two lines
 
 @contextmanager
 def progress(*, quiet: bool) -> "Iterator[Callable[[Summary, int], None]]":
-    """Show a bar that vanishes when the work ends; where it would not be seen, print a line a minute.
+    """Show a bar that vanishes when the work ends; if it would not be seen, print a line a minute.
 
     Yields:
-        What takes how far the dump is, and how many records it will have.
+        A function of the dump's progress and its total number of records.
     """
     if quiet or sys.stderr is None:
         yield lambda summary, total: None
@@ -52,7 +52,7 @@ class _Lines:
         self._next = time.monotonic() + _MINUTE
 
     def update(self, summary: "Summary", total: int) -> None:
-        """Print how far the dump is, unless that was printed less than a minute ago."""
+        """Print the progress, at most once a minute."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -23,7 +23,7 @@ _NARROWEST, _WIDEST = 40, 10_000
 
 
 def is_table(given: Given) -> bool:
-    """Tell whether findings are drawn for reading, where a window of a long text is enough."""
+    """Tell whether findings are drawn for reading, so that a window of a long text is enough."""
     if given.output is not None:
         return any(
             file_format.drawn and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
@@ -100,7 +100,7 @@ def deliver(
 
     Args:
         listing: Of a survey of heads: which of them are listed.
-        **detail: How much is shown on a terminal, in addition to what `given` says.
+        **detail: Amount of detail on a terminal, in addition to `given`.
     """
     if given.output is not None:
         _to_file(findings, given, listing, every_head, **detail)
@@ -184,7 +184,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def console(color: str) -> "Console":
-    """Return a rich console as wide as the terminal, without colours where they are not wanted.
+    """Return a rich console as wide as the terminal, without colours if they are not wanted.
 
     Args:
         color: `auto` (see process.wants_color), `always` or `never`.
@@ -215,5 +215,5 @@ def _named_width() -> int | None:
 
 
 def _bounded(columns: int) -> int:
-    """Clamp a width to what tables are drawn for; a narrower terminal wraps the lines."""
+    """Clamp a width to the supported range of tables; a narrower terminal wraps the lines."""
     return min(max(columns, _NARROWEST), _WIDEST)

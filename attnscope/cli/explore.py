@@ -56,14 +56,14 @@ def explore(given: Given) -> None:
 
 
 def _check_terminal() -> None:
-    """Refuse to draw where it would not be seen."""
+    """Refuse to draw if no terminal would show it."""
     if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
         hint = "use attnscope run, compare or heads to print"
         raise AttnscopeError("explore needs a terminal that can be drawn on (standard error, and TERM)", hint=hint)
 
 
 def _at_terminal() -> None:
-    """Read keys from the terminal where standard input was something else, such as a piped text."""
+    """Read keys from the terminal if standard input is something else, such as a piped text."""
     if sys.stdin is not None and sys.stdin.isatty():
         return
     try:
@@ -128,7 +128,7 @@ class SessionOpener:
 
     @contextmanager
     def open(self, texts: "Sequence[TextInput]", progress: "Progress") -> "Iterator[Session]":
-        """Provide the session; another one if the vocabulary is made from the texts, and they have changed."""
+        """Provide the session; a new one if the vocabulary is made from the texts and they have changed."""
         progress("loading", 0, 1)
         from attnscope.run.session import Session
 
@@ -155,7 +155,7 @@ def _actions(path: Path | None) -> "tuple[KeyAction, ...]":
 
 
 def _begin(given: Given) -> Any:
-    """Return where to begin, as far as it was named."""
+    """Return the named place to begin."""
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
 

@@ -16,7 +16,7 @@ def generated_rows(given: Given, progress: Any, several: bool) -> "Callable[[int
 
     Args:
         progress: The bar on standard error, which would be drawn over the lines; None if there is none.
-        several: There are several texts, so that their numbers are printed.
+        several: Whether there are several texts, so that their numbers are printed.
     """
     from attnscope.studies.screens.predictions import GENERATED, generated_row
     from attnscope.views.parts import GAP, paragraph

@@ -98,7 +98,7 @@ def _measure(given: Given, texts: Any, on_progress: Any, *, question: bool) -> A
 
 
 def _find_needle(given: Given) -> None:
-    """Show how much retrieval heads read of a needle, by length and depth."""
+    """Show the weight of retrieval heads on a needle, by length and depth."""
     from attnscope.base.files.reading import read_file
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress

@@ -1,4 +1,4 @@
-"""Page what is longer than the terminal, as git does: with $PAGER, or `less -FRX`."""
+"""Page output that is longer than the terminal, as git does: with $PAGER, or `less -FRX`."""
 
 import os
 import shlex

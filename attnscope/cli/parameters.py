@@ -1,4 +1,4 @@
-"""Turn the option table into commands that Typer understands, and what was typed into values."""
+"""Turn the option table into Typer commands, and typed text into values."""
 
 import inspect
 import os

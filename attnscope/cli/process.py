@@ -34,7 +34,7 @@ def forbid_network() -> None:
 
 
 def allow_network() -> None:
-    """Allow the network again, unless the user has forbidden it; for what was asked to download."""
+    """Allow the network again for requested downloads, unless the user has forbidden it."""
     for name in _OFFLINE:
         os.environ.pop(name, None)
     os.environ.update(_typed)
@@ -45,7 +45,7 @@ class PipeClosed(BaseException):
 
 
 class _Stdout(io.RawIOBase):
-    """Standard output that says what went wrong with it."""
+    """A stdout that reports write errors."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -82,7 +82,7 @@ class _Stdout(io.RawIOBase):
 def checked_stdout() -> Iterator[None]:
     """Replace `sys.stdout` by one that tells failures apart and shows what its encoding lacks as `\\u2190`.
 
-    If it has already been replaced, as test runners do, it is kept.
+    A stdout that test runners have already replaced is kept.
     """
     _hold_descriptors()
     outer = sys.stdout
@@ -99,7 +99,7 @@ def checked_stdout() -> Iterator[None]:
 
 
 def _hold_descriptors() -> None:
-    """Open /dev/null where 0, 1 or 2 is closed: else the next file opened becomes standard output."""
+    """Open /dev/null if descriptor 0, 1 or 2 is closed: else the next file opened becomes standard output."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -141,7 +141,8 @@ def is_piped(stream: Any) -> bool:
 
 
 def is_partly_read(stream: Any) -> bool:
-    """Tell whether others have read from a file: the list of a loop, `while read -r name; do …; done < names`."""
+    """Tell whether other processes have read from a file: the list of a loop, `while read -r name; do …; done <
+    names`."""
     try:
         return os.lseek(stream.fileno(), 0, os.SEEK_CUR) > 0
     except (OSError, ValueError):  # a pipe has no position

@@ -23,8 +23,8 @@ def progress(*, quiet: bool) -> Iterator[ProgressCallback | None]:
     """Show a bar that vanishes when the work ends.
 
     Yields:
-        A callback that takes (what is done, parts done, parts in all), or None if the bar would not be seen. Text
-        after ` · ` says how far the work is.
+        A callback of (step, parts done, parts in all), or None if the bar would not be seen. Text after ` · ` is the
+        progress within the step.
     """
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -53,7 +53,7 @@ def cursor_kept(stop: Callable[[], object]) -> Iterator[None]:
 
 
 class _Bar:
-    """One line for the step that is being done; a timer draws it, for a step that takes long may say nothing."""
+    """One line for the running step; drawn by a timer, because a long step may report nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ class _Bar:
 
 
 def _step_name(what: str) -> str:
-    """Return what is being done, without how far it is."""
+    """Return the name of a step, without its progress."""
     return what.partition(" · ")[0]
 
 

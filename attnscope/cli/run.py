@@ -71,14 +71,14 @@ def run(given: Given) -> None:
 
 
 def _stages(given: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:
-    """Return the stages of a page, which is walked through, and of a table: weights, unless others are named."""
+    """Return the stages of a page and of a table: weights, unless others are named."""
     if given.stages is not None or given.measure != "weights" or not (page or table):
         return {}
     return {"stages": WALKED if page else ("weights",)}
 
 
 def _check_printed(given: Given) -> None:
-    """Refuse --ids where it would have no effect, and what would have none beside --words."""
+    """Refuse --ids if it would have no effect, and options without effect beside --words."""
     if given.words:
         _check_words(given)
     if given.ids and (given.output is not None or given.format == "json"):
@@ -87,7 +87,7 @@ def _check_printed(given: Given) -> None:
 
 
 def _check_words(given: Given) -> None:
-    """Refuse what words do not have: other measures and stages, and norms of values."""
+    """Refuse measures, stages and norms that words do not have."""
     where = arg("words")
     if given.measure != "weights":
         hint = f"remove {arg('words')} or {arg('measure')}"

@@ -50,10 +50,10 @@ def model_fields(given: Given) -> dict[str, Any]:
 
 
 def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "RunConfig":
-    """Return what the user asked for.
+    """Return the RunConfig of a command line.
 
     Args:
-        given: Options, of which those are used whose names are fields of a RunConfig.
+        given: Options; those named like fields of RunConfig are used.
     """
     from attnscope.request.run_config import RunConfig
 
@@ -66,7 +66,7 @@ def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "
 
 
 def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) -> "tuple[TextInput, ...]":
-    """Return the texts that the user named: where there is no name, what is piped to standard input.
+    """Return the texts that the user named, or the text that is piped to standard input.
 
     Args:
         given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
@@ -168,7 +168,7 @@ def _given_texts(given: Any) -> "tuple[TextInput, ...]":
 
 
 def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
-    """Refuse a text that names a model, or a file, or looks like one: what is in it was meant.
+    """Refuse a text that names a model or file, or looks like one: its content was meant.
 
     Args:
         reads_files: The command has `--file`.

@@ -27,7 +27,7 @@ class Sides:
         return next(iter(repeated.items()), None)
 
     def side(self, axis: str | None = None, value: Any = None) -> Given:
-        """Return what was typed, with one value of every option: the first, and of `axis` this one."""
+        """Return the typed options with one value each: the first, and `value` for `axis`."""
         side = Given(**vars(self._given))
         for name, option in self._options.items():
             default = option.read(option.default) if option.read and option.default is not None else option.default

@@ -49,7 +49,7 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
     """Return a script for `sbatch`.
 
     Args:
-        words: What was typed after `attnscope batch`.
+        words: Words after `attnscope batch`.
     """
     program = [sys.executable, "-m", "attnscope"]
     kept = _without(words)

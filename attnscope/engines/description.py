@@ -22,7 +22,7 @@ _SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocab
 
 
 def describe(model: str | None, config: str | None, **options: Any) -> Description:
-    """Open a checkpoint as far as its headers, a TOML stack or a config.json alone, and say what it is.
+    """Describe a checkpoint from its headers, a TOML stack, or a config.json alone.
 
     Args:
         model: Folder, name of a shipped sample, or path of a config.json.
@@ -77,7 +77,7 @@ def _in_short(path: Path) -> str:
 
 
 def _describe_file(path: Path, run: RunConfig) -> Description:
-    """Describe what a config.json says, without weights and tokenizer."""
+    """Describe a config.json, without weights and tokenizer."""
     data, raw = read_config_file(path)
     opened = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
     c = opened.config

@@ -112,7 +112,7 @@ class NativeEngine:
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
     ) -> UncutRun:
-        """Run all layers, and keep what enters each: a variant starts at the first layer in which it has a cut."""
+        """Run all layers, and keep the input of each: a variant starts at the first layer in which it has a cut."""
         inputs: list[Tensor] = []
         handles = [
             block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in self.stack.blocks
@@ -186,7 +186,7 @@ class NativeContinuation:
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]
 
     def _sees_new_tokens(self, ids: Tensor) -> bool:
-        """Tell whether tokens in the cache see new ones, which changes their keys and values."""
+        """Tell whether cached tokens see new ones, which would change their keys and values."""
         q = torch.arange(self._cache.length, device=ids.device)[:, None]
         k = torch.arange(self._cache.length, ids.shape[1], device=ids.device)[None]
         seen = (mask.allowed(q, k) for mask in dict.fromkeys(self._masks))

@@ -1,4 +1,4 @@
-"""Open what a run names, with the engine that it names: a checkpoint folder or a TOML stack.
+"""Open the checkpoint or TOML stack of a run with its engine.
 
 The native engine's models are opened without importing torch.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
-    """Open what `--model` or `--config` names with the engine that `--engine` names.
+    """Open the model of `--model` or `--config` with the engine of `--engine`.
 
     Args:
         texts: Texts from which the vocabulary is made, for a tokenizer of words.
@@ -52,7 +52,7 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:
-    """Open what a run names with the native engine.
+    """Open the model of a run with the native engine.
 
     Args:
         needs_tokenizer: Refuse a tokenizer that cannot be used; otherwise it becomes a MissingTokenizer.
@@ -129,7 +129,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
 
 
 def _predicts(config: ModelConfig) -> PredictionKind | None:
-    """Tell what an output head is for: a model that sees no later tokens predicts the next one."""
+    """Return the target of an output head: a model that sees no later tokens predicts the next one."""
     if config.head is None or not config.head.predicts:
         return None
     left_to_right = any(term.left_to_right for term in parse_mask(config.mask))
@@ -137,7 +137,7 @@ def _predicts(config: ModelConfig) -> PredictionKind | None:
 
 
 def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
-    """Return what in the checkpoint is not used, where a reader may not expect that."""
+    """Return notes on unused parts of the checkpoint that a reader may expect to be used."""
     unused = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
     named = [name for name, noted in unused.items() if noted]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""

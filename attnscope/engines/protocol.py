@@ -1,4 +1,4 @@
-"""What the rest of the program needs of an engine.
+"""The interface of engines.
 
 An engine module opens a `ModelSource`, whose `load` returns a `LoadedModel`, which becomes an `Engine` under a given
 mask. No code outside `engines/` asks which engine it has.
@@ -25,12 +25,12 @@ class EngineSettings:
 
     Attributes:
         terms: The requested mask; `own` is the model's.
-        resolved: The masks of terms that need more than their words: files, and hidden tokens.
+        resolved: Masks of terms that refer to files or hidden tokens.
         same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
             the whole model runs under it.
-        encoder_texts: What an encoder reads where the decoder's attention to itself is recorded; None elsewhere.
+        encoder_texts: Texts of the encoder if the decoder's self-attention is recorded; otherwise None.
         all_outputs: Compute the output of every layer, also of the last one that runs.
-        variants: What is cut from each text of a batch; empty for no cuts.
+        variants: Cuts of each text of a batch; empty for none.
     """
 
     terms: tuple[MaskTerm, ...]
@@ -67,7 +67,7 @@ class RunVariants(Protocol):
         progress: Callable[[int, int], None] | None = None,
         rows: Sequence[int] | None = None,
     ) -> Tensor:
-        """Run variants, and return their final hidden states at some positions, or at all."""
+        """Run variants, and return their final hidden states at the given positions, or at all."""
 
 
 class Engine(Protocol):
@@ -102,9 +102,9 @@ class Engine(Protocol):
         """
 
     def final_states(self, hidden: Tensor) -> Tensor:
-        """Return hidden states, (…, D), that `forward` gave at its end, after the model's final norm, where it has one.
+        """Return hidden states, (…, D), of the end of `forward`, after the model's final norm, if it has one.
 
-        They are what transformers calls `last_hidden_state`, whichever engine runs the model.
+        With every engine they equal transformers' `last_hidden_state`.
         """
 
     def continuation(self) -> "Continuation":
@@ -136,7 +136,7 @@ class Engine(Protocol):
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
         """Return weights of a layer's value projection, (G·Ev, D), and of its output projection, (D, H·Ev).
 
-        Only while the layer is held (see `holding`). Where either is not known, or not there: the reason in words.
+        Only while the layer is held (see `holding`). The reason, in words, if either is unknown or missing.
         """
 
     def modules_of(self, layer: int) -> LayerModules:
@@ -147,10 +147,10 @@ class Engine(Protocol):
 
 
 class Continuation(Protocol):
-    """A text that grows token by token: what was computed of it is kept."""
+    """A text that grows token by token, with a cache of computed keys and values."""
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        """Return the logits over the vocabulary, (V,), float32, of what follows a text that starts as it did before."""
+        """Return the logits of the next token, (V,), float32; the text must extend the previous one."""
 
 
 class LoadedModel(Protocol):

@@ -1,4 +1,4 @@
-"""Set torch up: import it, choose a device and how many threads it uses."""
+"""Set torch up: import it, choose a device and the number of threads."""
 
 import gc
 import os
@@ -32,7 +32,7 @@ def import_torch(*, freeze: bool = True) -> None:
     another operator follows, while `model.workers` would already compute there.
 
     Args:
-        freeze: The collector leaves every object that there is alone from now on, also those that are not torch's.
+        freeze: Exclude all existing objects from garbage collection, including objects of other modules.
     """
     if "torch" in sys.modules:
         return
@@ -55,7 +55,7 @@ def import_torch(*, freeze: bool = True) -> None:
 
 @contextmanager
 def default_settings() -> Iterator[None]:
-    """Compute under torch's own defaults: float32, on the CPU, without autocast; afterwards those of the caller return.
+    """Compute under torch's defaults (float32, CPU, no autocast), and restore the caller's settings afterwards.
 
     Tensors are made in the default type, and autocast would round products that reports show as float32, as TF32 would.
     """
@@ -83,7 +83,8 @@ def default_settings() -> Iterator[None]:
 
 
 def use_full_precision() -> Callable[[], None]:
-    """Multiply float32 as float32, and add 16-bit products up in float32; return what restores the settings.
+    """Multiply float32 in full precision, and accumulate 16-bit products in float32; return a function that restores
+    the settings.
 
     torch has an old and a new way to set the former. They have to agree while something is multiplied, and each of them
     has its value back afterwards.
@@ -116,7 +117,7 @@ def use_full_precision() -> Callable[[], None]:
 
 
 def device_failure(error: BaseException) -> AttnscopeError | None:
-    """Return what torch says of a GPU that fails, as an error of ours; None for other errors."""
+    """Return torch's error about a failing GPU as an AttnscopeError; None for other errors."""
     message = str(error)
     if not isinstance(error, RuntimeError) or not any(name in message for name in _GPU_LIBRARIES):
         return None
@@ -134,7 +135,7 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
 
 @contextmanager
 def device_failures() -> Iterator[None]:
-    """Raise what torch raises because of a GPU as an AttnscopeError."""
+    """Re-raise torch's errors about a GPU as AttnscopeErrors."""
     try:
         yield
     except RuntimeError as e:
@@ -162,11 +163,11 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
 
 
 def set_threads(multiplications: int, named: int | None) -> None:
-    """Set how many threads torch uses.
+    """Set the number of torch's threads.
 
     Args:
         multiplications: How much there is to compute: for little work, one thread is faster than several.
-        named: Number that the user gave; None for torch's setting, within what the machine has available.
+        named: Number that the user gave; None for torch's setting, limited to the available CPUs.
     """
     import torch
 
@@ -175,7 +176,7 @@ def set_threads(multiplications: int, named: int | None) -> None:
 
 
 def restore_threads() -> None:
-    """Let torch use as many threads as before the first run: the number is the process's, which may not be ours."""
+    """Restore the number of torch's threads from before the first run, for a process that attnscope does not own."""
     if _given_threads.cache_info().currsize:
         import torch
 

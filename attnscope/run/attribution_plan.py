@@ -14,7 +14,7 @@ _RECORDED, _RANKED = 24, 24
 
 
 def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
-    """Refuse what direct logit attribution is not defined for, or would not fit."""
+    """Refuse runs for which direct logit attribution is undefined or too large."""
     config = source.config
     source.require_model("direct logit attribution")
     if source.predicts is None:
@@ -46,13 +46,14 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
 
 
 def attribution_bytes(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
-    """Return bytes of what every token adds through every head: recorded, side by side, and of a layer while ranked."""
+    """Return the bytes of every token's contribution through every head: recorded, concatenated, and one layer while
+    ranked."""
     cells = count_cells(source, texts)
     return _RECORDED * cells + _RANKED * cells // source.config.n_layers
 
 
 def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
-    """Count the numbers that are kept: what every token adds through every head."""
+    """Count the kept numbers: every token's contribution through every head."""
     return max(map(len, texts)) * len(texts) * source.config.n_heads * source.config.n_layers
 
 
@@ -68,7 +69,7 @@ def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int 
 
 
 def target_notes(targets: Sequence[str] | None, source: ModelSource) -> list[str]:
-    """Name the token that a target is after a space, if that is another one."""
+    """Name the token of a target after a space, if it differs."""
     notes = []
     for target, number in zip(targets or (), target_ids(targets, source), strict=False):
         after = _after_space(target, source)
@@ -78,7 +79,7 @@ def target_notes(targets: Sequence[str] | None, source: ModelSource) -> list[str
 
 
 def _after_space(target: str, source: ModelSource) -> int | None:
-    """Return the id of what a target is after a space; None for several tokens."""
+    """Return the id of a target after a space; None for several tokens."""
     tokens = [token for token in source.tokenizer.encode(f" {target}", where=arg("target")) if not token.special]
     return tokens[0].id if len(tokens) == 1 and not target.startswith(" ") else None
 

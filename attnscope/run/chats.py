@@ -1,4 +1,4 @@
-"""Render the chats of a run with the model's own template, and say what they became."""
+"""Render the chats of a run with the model's template, with notes."""
 
 from collections.abc import Sequence
 

@@ -28,7 +28,7 @@ def cost_table(config: ModelConfig, lengths: tuple[int, ...] = LENGTHS) -> list[
 
 
 def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
-    """Count the (query, key) pairs that a mask lets through in a text of so many tokens, without padding.
+    """Count the (query, key) pairs that a mask allows in a text, without padding.
 
     A mask file counts as if it allowed every key.
     """
@@ -91,7 +91,8 @@ def _apart(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
 
 
 def _sorted(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-    """Sort the runs of every query by their begin, empty ones last; at least one, and no other that all lack."""
+    """Sort the runs of every query by their start, empty ones last; keep at least one, and drop runs empty for all
+    queries."""
     firsts, ends = (np.stack(side) for side in zip(*runs, strict=True))  # (runs, queries)
     firsts = np.where(firsts < ends, firsts, _NOWHERE)
     ends, order = np.maximum(firsts, ends), firsts.argsort(0)

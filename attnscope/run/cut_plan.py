@@ -75,7 +75,7 @@ def _side(
     *,
     words: bool,
 ) -> tuple[int, ...]:
-    """Return positions of one side of an edge, with all tokens of their words if `words`; all where it is left out."""
+    """Return positions of one side of an edge, with all tokens of their words if `words`; all if it is left out."""
     if side is None:
         return tuple(range(len(tokens)))
     positions = sorted(side.find(tokens, texts, where, spans=spans))
@@ -83,21 +83,21 @@ def _side(
 
 
 class Replacement(Protocol):
-    """What takes the place of heads and edges."""
+    """Replacement of heads and edges."""
 
     def head(self, layer: int, head: int) -> "Tensor | None":
-        """Return what stands for a head's output, (Ev,) or (Q, Ev); None for 0."""
+        """Return the replacement of a head's output, (Ev,) or (Q, Ev); None for 0."""
 
     def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> "Tensor | None":
-        """Return what the queries read instead from these keys together, (heads, queries, Ev); None for nothing."""
+        """Return the sum that queries read instead from these keys, (heads, queries, Ev); None for nothing."""
 
 
 def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replacement | None = None) -> "Variant":
-    """Return what several cuts together do to each layer.
+    """Combine several cuts into cuts of each layer.
 
     Args:
         renormalised: How edges are cut; see EdgeCut.
-        replacement: What takes the place of heads and edges; None for 0.
+        replacement: Replacement of heads and edges; None for 0.
     """
     from attnscope.model.cuts import HeadCut, LayerCut
 
@@ -123,7 +123,7 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replac
 def _edges(
     heads: Sequence[int], sides: tuple[Sequence[int], Sequence[int]], before: "Sequence[EdgeCut]"
 ) -> "list[EdgeCut]":
-    """Return the edges between queries and keys, those left out that are cut already: nothing is added twice."""
+    """Return the edges between queries and keys, without edges that are already cut: nothing is added twice."""
     from attnscope.model.cuts import EdgeCut
 
     queries, keys = sides
@@ -144,7 +144,7 @@ def _edges(
 
 
 def cut_variants(plan: RunPlan) -> "list[Variant]":
-    """Return what `RunConfig.cuts` take out of each text; nothing if there are none.
+    """Return the variants of each text under `RunConfig.cuts`; empty if there are none.
 
     The score of a cut edge becomes −inf, and the output of a cut head 0.
     """

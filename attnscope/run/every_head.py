@@ -1,4 +1,4 @@
-"""Every head of the model in summary, recorded in the same pass as what was asked for: for pages and walks."""
+"""Summaries of every head, recorded in the same pass as the Report, for pages and walks."""
 
 from typing import TYPE_CHECKING
 

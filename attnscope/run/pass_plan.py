@@ -43,7 +43,7 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
     """Plan one pass of the model for each group of texts, with every head of every layer recorded.
 
     Args:
-        run: What the user asked; its layers, heads, rows and columns are not looked at.
+        run: The request; its layers, heads, rows and columns are ignored.
         kept: Bytes of the recorders and of their results.
     """
     c = source.config

@@ -1,4 +1,4 @@
-"""Resolve what the user asked against a model: layers, heads, rows and columns. Never imports torch."""
+"""Resolve a request against a model: layers, heads, rows and columns. Never imports torch."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -51,16 +51,16 @@ _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run computes: a RunConfig that has been checked against a model and its texts.
+    """A RunConfig that has been checked against a model and its texts.
 
     Attributes:
-        run: What the user asked; its texts are those of `text_plans`, except in a batch.
+        run: The request; its texts are those of `text_plans`, except in a batch.
         matrices: The matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed.
-        multiplications: About how many multiplications the layers that run take.
+        multiplications: Approximate number of multiplications of the layers that run.
         stream_reason: Why weights are read again in every pass, layer by layer; empty if they are kept.
         predicted: Places of every text where the model predicts; empty if it does not.
-        memory: Limit that stops the run if it uses too much memory; None before it is known.
-        sides: Runs like this one whose findings are kept at the same time, to be compared.
+        memory: Memory limit that stops the run; None before it is known.
+        sides: Number of similar runs whose findings are kept at the same time, to be compared.
     """
 
     run: RunConfig
@@ -80,7 +80,7 @@ class RunPlan:
 
     @property
     def auto(self) -> bool:
-        """A layer or a head is chosen by what it does."""
+        """Whether a layer or a head is chosen automatically."""
         return "auto" in (self.layers.word, self.heads.word)
 
     @property
@@ -102,11 +102,11 @@ def make_plan(
     sides: int = 1,
     every_head: bool = False,
 ) -> RunPlan:
-    """Plan what the user asked, checked against the model and the texts.
+    """Plan a request, checked against the model and the texts.
 
     Args:
-        continued: By a text's number, its tokens with those that the model continued it by.
-        sides: Runs like this one whose findings are kept at the same time, to be compared.
+        continued: Tokens of a text and its continuation, by the text's number.
+        sides: Number of similar runs whose findings are kept at the same time, to be compared.
         every_head: Every head is recorded in summary, too; see run.every_head.
     """
     if run.words and "weights" not in run.stages:
@@ -137,7 +137,7 @@ def make_plan(
 
 
 def span_bytes(plan: RunPlan) -> int:
-    """Estimate the bytes of the weights between spans, in every layer and head, and of what sums them up."""
+    """Estimate the bytes of the weights between spans in every layer and head, and of their sums."""
     c, texts = plan.config, len(plan.text_plans)
     count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
     longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
@@ -148,7 +148,7 @@ def span_bytes(plan: RunPlan) -> int:
 
 
 def _side_bytes(plan: RunPlan) -> int:
-    """Estimate the bytes of another side of a comparison: what it keeps, and its differences from the first."""
+    """Estimate the bytes of another side of a comparison: its findings, and its differences from the first."""
     demand = memory_demand(plan)
     matrices = demand.cells // max(1, len(plan.stages))  # cells of one stage
     one_head = matrices // demand.units
@@ -158,7 +158,7 @@ def _side_bytes(plan: RunPlan) -> int:
 def plan_texts(
     run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None
 ) -> list[TextPlan]:
-    """Plan every text; of several, those that lack a word or position that was typed are left out, and named.
+    """Plan every text; of several, texts that lack a typed word or position are left out, and named.
 
     Raises:
         NotInText: No text has the word or position.
@@ -196,7 +196,7 @@ def spare_memory(
 ) -> tuple[int, str, MemoryLimit]:
     """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
 
-    On a GPU, its memory decides, and `--max-memory` limits that; what is left over is the least of GPU and host.
+    On a GPU, its memory decides, and `--max-memory` limits it; the result is the smaller of GPU and host.
 
     Args:
         more: Bytes by purpose that come on top.
@@ -235,7 +235,7 @@ def spare_memory(
 
 
 def _on_gpu(need: Mapping[str, int]) -> dict[str, int]:
-    """Return what of a run's memory is on the GPU that runs it."""
+    """Return the share of a run's memory on its GPU."""
     return {name: size for name, size in need.items() if name not in _ON_HOST}
 
 
@@ -257,7 +257,7 @@ def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, mor
 
 
 def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPlan]) -> RunPlan:
-    """Plan what the user asked, of texts that are tokens already; `run.texts` is not looked at."""
+    """Plan a request for texts that are tokenized already; `run.texts` is ignored."""
     layers, heads = present_layers(run.layer, source), run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
@@ -289,7 +289,7 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
 
 
 def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
-    """Return the stages that are kept, in their order; by default, those that there are."""
+    """Return the kept stages in their order; by default, all that exist."""
     known = source.stages or STAGES
     missing = [stage for stage in run.stages if stage not in known]
     if missing and run.stages not in (DEFAULT_STAGES, WALKED):  # which no user typed
@@ -299,7 +299,7 @@ def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
 
 
 def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelection:
-    """Return a selection of layers that are there: if some are missing, `all` means the others."""
+    """Return a selection of existing layers: `all` skips missing ones."""
     if source.layers is None or layers.word == "auto":
         return layers
     if layers.word == "all":
@@ -313,7 +313,7 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
 
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
-    """Return the terms of the mask that the user asked for; what is no part of the expression is last."""
+    """Return the requested mask terms; terms that are not part of the expression are last."""
     hidden = () if run.hide is None else (Hidden(str(run.hide)),)
     return (*run.mask, *hidden, *(() if run.score_mod is None else (run.score_mod,)))
 
@@ -339,7 +339,7 @@ def _matrices(
 
 
 def memory_demand(plan: RunPlan) -> MemoryDemand:
-    """Count how much of everything a run asks for."""
+    """Count the sizes that determine the memory of a run."""
     run, source, c, text_plans = plan.run, plan.source, plan.config, plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)

@@ -1,4 +1,4 @@
-"""Where a model predicts tokens, and whether that is asked for. Never imports torch."""
+"""The places where a model predicts tokens, if requested. Never imports torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def _no_head(source: ModelSource, where: str) -> UsageError:
 
 
 def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
-    """Return how many of its tokens a text is continued after: those that its tokenizer closes it with are left out."""
+    """Return the number of tokens after which a text is continued, without closing special tokens."""
     where = arg("generate")
     if any(text.given is not None for text in run.texts):
         hint = f"remove one of them, or pass {arg('text')}"
@@ -100,7 +100,7 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
 
 
 def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:
-    """Return what the model predicts under the mask that it runs under; None if it has no head.
+    """Return the kind of prediction under the run's mask; None if the model has no head.
 
     A masked language model predicts the next token under a causal mask that it was trained with.
     """

@@ -1,4 +1,4 @@
-"""What a run records for its Report. Never imports torch."""
+"""The record specification of a Report. Never imports torch."""
 
 from attnscope.findings.record_parts import reported_parts
 from attnscope.request.record_spec import RecordSpec
@@ -6,7 +6,7 @@ from attnscope.run.plan import RunPlan
 
 
 def make_record_spec(plan: RunPlan) -> RecordSpec:
-    """List what a Report of a run holds."""
+    """Return the record specification of a run's Report."""
     text_plans = plan.text_plans
     pool = max((text_plan.pool or 0 for text_plan in text_plans), default=0)
     rows = sorted({query for text_plan in text_plans for query in text_plan.queries})

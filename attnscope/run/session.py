@@ -73,7 +73,7 @@ class InMemory(Protocol):
         """Describe it as a source of runs."""
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """Prepare it for a call, and leave it as it was."""
+        """Prepare it for a call, and restore it afterwards."""
 
 
 class Session:
@@ -81,9 +81,9 @@ class Session:
 
     Args:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
-        progress: Function that receives the current step, how much of it is done, and its total.
+        progress: Called with the current step, its progress, and its total.
         live: Models and arrays that are in memory already, by the name that runs have for them as `model` or `qkv`.
-        own_process: The process is ours, and no other program's objects are frozen with torch's (see import_torch).
+        own_process: Whether attnscope owns the process, so that freezing all objects is safe (see import_torch).
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Session:
         return source, render_chats(run, source)
 
     def load(self, plan: RunPlan, times: int = 1) -> "tuple[LoadedModel, torch.device]":
-        """Load the layers that a run needs, once where enough of them are loaded; the model, and its device.
+        """Load the layers of a run unless enough are loaded; return the model and its device.
 
         Args:
             times: How often the model will do about as much, which decides whether a GPU is worth it.
@@ -161,7 +161,7 @@ def inspect(
     """Do what `attnscope run` does, without printing.
 
     Args:
-        progress: Function that receives the current step, how much of it is done, and its total.
+        progress: Called with the current step, its progress, and its total.
         sides: Reports that are kept at the same time; see make_plan.
         beside: Makes more recorders that see the pass over all layers; None for none.
     """
@@ -176,7 +176,7 @@ def inspect_every_head(
     sides: int = 1,
     beside: "MakeRecorders | None" = None,
 ) -> tuple[Report, Report]:
-    """Return what `inspect` does, and every head of the model in summary, of the same pass; see run.every_head."""
+    """Return the Report of `inspect`, and a summary of every head from the same pass; see run.every_head."""
     report, summary = _inspect(run, progress, session, sides, summary=True, beside=beside)
     assert summary is not None
     return report, summary
@@ -366,7 +366,7 @@ def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
     """Return the number of the span whose reading is shown: that of the rows named, or the last of the text.
 
     Args:
-        queries: Rows; where they are of several spans, as where all are shown, none is named.
+        queries: Shown rows; if they belong to several spans, none is named.
     """
     named = {spans.of_token[query] for query in queries if query < len(spans.of_token)}
     if len(named) == 1:
@@ -382,7 +382,7 @@ def select_heads(
     on_progress: ProgressCallback | None,
     beside: "Recorders | None" = None,
 ) -> "tuple[list[HeadSelection], torch.Tensor | None]":
-    """Return the layers and heads that were asked for; where that was left to us, chosen by what they do.
+    """Return the requested layers and heads; choose them by their weights for `auto`.
 
     Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
     returned for them; None without such a pass.
@@ -409,7 +409,7 @@ def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Record
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
-    """Return rows and columns of every text that the user named; None if they name none, or all."""
+    """Return named rows and columns of every text; None if none, or all, are named."""
     texts = plan.text_plans
     rows = [text.queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
@@ -433,10 +433,10 @@ def attend(
     beside: "Recorders | None" = None,
     every_head: "Trace | None" = None,
 ) -> "Trace":
-    """Choose the heads, where that is left to us, and record what was asked for of them.
+    """Choose the heads for `auto`, and record the requested values.
 
     Args:
-        record_spec: What to record; None for the content of a Report.
+        record_spec: Specification of the record; None for the content of a Report.
         beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
         every_head: Recorders of every head, which see that pass, too; None for none.
     """
@@ -515,7 +515,7 @@ def forward(
 
 
 def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
-    """Return what stops a run that takes more than it may.
+    """Return a function that stops a run that exceeds its memory.
 
     This does not cover a GPU's memory, whose allocations fail by themselves.
     """
@@ -525,7 +525,7 @@ def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:
 
 
 def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
-    """Return the rows of each text that sums count, (B, Q), bool: those that are shown, or all."""
+    """Return the rows of each text that sums count, (B, Q), bool: shown rows, or all."""
     import torch
 
     shown = torch.zeros_like(real)
@@ -580,7 +580,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
 
 
 def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
-    """Return what produces the numbers, and what they are: see report.Provenance."""
+    """Return the provenance of the numbers: see Provenance."""
     import torch
 
     return Provenance(
@@ -610,7 +610,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
 def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
     """Describe the mask that is used, and whose it is.
 
-    A mask that the model was trained under is not a what-if, unless it masks the scores of another one (`same-scores`).
+    A mask that the model was trained under is not a what-if, unless it re-masks the model's scores (`same-scores`).
 
     Args:
         seen: The model's own mask as observed, if the config does not determine it; otherwise None.

@@ -11,7 +11,7 @@ from attnscope.request.run_config import TextInput
 
 
 def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
-    """Return a text with what its ids spell; any other text as it is."""
+    """Return a text with the spelling of its ids; other texts unchanged."""
     if text.given is None or text.text:
         return text
     return replace(text, text=join_tokens(_tokens(text.given, source))[0])
@@ -42,7 +42,7 @@ def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list
 
 
 def _counted(given: GivenIds, padding_id: int | None, offset: int) -> tuple[int, ...] | None:
-    """Return positions as transformers counts them with padding before the text; None for those from 0.
+    """Return positions as transformers counts them with padding before the text; None if they start at 0.
 
     Most models count all tokens; those with a padding id, such as RoBERTa, the tokens that have another id.
     """
@@ -65,7 +65,7 @@ def _tokens(given: GivenIds, source: ModelSource) -> list[Token]:
 
 
 def _ranges(positions: tuple[int, ...]) -> str:
-    """Write positions, those that follow each other as a range."""
+    """Format positions, consecutive ones as a range."""
     runs: list[list[int]] = []
     for position in positions:
         if runs and position == runs[-1][-1] + 1:

@@ -19,7 +19,7 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class SummaryPlan:
-    """What is recorded of every head.
+    """The record specification of summaries of every head.
 
     Attributes:
         exact: The stages are among it, so that nothing is left out.
@@ -33,7 +33,7 @@ class SummaryPlan:
 def plan_summary(
     run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]
 ) -> SummaryPlan:
-    """Plan what is recorded of every head: all stages of short texts; of long ones, some of the rows."""
+    """Plan the summaries of every head: all stages for short texts, some of the rows for long ones."""
     units = config.n_layers * config.n_heads
     rows = [text.queries or range(len(text.tokens)) for text in texts]
     columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]

@@ -27,7 +27,7 @@ Part = Literal["rows", "columns"]
 
 @dataclass(frozen=True)
 class TextPlan:
-    """One text with what is shown of it.
+    """One text with its shown rows and columns.
 
     Attributes:
         context: Tokens of the text that keys and values come from; None if they come from the text itself.
@@ -35,16 +35,16 @@ class TextPlan:
             elsewhere.
         queries: Rows, sorted.
         keys: Columns, sorted.
-        pool: Runs, each way, of the pooled map that is shown; None if there is none.
+        pool: Runs, each way, of the pooled map; None for no map.
         notes: Remarks for the reader, such as what was truncated or left out.
         number: Number of the text within the call, from 0.
-        auto_keys: Columns that `auto` ranks heads by, where these are not `keys`; None if they are.
+        auto_keys: Columns that `auto` ranks heads by; None for `keys`.
         hidden: Keys that no query sees, sorted.
         padding: Tokens of padding after the text whose rows and columns are shown.
-        narrowed: Whether only those of the rows or of the columns are shown that have most weight; None for all.
+        narrowed: Whether only the rows or columns with most weight are shown; None for all.
         spans: The text divided into spans; None if that was not asked for.
         documents: Lengths of the text's documents, for every term of the mask that needs them.
-        positions: Position id of every token, where that is not its place; else None.
+        positions: Position id of every token; None if it equals its place.
     """
 
     tokens: list[Token]
@@ -65,7 +65,7 @@ class TextPlan:
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
-    """Add the padding of each text to its rows and columns, where all of them are shown."""
+    """Add the padding of each text to its rows and columns, if all of them are shown."""
     if any(text.context is not None for text in texts):
         hint = "remove it, or use a model without cross-attention"
         raise UsageError("applies only to self-attention", where=arg("show_padding"), hint=hint)
@@ -234,7 +234,7 @@ def _choose_cells(
     causal: bool,
     first: int = 0,
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
-    """Return the rows and columns that were named; where none were, all, or a map of a text that is too long.
+    """Return the named rows and columns; if none are named, all, or a map of a text that is too long.
 
     Args:
         context: Tokens of the key side in cross-attention; None in self-attention.
@@ -242,7 +242,7 @@ def _choose_cells(
         causal: A query sees only earlier keys, so a window next to it is placed before it.
 
     Returns:
-        Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on what was left out.
+        Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on omissions.
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
@@ -281,7 +281,7 @@ def _choose_cells(
 def _known_queries(
     queries: list[int] | None, first: int, count: int, window: int | None, notes: list[str]
 ) -> list[int]:
-    """Return the rows that were asked for and whose queries are known; if none were, the last of those."""
+    """Return the requested rows whose queries are known; the last of them if none are requested."""
     if queries is None:
         start = first if window is None else max(first, count - window)
         if start > first:
@@ -342,7 +342,7 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 
 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
-    """Say what the map replaces, and how to see exact cells."""
+    """Return notes on the cells that the map replaces, and how to see exact ones."""
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
     why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)

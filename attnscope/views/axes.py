@@ -54,7 +54,7 @@ class Axis:
 
     @property
     def numbered(self) -> bool:
-        """Whether positions number the entries from 0; those of words and of two texts skip or repeat some."""
+        """Whether positions number the entries from 0; positions of words and of two texts skip or repeat some."""
         return not self.words and (self.count < self.total or [*self.positions[: self.total]] == [*range(self.total)])
 
     def number(self, index: int) -> str:
@@ -93,7 +93,7 @@ def dim_axis(size: int) -> Axis:
 
 
 def source_kind(text: TextReport) -> str:
-    """Say what the columns are called: keys are another text's under cross-attention."""
+    """Return the name of the columns: under cross-attention, keys belong to another text."""
     return "key" if text.context is None else "context"
 
 

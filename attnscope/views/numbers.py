@@ -21,7 +21,7 @@ class Digits:
     """How the numbers of one matrix are written.
 
     Attributes:
-        scientific: As `1.5e+07`, where no number of decimals would do.
+        scientific: Written as `1.5e+07`, if no number of decimals would do.
         percent: Numbers are written as percentages, without the sign.
     """
 
@@ -61,7 +61,7 @@ def digits_for(matrix: Matrix, precision: int) -> Digits:
     """Choose digits so that the largest number keeps two places and a column stays narrow.
 
     Args:
-        matrix: The numbers; what is not finite does not count.
+        matrix: The numbers; values that are not finite do not count.
         precision: Decimals of ordinary numbers. Large ones get fewer, small ones more, by up to four.
     """
     finite = np.abs(matrix[np.isfinite(matrix)])
@@ -101,7 +101,7 @@ def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -
 
 
 def small_cells(cells: Sequence[Sequence[str]], digits: Digits) -> str:
-    """Say which weights are drawn as `·`, such as `· is below 0.005`; empty if none are."""
+    """Return the meaning of `·` for small weights, such as `· is below 0.005`; empty if none are drawn so."""
     if digits.scientific or not any(SMALL in row for row in cells):
         return ""
     limit = 100 * digits.least if digits.percent else digits.least

@@ -21,8 +21,9 @@ class Text(msgspec.Struct, frozen=True):
 
     Attributes:
         items: The items; none for an empty line.
-        remark: Whether it is about the findings, and no part of them: `--quiet` leaves it out.
-        cut: If not None, only the items that fit on one line are shown, then this, with the number of the others in
+        remark: Whether it is a comment on the findings: `--quiet` leaves it out.
+        cut: If not None, only the items that fit on one line are shown, then this text, with the number of the others
+            in
             place of `{}`.
     """
 
@@ -42,11 +43,11 @@ def paragraph(spans: Spans, indent: int = 0, *, remark: bool = False) -> Text:
 
 
 class OneLine(msgspec.Struct, frozen=True):
-    """Text that is shortened if the line is too short for it, and what follows it in any case.
+    """Text that is shortened to fit the line, and text that always follows it.
 
     Attributes:
         end: Its end says more than its start, as of a path.
-        lead: What stands in front of the text, and says less: it is shortened first, at its start.
+        lead: Less important text in front: it is shortened first, at its start.
     """
 
     text: Spans
@@ -73,7 +74,7 @@ Cell = str | Spans | Text  # a str is ours
 
 
 def joined(cell: Cell | OneLine) -> Spans:
-    """Return the text of a cell, or of a fact, for a view that cuts nothing."""
+    """Return the full text of a cell or fact, for views that shorten nothing."""
     if isinstance(cell, str):
         return (Span(cell),)
     if isinstance(cell, OneLine):
@@ -87,7 +88,7 @@ class Column(msgspec.Struct, frozen=True):
     """One column of a table.
 
     Attributes:
-        look: How cells without a look of their own look.
+        look: Look of cells without their own.
         left: It holds words, not numbers: cells begin below each other, and wrap.
     """
 
@@ -103,7 +104,7 @@ class Table(msgspec.Struct, frozen=True):
     Attributes:
         keys: Labels of the first rows, if they are tokens.
         bars: A share of a full bar for each row, below 0 to the left; None for no bar; if there are bars.
-        further_name: What `further` columns are, with what shows all of them; empty if only data are shown.
+        further_name: Name of `further` columns, with the option that shows all; empty if only data are shown.
         spelled: Whole names follow for `keys` that had to be shortened.
     """
 
@@ -131,8 +132,8 @@ class Panel(msgspec.Struct, frozen=True):
         texts: Every cell as text; none for thumbnails.
         arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
         arithmetic_of_picture: The same for cells that are drawn as colours.
-        colours: Of roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
-        small: Which weights are written as `·`, such as `· is below 0.005`; empty if none are.
+        colours: For roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
+        small: Meaning of `·` for small weights, such as `· is below 0.005`; empty if none are written so.
     """
 
     name: str
@@ -175,7 +176,7 @@ class WeightMap(msgspec.Struct, frozen=True):
     """A map of a whole text: weights of runs of queries on runs of keys.
 
     Attributes:
-        kind: What the keys are: `key` or `context`.
+        kind: Kind of the keys: `key` or `context`.
         weights: (runs of queries, runs of keys).
         first_queries: The first token of each run of queries, as the axis of the rows.
     """
@@ -193,7 +194,7 @@ class Bar(msgspec.Struct, frozen=True):
 
     Attributes:
         length: As a share of a full bar, 0 to 1.
-        remark: A mark and what it says, if weight and content disagree.
+        remark: A mark and its meaning, if weight and content disagree.
         before: The tokens before it in its text, the nearest first.
         after: The tokens after it.
     """
@@ -213,7 +214,7 @@ class Bars(msgspec.Struct, frozen=True):
         measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None if it may attend to nothing.
         queries: The queries; None for the one row of a whole text.
-        rest: Per query what its sources with little weight are called, such as `5 more`, and their weight; None if
+        rest: Per query, a name for its sources with little weight, such as `5 more`, and their weight; None if
             all are listed.
         compact: A paragraph per query is enough.
         brief: So are the weight and the measure that ranks.
@@ -231,7 +232,7 @@ class Bars(msgspec.Struct, frozen=True):
     brief: bool = False
 
     def remarks(self) -> list[tuple[str, str]]:
-        """Return every mark with what it says."""
+        """Return every mark with its meaning."""
         return sorted({bar.remark for row in self.rows for bar in row or () if bar.remark})
 
     def rests(self) -> Sequence[tuple[str, str] | None]:
@@ -243,7 +244,7 @@ class FirstFitting(msgspec.Struct, frozen=True):
     """The same findings in several forms: the first that fits a screen is shown, or else the last.
 
     Attributes:
-        picture: What replaces the last of them if that takes several screens; None for nothing.
+        picture: Replacement of the last form if that takes several screens; None for none.
     """
 
     forms: Sequence[Sequence["ViewPart"]]

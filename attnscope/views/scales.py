@@ -60,7 +60,7 @@ class LogScale:
 
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
-    """Pool a matrix to the largest number of every cell of a coarser grid; −1 where there is none."""
+    """Pool a matrix to the largest number in every cell of a coarser grid; −1 for empty cells."""
     known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
     for axis, count in ((0, rows), (1, columns)):
         size = known.shape[axis]
@@ -70,9 +70,9 @@ def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
 
 
 def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1) -> str:
-    """Say how many queries and keys a cell of pool_largest stands for; empty if it is one of each.
+    """Describe the numbers of queries and keys in a cell of pool_largest; empty if it is one of each.
 
-    `together`: how many of its rows are drawn as one cell.
+    `together`: number of its rows that are drawn as one cell.
     """
     queries, keys = shape[-2:]
     starts = [n * queries // rows for n in range(0, rows, together)]

@@ -1,4 +1,4 @@
-"""How findings are presented, whatever draws them."""
+"""Display settings shared by all views."""
 
 from dataclasses import dataclass
 from typing import TypedDict
@@ -18,11 +18,12 @@ class Detail(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class DisplaySettings:
-    """What a caller chooses.
+    """Settings that a caller chooses.
 
     Attributes:
         options: Whether it is for the command line, so that hints name its options.
-        brief: The stages were not chosen by a user: what would fill more than a screen may be left out, with the option
+        brief: The stages were not chosen by a user: parts that fill more than a screen may be left out, with the
+            option
             that shows it.
         ids: List the tokens with their ids.
         least: Number of least attended tokens that are listed.
@@ -42,5 +43,5 @@ class DisplaySettings:
     summary: bool = False
 
     def named(self, option: str, argument: str) -> str:
-        """Name what shows more: an option of the command line, or what it is called in Python."""
+        """Name the option that shows more, as the command line or Python spells it."""
         return option if self.options else argument

@@ -18,11 +18,12 @@ class Span:
     """Some text that looks the same.
 
     Attributes:
-        look: What it is, for a view to choose how that looks.
-        origin: `ours`; a `note` of ours that may quote untrusted text; `untrusted`; or the text of a `token`, which is
+        look: Its meaning; a view chooses the style.
+        origin: `ours` (trusted); a `note` that may quote untrusted text; `untrusted`; or the text of a `token`, which
+            is
             untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
             that the model generated.
-        colour: What is behind it, as `#rrggbb`: of a role.
+        colour: Background colour of a role, as `#rrggbb`.
         shade: How strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all.
     """
 
@@ -37,7 +38,7 @@ Spans = tuple[Span, ...]
 
 
 def ours(text: str, look: Look = "") -> Spans:
-    """Return text of ours."""
+    """Return a trusted text."""
     return (Span(text, look),)
 
 
@@ -47,12 +48,12 @@ def untrusted(text: str, look: Look = "") -> Spans:
 
 
 def note(text: str, look: Look = "") -> Spans:
-    """Return a note of ours that may quote untrusted text."""
+    """Return a note that may quote untrusted text."""
     return (Span(text, look, "note"),)
 
 
 def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:
-    """Return what a token of a text is called; see spell_piece."""
+    """Return the name of a token; see spell_piece."""
     token = tokens[position]
     origin: Origin = "new token" if token.made else "unknown token" if token.unknown else "token"
     return Span(spell_piece(tokens, position), look, origin)

@@ -10,7 +10,7 @@ _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
 
 
 def note_for(text: str, *, ascii: bool) -> str:
-    """Format a note of ours that may quote untrusted text: escape control characters, use ASCII if needed."""
+    """Format a note that may quote untrusted text: escape control characters, use ASCII if needed."""
     text = escape_control(text)
     return text.translate(ASCII).translate(_LONGER).encode("ascii", "backslashreplace").decode() if ascii else text
 
@@ -39,7 +39,7 @@ def safe_text(text: str, *, ascii: bool) -> str:
 
 
 def spell(span: Span, *, ascii: bool) -> str:
-    """Write a span as its origin asks: what is untrusted is escaped, and blanks of tokens are visible."""
+    """Spell a span by its origin: untrusted text is escaped, and blanks of tokens are visible."""
     if span.origin in TOKEN_MARKS:
         return TOKEN_MARKS[span.origin] + spell_token(span.text, ascii=ascii)
     if span.origin == "untrusted":

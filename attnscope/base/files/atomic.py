@@ -40,7 +40,7 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
     """Refuse a target that the same command reads, whatever `--force` says.
 
     Args:
-        given: What the user named as input: files, folders of checkpoints, masks, texts; lists of these; None for
+        given: Inputs that the user named: files, folders of checkpoints, masks, texts; lists of these; None for
             nothing.
     """
     for name in {part for text in _texts(given) for part in (text, *map(str.strip, text.split("+")))}:

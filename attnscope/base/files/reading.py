@@ -1,4 +1,4 @@
-"""Read files and strict JSON, with one-line errors that say what the file is instead."""
+"""Read files and strict JSON, with one-line errors that name the actual kind of file."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def read_json(path: Path, *, cap: int) -> Any:
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-    """Return the value, where it is a JSON object."""
+    """Return the value; refuse all but a JSON object."""
     if not isinstance(value, dict):
         raise AttnscopeError(f"is {format_value(value)}, not a JSON object", where=where, hint="expected { … }")
     return value
@@ -140,7 +140,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def refuse_non_json(data: bytes, where: str) -> None:
-    """Refuse what is no JSON at a glance, or holds more values than anyone needs.
+    """Refuse bytes that cannot be JSON, or that hold too many values.
 
     Args:
         data: The bytes.
@@ -153,7 +153,7 @@ def refuse_non_json(data: bytes, where: str) -> None:
 
 
 def _parse_verbatim(data: bytes) -> Any:
-    """Return what JSON holds, several times as fast, where nothing in it is lost when it is written again.
+    """Parse JSON several times as fast, if it survives a round trip unchanged.
 
     Otherwise, it returns None.
     """
@@ -168,7 +168,7 @@ def _parse_verbatim(data: bytes) -> Any:
 
 
 def identify_bytes(data: bytes) -> tuple[str, str] | None:
-    """Return what bytes are that are neither JSON nor safetensors, with a hint; None if nothing gives them away."""
+    """Return the kind of file of some bytes other than JSON and safetensors, with a hint; None if unknown."""
     if not data:
         return "empty", "download it again"
     if not data[:4096].strip(b"\0"):

@@ -1,1 +1,1 @@
-"""What differs between operating systems, each part with a portable form. Imports nothing of attnscope."""
+"""Functions that differ between operating systems, each with a portable form. Imports nothing of attnscope."""

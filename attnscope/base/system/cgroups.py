@@ -1,4 +1,4 @@
-"""The control groups of this process: what a container, a batch system or a service manager allows it (Linux)."""
+"""The control groups of this process: limits of a container, a batch system or a service manager (Linux)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files, where operating systems differ.
+"""File operations that differ between operating systems.
 
 The calls that write a dump are methods of one class, so that a test can make each of them fail.
 """
@@ -21,7 +21,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def open_nonblocking(path: str | os.PathLike[str]) -> int:
-    """Open a file for reading, without waiting for a writer where it is a pipe; `wait_for_data` comes next."""
+    """Open a file for reading, without waiting for a writer if it is a pipe; call `wait_for_data` next."""
     return os.open(path, os.O_RDONLY | _AT_ONCE | _BINARY)
 
 
@@ -44,7 +44,7 @@ def create_new(path: Path) -> int:
 
 
 def copy_permissions(descriptor: int, path: Path) -> None:
-    """Give an open file the permissions of another one, where the system has them."""
+    """Give an open file the permissions of another file, if the system has permissions."""
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
 
@@ -71,7 +71,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are safe on disk, where system and file system can say so."""
+    """Wait until the names in a folder are safe on disk, if system and file system support that."""
     if not hasattr(os, "O_DIRECTORY"):
         return  # Windows opens no folders
     try:
@@ -90,14 +90,14 @@ def _sync(path: Path, flags: int) -> None:
 
 
 class FileSystem:
-    """What the operating system does for us."""
+    """The file operations of the operating system; tests replace them."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file, never through a symbolic link, and never waiting for the other end of a pipe."""
         return os.open(path, flags | _NO_LINK | _AT_ONCE | _BINARY, 0o666)
 
     def lock(self, descriptor: int) -> None:
-        """Take the file for this process; the system gives it back when the process ends, however that happens.
+        """Lock the file for this process; the system releases the lock when the process ends in any way.
 
         Raises:
             BlockingIOError: Another process has it.
@@ -106,7 +106,7 @@ class FileSystem:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Write some of the data; how much."""
+        """Write some of the data; return the number of bytes."""
         return os.write(descriptor, data)
 
     def direct(self, descriptor: int) -> bool:
@@ -120,7 +120,7 @@ class FileSystem:
         return True
 
     def cached(self, descriptor: int) -> None:
-        """Write through the system's cache again, where `direct` said yes."""
+        """Write through the system's cache again, if `direct` returned True."""
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -132,7 +132,7 @@ class FileSystem:
         os.fsync(descriptor)
 
     def sync_folder(self, folder: Path) -> None:
-        """Wait until the names in a folder are safe on disk, where the file system can say so."""
+        """Wait until the names in a folder are safe on disk, if the file system supports that."""
         sync_folder(folder)
 
     def close(self, descriptor: int) -> None:

@@ -16,9 +16,9 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
-    """Start a copy of this process that calls a function and ends; its number, and our end of a pipe to it.
+    """Start a copy of this process that calls a function and ends; return its pid, and the parent's end of a pipe.
 
-    It ends with this process, whatever ends that, and leaves Ctrl-C to it.
+    It ends whenever this process ends, and ignores Ctrl-C.
     """
     parent_end, child_end = Pipe()
     parent = os.getpid()

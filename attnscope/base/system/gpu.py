@@ -59,9 +59,9 @@ def gpu_memory(device: str) -> GpuMemory | None:
 
 
 def tile_scores(total: int) -> int:
-    """Return how many scores a tile has at most on a GPU of so many bytes.
+    """Return the largest number of scores in a tile on a GPU with this memory in bytes.
 
-    It does not depend on what is free: sums over tiles of other sizes differ in their last bits.
+    It does not depend on free memory: sums over tiles of other sizes differ in their last bits.
     """
     fit = total // _TILE_SHARE // _SCORE_BYTES
     return max(_FEWEST_SCORES, min(_MOST_SCORES, 1 << max(0, fit.bit_length() - 1)))

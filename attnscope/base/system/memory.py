@@ -1,4 +1,4 @@
-"""Memory: how much this process holds and may still take, and large blocks of it."""
+"""Memory of this process: used and available bytes, limits, and large blocks."""
 
 import mmap
 import os
@@ -11,7 +11,7 @@ _PROC = Path("/proc")
 
 
 def available_memory() -> int:
-    """Count the bytes that this process may still take: MemAvailable, or less where the cgroup allows less.
+    """Count the bytes that this process may still take: MemAvailable, or less if the cgroup allows less.
 
     Both count cached pages of files as free, such as those of a checkpoint that was read: the system drops them first.
     On other systems than Linux, this is all memory of the machine, if the system reports it.
@@ -35,7 +35,7 @@ def available_memory() -> int:
 
 
 def _cached_pages(folder: Path) -> int:
-    """Count the bytes of files that the system caches in a control group's name; 0 where it does not say."""
+    """Count the bytes of files that the system caches for a control group; 0 if unknown."""
     try:
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
@@ -45,7 +45,7 @@ def _cached_pages(folder: Path) -> int:
 
 
 def resident_memory() -> int:
-    """Count the bytes of this process that are in memory; 0 where the system does not say."""
+    """Count the resident bytes of this process; 0 if unknown."""
     try:
         with open(_PROC / "self/statm", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * mmap.PAGESIZE
@@ -54,7 +54,7 @@ def resident_memory() -> int:
 
 
 def limit_process(memory: int, seconds: int) -> None:
-    """Limit the memory of this process by the system; only Unix can.
+    """Limit the memory of this process, on Unix.
 
     Args:
         memory: Bytes that it may use in addition to what it uses now.

@@ -1,4 +1,4 @@
-"""What the processor is, as far as the choice between libraries depends on it."""
+"""The kind of processor, for the choice between libraries."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
     """Return the family of an AMD processor (25 for Zen 3 and 4, 26 for Zen 5).
 
-    None for others, and where the system has no such file.
+    None for other processors, and if the system has no such file.
     """
     try:
         with description.open(encoding="utf-8", errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""Limit what torch and oneDNN keep of products of matrices.
+"""Limit the caches of torch and oneDNN for matrix products.
 
 What they prepare for a shape of matrices takes MiBs, and a long causal text has many shapes: oneDNN keeps as many as a
 text of 2,048 tokens uses again in every layer, and torch, which would keep them once more, one.

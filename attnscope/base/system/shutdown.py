@@ -1,4 +1,4 @@
-"""What has to be whole, or gone, before a signal ends the process.
+"""Work to finish or clean up before a signal ends the process.
 
 A signal ends the process immediately, as `kill -9` does: nothing unwinds, so no error handler can swallow it
 and continue with half of the work. What must be cleaned up is registered here, and the command line runs it.
@@ -27,7 +27,7 @@ def defer_signals() -> Iterator[None]:
 
 @contextmanager
 def at_signal(call: Callable[[], object]) -> Iterator[None]:
-    """Register what is done first when a signal ends the process inside the block.
+    """Register a callback that runs first if a signal ends the process inside the block.
 
     Args:
         call: Function to call, in another thread; its exceptions are dropped.
@@ -41,10 +41,10 @@ def at_signal(call: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def finish_at_signal(call: Callable[[float], object]) -> Iterator[None]:
-    """Register what a signal that arrives within lets finish, before anything is cleaned up.
+    """Register a callback that runs before any clean-up if a signal arrives inside the block.
 
     Args:
-        call: Called in another thread with the seconds that it may take; what it raises is dropped.
+        call: Called in another thread with the seconds that it may take; its exceptions are dropped.
     """
     _finishing.append(call)
     try:
@@ -54,7 +54,7 @@ def finish_at_signal(call: Callable[[float], object]) -> Iterator[None]:
 
 
 def finish(seconds: float) -> None:
-    """Let what is registered finish, the latest first, within so many seconds."""
+    """Run the registered `finish_at_signal` callbacks, the latest first, within a time limit."""
     until = time.monotonic() + seconds
     for call in reversed(_finishing):
         with suppress(Exception):
@@ -62,7 +62,7 @@ def finish(seconds: float) -> None:
 
 
 def clean_up(patience: float) -> None:
-    """Run what is registered, the latest first, and keep `defer_signals` from beginning anything else."""
+    """Run the registered clean-up, the latest first, and keep `defer_signals` from beginning new work."""
     until = time.monotonic() + patience
     finish(_FINISHING * patience)
     _LOCK.acquire(timeout=max(0.0, until - time.monotonic()))

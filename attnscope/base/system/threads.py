@@ -19,13 +19,13 @@ def count_threads() -> int:
 
 
 def count_cpus() -> int:
-    """Count the CPUs that this process may keep busy."""
+    """Count the CPUs that this process may use."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cpus, int(min(map(_allowed, control_groups("cpu"))))))
 
 
 def _allowed(folder: Path) -> float:
-    """Read how many CPUs a group may use; a large number for no limit."""
+    """Read the number of CPUs that a group may use; a large number for no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of cgroups 2, and 1
         try:
             quota, period = (number for name in names for number in (folder / name).read_text().split())

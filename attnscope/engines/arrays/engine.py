@@ -62,7 +62,7 @@ class ArraysModel:
 class ArraysEngine:
     """Given arrays under a mask; see protocol.Engine.
 
-    Another mask than their own applies to their scores: no layer can be run again.
+    A mask other than their own applies to their scores: no layer can be run again.
     """
 
     given: GivenArrays
@@ -141,7 +141,8 @@ class ArraysEngine:
         return pad(pack(tensor, given.axes, where), rows, batch.tokens.lengths, self.device)
 
     def numbers(self, batch: Batch) -> list[int]:
-        """Return which of the given texts a batch holds, by their tokens themselves: equal texts have arrays each."""
+        """Return the numbers of the given texts in a batch, by identity of their tokens: equal texts have separate
+        arrays."""
         numbers = {id(tokens[0]): number for number, (_, tokens) in enumerate(self.given.texts)}
         return [numbers[id(tokens[0])] for tokens in batch.texts]
 
@@ -190,7 +191,7 @@ class ArraysEngine:
     def _named(self, name: str, batch: Batch) -> Mask:
         """Return the mask of a matrix or of a function, which counts texts as they were given.
 
-        The layers of a batch share it, with what was evaluated of a function.
+        The layers of a batch share it, including the evaluated cells of a function.
         """
         numbers, given = self.numbers(batch), self.given.matrices[name]
         place = name, tuple(numbers)
@@ -276,7 +277,7 @@ def no_model(what: str) -> AttnscopeError:
 
 
 def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:
-    """Return queries or keys, (B, H, T, E), whose rotated pairs are half a width apart, as ours are.
+    """Return queries or keys, (B, H, T, E), with rotated pairs half a width apart, as in the native layout.
 
     The order of dimensions does not change the products of queries and keys.
     """

@@ -67,7 +67,7 @@ class ArrayFile:
 
 
 def open_file(path: Path) -> ArrayFile:
-    """Read what a file says of its arrays, and the settings in it."""
+    """Read the header of a file: its arrays and settings."""
     if path.suffix.lower() not in ENDINGS:
         message = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
         raise AttnscopeError(message, where=path, hint=f"use {' or '.join(ENDINGS)}")
@@ -109,7 +109,7 @@ def _require_known(own: str, path: Path, name: str, *, of_layer: bool) -> None:
 
 
 def _setting(path: Path, name: str, held: Any) -> Any:
-    """Return a setting: an array as it is, text as JSON where it is that."""
+    """Return a setting: an array as it is, text parsed if it is JSON."""
     if isinstance(held, StoredArray):
         if held.nbytes > _SMALL:
             raise AttnscopeError(f"{name} has {held.nbytes:,} bytes", where=path, hint="it is a setting: make it small")

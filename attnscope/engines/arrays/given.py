@@ -1,4 +1,4 @@
-"""Arrays that another program computed, with what is known about them, as plain data. Never imports torch."""
+"""Arrays that another program computed, with their settings, as plain data. Never imports torch."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -65,9 +65,9 @@ class GivenArrays:
 
     Attributes:
         axes: Order of the axes of the arrays that `read` returns.
-        ranges: First row of every text in keys and values, where texts are one after the other, and the row after its
+        ranges: First row of every text in packed keys and values, and the row after its
             last.
-        query_ranges: The same of queries, which may be those of a text's last tokens alone.
+        query_ranges: The same for queries, which may cover only a text's last tokens.
         texts: Every text with its tokens.
         read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
         matrices: What mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a
@@ -103,7 +103,7 @@ class GivenArrays:
 
     @property
     def first_queries(self) -> list[int]:
-        """Position of the first query in every text; 0 where the queries of all tokens are there."""
+        """Position of the first query in every text; 0 if all tokens have queries."""
         pairs = zip(self.ranges, self.query_ranges, strict=True)
         return [(end - start) - (q_end - q_start) for (start, end), (q_start, q_end) in pairs]
 
@@ -113,7 +113,7 @@ class GivenArrays:
         return tuple(TextInput(text, where=self.origin(number)) for number, (text, _) in enumerate(self.texts))
 
     def origin(self, number: int) -> str:
-        """Return where a text is from."""
+        """Return the origin of a text."""
         return self.name if len(self.texts) == 1 else f"{self.name}: text {number}"
 
     def config(self) -> ModelConfig:

@@ -42,7 +42,7 @@ class PackedShape:
 
     Attributes:
         rows: Tokens of all texts, padding included.
-        texts: Texts that the array has an axis for; None without such an axis.
+        texts: Length of the axis of texts; None without such an axis.
     """
 
     rows: int
@@ -52,7 +52,7 @@ class PackedShape:
 
 
 def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> PackedShape:
-    """Return what the lengths of axes mean."""
+    """Return the sizes that an array's axes stand for."""
     if len(shape) != len(axes):
         hint = f"name the order of its axes: layout {_EXAMPLES}"
         message = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
@@ -74,7 +74,7 @@ def query_ranges(
     *,
     packed: bool,
 ) -> list[tuple[int, int]]:
-    """Return the first query of every text, and the row after its last; queries are those of a text's last tokens.
+    """Return the first query row of every text, and the row after its last; queries belong to a text's last tokens.
 
     Args:
         cu_seqlens: First query of every text, and the number of queries; None if a text has as many as keys, or if

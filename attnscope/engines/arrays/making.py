@@ -24,7 +24,7 @@ _SAMPLES = 1 << 16  # numbers of an array that a fingerprint takes
 
 
 def from_file(path: Path) -> GivenArrays:
-    """Open a file of queries, keys and values, or of weights; their numbers are read when they are needed."""
+    """Open a file of queries, keys and values, or of weights; numbers are read on demand."""
     file = open_file(path)
     layers, read, shapes, dtypes = _of_file(file)
     try:
@@ -148,7 +148,7 @@ def _split_layers(
 
 
 def _numbers(layers: Any, count: int) -> list[int]:
-    """Return the numbers of so many layers."""
+    """Return the numbers of `count` layers."""
     if layers is None:
         return list(range(count))
     listed = layers.tolist() if hasattr(layers, "tolist") else layers

@@ -36,7 +36,7 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     """Compare the given outputs of every text in a batch with the computed ones.
 
     Returns:
-        What differs, for every text.
+        The comparison of every text.
     """
     layers, lengths = engine.given.layers, batch.tokens.lengths
     firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
@@ -68,7 +68,7 @@ def _share(given: Tensor) -> float:
 
 
 def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], first: int) -> GivenOutput:
-    """Return what differs in one text; `first` is the position of its first query."""
+    """Compare one text; `first` is the position of its first query."""
     differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in kept])  # (layers, heads)
     limits = [_share(given) * max(1e-6, float(computed.abs().max())) for given, computed, _ in kept]
     beyond = [layer for layer, row, limit in zip(layers, differences, limits, strict=True) if row.max() > limit]

@@ -27,7 +27,7 @@ class GivenRope:
     interleaved: bool = False
 
     def width(self, d_head: int) -> int:
-        """Return how many dimensions of a head are rotated."""
+        """Return the number of rotated dimensions of a head."""
         return int(d_head * self.rope.fraction)
 
 

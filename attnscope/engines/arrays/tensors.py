@@ -14,7 +14,7 @@ _PACKED = ("layers", "texts", "tokens", "heads", "width")
 
 
 def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
-    """Return an array as a tensor, without a copy where that is possible.
+    """Return an array as a tensor, without a copy if possible.
 
     Args:
         array: A tensor, an array of NumPy, or anything with DLPack or `__array__` (JAX, MLX, CuPy); nested lists.
@@ -61,7 +61,7 @@ def _from_library(array: Any, where: str) -> Tensor:
 
 
 def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
-    """Return (rows, heads, width) of the texts one after the other; a view where the axes allow it."""
+    """Return (rows, heads, width) of the texts one after the other; a view if the axes allow it."""
     ordered = tensor.permute([axes.index(axis) for axis in _PACKED if axis in axes])
     if "texts" in axes:
         ordered = ordered.flatten(0, 1)
@@ -79,7 +79,7 @@ def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], lengths: Sequence[int
     Args:
         packed: (rows, heads, width).
         ranges: First row of every text, and the row after its last.
-        lengths: Tokens of every text; where a text has fewer rows, these are its last tokens.
+        lengths: Tokens of every text; if a text has fewer rows, these are its last tokens.
     """
     if len(ranges) == 1 and ranges[0][1] - ranges[0][0] == lengths[0]:
         ((start, end),) = ranges

@@ -1,4 +1,4 @@
-"""Watch the attention of a model of `transformers`, whatever implements it, and exchange what implements it."""
+"""Watch the attention calls of a model of `transformers` in any implementation, and exchange the implementation."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class BackendCall:
         q: (B, H, Q, E).
         k: (B, G, K, E).
         v: (B, G, K, Ev).
-        output: What it returned, (B, Q, H, Ev).
+        output: Its result, (B, Q, H, Ev).
     """
 
     part: str
@@ -61,7 +61,7 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
     """Call a function after every call of the attention interface that a model makes in this thread.
 
     Args:
-        on_call: Sees each call; what it returns replaces the output.
+        on_call: Receives each call; its result replaces the output.
     """
     import transformers
 
@@ -138,7 +138,7 @@ def _set(model: Any, name: str) -> None:
 
 @contextmanager
 def with_settings_kept(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode without gradients; afterwards it is as it was."""
+    """Put a model into evaluation mode without gradients, and restore it afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     hooks = [(module, set(module._forward_hooks)) for module in model.modules()]
     configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
@@ -204,7 +204,7 @@ def kind_of(model: Any) -> str | None:
 def separates_packs(model: Any) -> bool:
     """Tell whether a model of transformers is known to keep documents apart by position_ids that restart.
 
-    Decoders do so that make their masks of position_ids; encoders that can also decode do not.
+    Decoders that derive masks from position_ids do; encoders that can also decode do not.
     """
     import transformers
 

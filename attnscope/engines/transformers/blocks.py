@@ -23,7 +23,7 @@ Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | N
 
 
 def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the modules that are layers: of those in a list, the largest that hold one module of attention each.
+    """Return the layers: the largest list items that hold one attention module each.
 
     Args:
         attention: The modules of attention that tokens of one part go through, without repetition.
@@ -44,7 +44,7 @@ def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Mod
 
 
 class BlockRerunner:
-    """What listens to the layers of a model while it runs one text, and hands each to an observer.
+    """Hooks on the layers of a model that hand each layer of one text to an observer.
 
     Args:
         attend: Computes one call of attention for its hooks; gives the output, and the mask of a layer of the part that
@@ -114,7 +114,7 @@ def cannot_rerun(layer: int) -> AttnscopeError:
 
 
 def _repeated(value: Any, count: int) -> Any:
-    """Return an argument for so many copies of one text: whatever has an axis for texts is repeated along it."""
+    """Return an argument for `count` copies of one text: values with an axis for texts are repeated along it."""
     if isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1:
         return value.expand(count, *value.shape[1:])
     if isinstance(value, tuple | list):

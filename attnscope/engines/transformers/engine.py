@@ -178,7 +178,7 @@ class TransformersEngine:
         return replace(inputs, spec=replace(inputs.spec, mask=used))
 
     def run(self, batch: Batch, **more: Any) -> Any:
-        """Return what the model gives for a batch; `more` goes to it as it is."""
+        """Return the model's result for a batch; `more` is passed to it."""
         model, source = self.loaded.model, batch.context or self.settings.encoder_texts
         if self.loaded.chosen in ("decoder", "cross"):
             assert source is not None
@@ -274,7 +274,7 @@ class TransformersEngine:
         recorders: Mapping[int, Sequence[Recorder]],
         progress: Callable[[int, int], None] | None = None,
     ) -> UncutRun:
-        """Run all layers; variants run from the first layer on, for what lies between layers is not known."""
+        """Run all layers; variants run from the first layer on, because intermediate states are not available."""
         hidden = self.forward(batch, recorders, progress, final=True)
         source = self.settings.encoder_texts
 
@@ -330,7 +330,7 @@ def _required(output: Tensor | None) -> Tensor:
 
 
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) -> str:
-    """Return a mask expression that says what a mask does to a text of the batch, or that there is none for it."""
+    """Return a mask expression for the mask of a text of the batch, or a statement that none fits."""
     given = getattr(mask, "tensor", None)
     q = torch.arange(n_queries, device=given.device if isinstance(given, Tensor) else "cpu")[:, None]
     k = torch.arange(n_keys, device=q.device)[None]

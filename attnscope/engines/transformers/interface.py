@@ -37,7 +37,7 @@ class ProvidedMask(Mask):
     """A mask that `transformers` made: (B or 1, H or 1, Q, K), True where allowed, or added to the scores.
 
     Attributes:
-        floor: Where it is added: values at or below this mask a key.
+        floor: For an added mask, values at or below this mask a key.
     """
 
     tensor: Tensor
@@ -54,7 +54,7 @@ class ProvidedMask(Mask):
         return part if self.floor is None else part > self.floor
 
     def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        """Return what is added where a key is allowed, (B or 1, h or 1, Q, K); see AttentionSpec.bias."""
+        """Return the bias on allowed keys, (B or 1, h or 1, Q, K); see AttentionSpec.bias."""
         part = self._cells(q, k, heads)
         return part.masked_fill(part <= (self.floor or 0.0), 0.0).float()
 
@@ -68,14 +68,15 @@ OnAttention = Callable[[str, nn.Module, AttentionInputs], Tensor]
 
 
 class AttentionCapture:
-    """One run of a model: which module is which layer, and who gets its calls.
+    """One run of a model: maps modules to layers, and passes on their calls.
 
     Args:
-        on_attention: Gets the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
+        on_attention: Receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and
+            the
             call; gives the output, (B, H, Q, Ev).
 
     Attributes:
-        projection: The output projection of the layer that was last taken; None if it was not found.
+        projection: The output projection of the latest layer; None if it was not found.
     """
 
     def __init__(self, model: Any, on_attention: OnAttention) -> None:
@@ -203,7 +204,7 @@ def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[T
 
 
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
-    """Return the refusal of attention that is more, or something else, than what attnscope knows."""
+    """Return the error for attention with unsupported features."""
     hint = "attnscope refuses attention with parts it does not know"
     return AttnscopeError(
         f"layer {layer} passes {what} to its attention", where=arg("engine", "transformers"), hint=hint
@@ -217,7 +218,7 @@ _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
 
 @contextmanager
 def capturing(session: AttentionCapture) -> Iterator[None]:
-    """Send the attention of any model that runs inside to this session."""
+    """Send the attention calls of models that run inside the block to this session."""
     token = _active.set(session)
     try:
         yield

@@ -15,7 +15,7 @@ from attnscope.model.stack import Stack
 
 
 def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
-    """Return the modules that make a layer's queries and keys, with their parameters as those of our stack."""
+    """Return the modules that make a layer's queries and keys, with their parameters in a native stack."""
     model = loaded.model
     names = names_of(model)
     config = open_config(json.loads(model.config.to_json_string()), "model.config").config
@@ -47,5 +47,5 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
 
 
 def _taken(projection: FoundParameter) -> Callable[[Tensor], Tensor]:
-    """Return a function that takes our part of what a projection makes, (1, T, rows of its weight)."""
+    """Return a function that extracts the native part of a projection's output, (1, T, rows of its weight)."""
     return lambda projected: projection.piece.extract(projected[0].T).T[None]

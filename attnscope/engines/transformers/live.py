@@ -1,4 +1,4 @@
-"""Borrow a model of `transformers` that is in memory already, and give it back as it was."""
+"""Borrow a model of `transformers` that is in memory, and restore it afterwards."""
 
 import json
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def fingerprint_live(model: Any, tokenizer: bytes) -> str:
 
 
 def tokenizer_json_of(tokenizer: Any) -> bytes:
-    """Return what a tokenizer of transformers, or of the library `tokenizers`, would write into a tokenizer.json."""
+    """Return the tokenizer.json of a tokenizer of transformers or of the library `tokenizers`."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     written = backend.to_str() if hasattr(backend, "to_str") else None
     if not isinstance(written, str):

@@ -40,7 +40,7 @@ class TransformersModel:
         n_segments: Rows of the segment embedding; 0 where there is none.
         decoder_start: The id that a decoder starts with; None if there is none.
         notes: Remarks on parts of the folder that are not used.
-        chosen: The part whose attention is looked at; empty if there is only one.
+        chosen: The part whose attention is shown; empty if there is only one.
         predicting: The same model with its head for language, if the checkpoint has one; else None.
     """
 
@@ -57,7 +57,7 @@ class TransformersModel:
 
     @property
     def predicts(self) -> PredictionKind | None:
-        """What its head is for; None if it has none."""
+        """Target of its head; None if it has none."""
         return None if self.predicting is None else head_kind(self.predicting)
 
     def resolve_part(self, name: str | None) -> str:
@@ -79,7 +79,7 @@ class TransformersModel:
 
 
 def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
-    """Load a checkpoint with transformers, and find out what its attention looks like."""
+    """Load a checkpoint with transformers, and inspect its attention."""
     kind = find_model_class(folder)
     predicting = head_class(kind)
     model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
@@ -96,7 +96,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
-    """Find out what the attention of a model looks like, which runs through attnscope already."""
+    """Inspect the attention of a model that already runs through attnscope."""
     vocab_size, d_model = _table(model, where)
     return TransformersModel(
         model=model,
@@ -171,7 +171,7 @@ def _separate_head(model: Any, folder: Folder) -> None:
 
 
 def _stored(model: Any, module: Any, names: Iterable[str]) -> str | None:
-    """Return the name of a module's weight among these, which may lack a prefix or have another one."""
+    """Return the name of a module's weight among `names`, which may lack the prefix or have another."""
     called = next(name for name, other in model.named_modules() if other is module)
     ends = (f".{called}.weight", f".{called.removeprefix(f'{model.base_model_prefix}.')}.weight")
     return next((name for name in names if f".{name}".endswith(ends)), None)
@@ -185,13 +185,13 @@ def _silently_missing(model: Any, folder: Folder) -> set[str]:
 
 
 def _computed(model: Any) -> set[str]:
-    """Return parameters that are no weights: sinusoids of positions, where they are as their module computes them."""
+    """Return computed parameters: sinusoids of positions that equal their module's own."""
     computing = [(name, module) for name, module in model.named_modules() if hasattr(module, "create_weight")]
     return {f"{name}.weight" for name, module in computing if torch.equal(module.weight, module.create_weight())}
 
 
 def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
-    """Refuse what transformers would make up; note what it does not use."""
+    """Refuse weights that transformers would initialise at random; note unused ones."""
     missing = sorted(name for name in lacking if not _AFTER.fullmatch(name))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

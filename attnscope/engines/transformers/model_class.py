@@ -20,7 +20,7 @@ _MOST = 10_000
 
 @dataclass(frozen=True)
 class ModelClass:
-    """What a config means."""
+    """The model class of a config."""
 
     model: Any
     config: Any
@@ -60,7 +60,7 @@ def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[
 
 
 def _check_counts(config: dict[str, Any], where: str) -> None:
-    """Refuse layers and experts that would be built one by one for hours, before their weights are missed."""
+    """Refuse counts of layers and experts that would take hours to build before missing weights are noticed."""
     for name, value in config.items():
         if isinstance(value, dict):
             _check_counts(value, f"{where}: {name}")
@@ -100,7 +100,7 @@ def _config(hf: Any, folder: Folder) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' warnings and progress bars: our own notes say what matters of a checkpoint."""
+    """Silence transformers' warnings and progress bars: attnscope's notes cover what matters."""
     import transformers
 
     logging: Any = transformers.logging

@@ -1,6 +1,6 @@
 """Open a checkpoint, or a model that is in memory, for the transformers engine.
 
-The attention of such a model is only known once it is loaded, so opening one imports torch and reads its weights.
+The attention of such a model is only known after loading, so opening it imports torch and reads its weights.
 """
 
 import sys
@@ -82,7 +82,7 @@ class LiveModel:
 
     Attributes:
         model: The model of transformers, while it is borrowed (see live.borrowed).
-        tokenizer: Its tokenizer, or what `--tokenizer` takes; None for the one beside the model's checkpoint.
+        tokenizer: Its tokenizer, or a value of `--tokenizer`; None for the tokenizer beside the model's checkpoint.
     """
 
     model: Any
@@ -94,7 +94,7 @@ class LiveModel:
         return open_live(self, run)
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """Prepare the model for a call, and leave it as it was."""
+        """Prepare the model for a call, and restore it afterwards."""
         from attnscope.engines.transformers.live import borrowed
 
         return borrowed(self.model)
@@ -141,7 +141,7 @@ def _live_templates(live: LiveModel) -> ChatTemplates:
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
-    """Return the tokenizer, and a digest of what it is made of."""
+    """Return the tokenizer, and a digest of its files."""
     from attnscope.engines.transformers.live import refuse_without_tokenizer, tokenizer_json_of
 
     given = live.tokenizer

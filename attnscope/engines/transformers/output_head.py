@@ -1,4 +1,4 @@
-"""The output head of a `transformers` model: which class has one, and what it makes of hidden states."""
+"""The output head of a `transformers` model: the classes that have one, and its logits of hidden states."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -45,7 +45,7 @@ def base_of(model: Any) -> Any:
 
 
 def head_kind(model: Any) -> PredictionKind:
-    """Tell what a model that `is_predicting` predicts: a decoder the next token, others what is masked."""
+    """Return the target of a model that `is_predicting`: the next token for a decoder, else masked tokens."""
     import transformers
 
     table: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
@@ -69,7 +69,7 @@ def _predicting(config: Any) -> list[Any]:
 
 
 class _Given:
-    """What stands for a base model's output: hidden states, and nothing else that a head may ask for."""
+    """Stand-in for a base model's output: hidden states, and None for everything else."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden

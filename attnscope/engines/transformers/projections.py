@@ -82,7 +82,7 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
     """Return weights of the value projection, (G·Ev, D), and of the output projection, (D, H·Ev), of a layer.
 
     Returns:
-        The weights, laid (out, in); where they are not known, why.
+        The weights, laid (out, in), or the reason why they are unknown.
     """
     model, part = loaded.model, loaded.parts[loaded.chosen]
     width, first = loaded.d_model, "blocks.0.attention."

@@ -20,10 +20,10 @@ _ATTENTIONS = {"": "attentions", "encoder": "attentions", "decoder": "decoder_at
 
 @dataclass(frozen=True)
 class ReferenceInputs:
-    """What a reference is computed of.
+    """Inputs of a reference computation.
 
     Attributes:
-        encoder_texts: What an encoder reads where the decoder's own attention is looked at.
+        encoder_texts: Texts of the encoder if the decoder's self-attention is shown.
     """
 
     loaded: TransformersModel
@@ -37,7 +37,7 @@ def load_reference(
     """Return a model of transformers: a checkpoint, or the model that is in memory.
 
     Args:
-        part: Which part's attention; None if there is only one.
+        part: The part whose attention is shown; None if there is only one.
     """
     if isinstance(model, Folder):
         loaded = load_model(model, dtype)
@@ -49,7 +49,7 @@ def load_reference(
 
 
 def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
-    """Return every layer's stages, (1, H, Q, K) each, by the textbook's formulas; weights are those of transformers."""
+    """Return every layer's stages, (1, H, Q, K) each, by textbook formulas, with transformers' weights."""
     loaded = work.loaded
     engine = TransformersEngine(loaded, EngineSettings((), encoder_texts=work.encoder_texts))
     layers: list[dict[str, Tensor]] = []
@@ -86,7 +86,7 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
 
 
 def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Tensor]:
-    """Return what transformers' own eager attention gives for `output_attentions`."""
+    """Return `output_attentions` of transformers' eager attention."""
     model = engine.loaded.model
     model.set_attn_implementation("eager")
     try:

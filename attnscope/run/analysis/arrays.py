@@ -22,7 +22,7 @@ def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:
 
 
 def unit_arrays(trace: Trace) -> dict[str, Any]:
-    """Return everything kept of a batch as NumPy arrays whose axes are text, unit, row, then those of the array.
+    """Return all recorded values of a batch as NumPy arrays with axes text, unit, row, then the array's own.
 
     Returns:
         `top.keys` (int32), `top.weight` and so on, `rows.entropy` and so on, `columns`, `pooled`, `stages.weights` and
@@ -42,7 +42,7 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
 
 
 def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
-    """Return all that a unit and those that share its recorders keep, (B, heads, …) each; one head over a mean."""
+    """Return the arrays of a unit and the units that share its recorders, (B, heads, …) each; one head for a mean."""
     w, arrays = trace.record_spec, dict[str, Tensor]()
     if "top" in w.parts:
         keys, measures = _top_arrays(recorded, trace)
@@ -60,7 +60,7 @@ def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
 
 
 def _span_arrays(spans: Any, trace: Trace) -> dict[str, Tensor]:
-    """Return weights between spans; and what they give to sinks, where any layer has these."""
+    """Return weights between spans, and on sinks if any layer has these."""
     weights, sink = spans.compute().float(), spans.sink()
     if all(other.sums["spans"].sink() is None for _, other in trace.recorded):  # type: ignore[attr-defined]
         return {"spans.weights": weights}

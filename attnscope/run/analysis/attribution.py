@@ -1,4 +1,4 @@
-"""What parts of a stack add to a logit, as findings."""
+"""Contributions of a stack's parts to a logit, as findings."""
 
 from collections.abc import Callable
 
@@ -19,13 +19,13 @@ def attribution(
     logit: Callable[[int], float],
     text: tuple[int, Spell, float | None],
 ) -> Attribution:
-    """Return what every part adds to a logit.
+    """Return the contribution of every part to a logit.
 
     Args:
         position: Position of the token whose final state gives the logit.
         targets: Id of the target, and of the token whose logit is subtracted.
-        logit: An id to what the output head gives for it, before a soft-cap.
-        text: Tokens of the text, what makes a piece of an id, and the soft-cap.
+        logit: Maps an id to its logit, before a soft-cap.
+        text: Tokens of the text, a function from id to piece, and the soft-cap.
     """
     n_tokens, spell, softcap = text
     edges = parts.edges[..., :n_tokens].cpu()  # (L, H, K)

@@ -19,9 +19,9 @@ class HeadRanking:
     """The values by which `auto` ranks heads.
 
     Attributes:
-        description: What is said of the head with the largest value; `{}` stands for the value.
-        mean: What is said of the layer whose heads have the largest on average.
-        none: What is said of the first head, where every value is 0.
+        description: Phrase for the head with the largest value; `{}` stands for the value.
+        mean: Phrase for the layer with the largest average.
+        none: Phrase for the first head if every value is 0.
         values: The value of every head, (layers, heads).
     """
 
@@ -32,11 +32,11 @@ class HeadRanking:
 
 
 class RankingRecorders:
-    """The recorders that `auto` needs: of the weight on the keys that were named, or of what depends on content.
+    """Recorders for `auto`: of the weight on named keys, or of the weight that depends on content.
 
     Args:
-        queries: Rows of every text that were named; None if none were.
-        keys: Keys of every text that were named; None if none were.
+        queries: Named rows of every text; None if none are named.
+        keys: Named keys of every text; None if none are named.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
 def choose_heads(
     ranking: HeadRanking | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
 ) -> list[HeadSelection]:
-    """Return the units that a selection of layers and heads stands for.
+    """Return the units of a selection of layers and heads.
 
     Args:
         ranking: Values that rank heads; needed if a selection is `auto`.

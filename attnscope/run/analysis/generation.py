@@ -34,7 +34,7 @@ def continue_text(
     """Return a text continued by the most probable token, again and again.
 
     Args:
-        logits: The model: a text that starts as the one before to the logits, (V,), of what follows.
+        logits: Returns the logits of the next token, (V,), for a text that extends the previous one.
         count: New tokens, at most.
         spelling: Function that turns an id into a piece and a token.
         on_token: Called with the prediction of every new token at once.
@@ -60,7 +60,7 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
     """Return logits, (V,), as transformers' logits processors change them; forbidden ids have −inf.
 
     Args:
-        logits: Those of the next token, (V,).
+        logits: Logits of the next token, (V,).
         prompt: How many of its tokens were not generated.
     """
     vocabulary = len(logits)

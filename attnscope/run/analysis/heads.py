@@ -19,11 +19,11 @@ from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic,
 
 @dataclass(frozen=True)
 class TextSlice:
-    """Which text of a batch, and what of it is shown.
+    """The shown part of a text of a batch.
 
     Attributes:
         extent: Positions of the whole text, for its map and averages; None without them.
-        n_sources: Tokens that its keys come from; for what they receive.
+        n_sources: Number of tokens that its keys come from, for `received`.
     """
 
     text: int
@@ -39,7 +39,7 @@ def head_report(
     """Return one unit's findings about one text.
 
     Args:
-        trace: What was recorded, and of which tokens.
+        trace: Recorded values, and their tokens.
         left_out: Names of the tokens that are excluded from the ranking.
     """
     text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec

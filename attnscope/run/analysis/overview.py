@@ -41,7 +41,7 @@ def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled
 
 
 def _starts(count: int, size: int) -> list[int]:
-    """Return where runs start, and the end: token i is in run i·n // count, as in model.recorders.Pooled."""
+    """Return the starts of runs, and the end: token i is in run i·n // count, as in PooledRecorder."""
     n = min(size, count)
     return [-(-i * count // n) for i in range(n + 1)]
 

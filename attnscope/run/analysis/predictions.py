@@ -15,12 +15,12 @@ Spell = Callable[[int], tuple[str, str]]
 def predict(
     logits: Callable[[Tensor], Tensor], hidden: Tensor, places: PredictedPlaces, spell: Spell
 ) -> list[Prediction]:
-    """Return what the model predicts at some places of one text.
+    """Return the model's predictions at some places of one text.
 
     Args:
         logits: The output head: final hidden states, (N, D), to logits, (N, V).
         hidden: The text's final hidden states, (T, D).
-        spell: An id to its piece, and to what it spells.
+        spell: Maps an id to its piece and text.
     """
     predictions: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):

@@ -39,7 +39,7 @@ class SpanRecorders:
         }
 
     def report(self, text: int, division: str, selected: list[tuple[int, int]] | None = None) -> SpanReport:
-        """Return what was recorded of a text.
+        """Return the recorded weights of a text.
 
         `selected`: see SpanReport.
         """

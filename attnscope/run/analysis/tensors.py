@@ -1,4 +1,4 @@
-"""Select one text, or a mean over heads, from what the recorders hold."""
+"""Select one text, or a mean over heads, from recorded tensors."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def to_numpy(tensor: Tensor) -> Any:
 def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
     """Return a statistic of every counted row, (rows,).
 
-    Over a mean, that of the mean rows; NaN where these are not kept.
+    For a mean, the statistic of the mean rows; NaN for rows that are not kept.
     """
     if recorded.contributions is None:
         fact: Tensor = recorded.rows[0].recorded[name][text, recorded.head]
@@ -29,7 +29,7 @@ def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
 
 
 def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
-    """Return a statistic of mean rows that is no mean of those of heads, (B, 1, rows); NaN for rows not kept."""
+    """Return a statistic of mean rows that is not the mean over heads, (B, 1, rows); NaN for rows not kept."""
     counted, kept = recorded.rows[0], recorded.mean_rows
     if kept is not None and list(kept.rows) == list(counted.rows):
         return kept.recorded[name]
@@ -40,7 +40,7 @@ def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
 
 
 def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
-    """Return what every counted row gives to the sink, (rows,); None if there is none."""
+    """Return the weight of every counted row on the sink, (rows,); None if there is no sink."""
     sinks = [rows.sink for rows in recorded.rows if rows.sink is not None]
     if not sinks:
         return None

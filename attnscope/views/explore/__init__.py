@@ -1,1 +1,1 @@
-"""The walk in a terminal: textual widgets that draw what `views/walk` says."""
+"""The walk in a terminal: textual widgets that draw the scenes of `views/walk`."""

@@ -1,4 +1,4 @@
-"""The application: panels, keys, the mouse, and a thread that computes what is not there yet."""
+"""The application: panels, keys, the mouse, and a thread that computes missing scenes and heads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -81,7 +81,7 @@ class WalkScreen(Screen[None], inherit_bindings=False):
         app.arrange(event.size.width, event.size.height)
 
     def on_key(self, event: events.Key) -> None:
-        """Do what a key calls."""
+        """Perform the action of a key."""
         app: ExploreApp = self.app  # type: ignore[assignment]
         if app.key(event):
             event.stop()
@@ -93,7 +93,7 @@ class WalkScreen(Screen[None], inherit_bindings=False):
         app.prompt_changed(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take what was typed."""
+        """Apply the typed text."""
         app: ExploreApp = self.app  # type: ignore[assignment]
         app.prompt_done(event.value)
 
@@ -185,7 +185,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         return draw
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
-        """Return what is shown before anything has been computed: titles, the text, and how far it is."""
+        """Return the lines before anything has been computed: titles, the text, and the progress."""
         ink, state = self.state.ink, self.state
         lines: list[Line] = [[Segment(f" {_SMALL[name]} ", state.title(name))]]
         if name == "text":
@@ -221,7 +221,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.call_after_refresh(self.redraw)
 
     def redraw(self) -> None:
-        """Draw what has changed."""
+        """Draw changes."""
         for pane in self.panes.values():
             pane.redraw()
 
@@ -259,7 +259,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         return cut(line, width)
 
     def _mask_name(self, scene: Scene) -> str:
-        """Return the mask, or side, as it was chosen, with what that is."""
+        """Return the chosen mask or side, with its meaning."""
         masks = self.state.source.masks
         chosen = masks[min(self.state.place.spot.mask, len(masks) - 1)]
         return f"{chosen} ({scene.mask})" if chosen == "own" and scene.mask else chosen
@@ -296,7 +296,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     # keys and mouse
 
     def key(self, event: events.Key) -> bool:
-        """Do what a key calls; return whether it calls anything."""
+        """Perform the action of a key; return whether it has one."""
         printable = event.is_printable and event.character and event.character != " "
         pressed = str(event.character) if printable else event.key
         if event.key == "ctrl+c":
@@ -378,7 +378,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _footer_clicked(self, x: int) -> None:
-        """Do what the footer names at a column."""
+        """Perform the action that the footer names at a column."""
         at = 0
         if self._mode == "copy":
             choices = {what: len(f"  {key} {what}") for key, what in _COPY.items()}
@@ -557,7 +557,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._edited = self.set_timer(_PAUSE, lambda: self._retext(value))
 
     def prompt_done(self, value: str) -> None:
-        """Take what was typed."""
+        """Apply the typed text."""
         mode = self._mode
         if mode == "edit":
             self._retext(value)
@@ -601,7 +601,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     # computing
 
     def ask(self) -> None:
-        """Have computed what the screen lacks."""
+        """Post jobs for missing parts of the screen."""
         job = next(self._jobs(), None)
         if job is not None:
             self.worker.post(job)
@@ -625,7 +625,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         return Job("compute", compute, lambda _: self._arrived(), (variant, spot.layer, spot.head, stage, rows))
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
-        """Return the first and last query whose exact rows are wanted: those around the cursor, in blocks."""
+        """Return the first and last query whose exact rows are wanted: a block around the cursor."""
         scene = self.state.scene
         if scene is None:
             return 0, 0
@@ -699,7 +699,7 @@ def _is_ascii(app: App[Any]) -> bool:
 
 
 def _named(cuts: Sequence[str]) -> str:
-    """Name what is cut: the first of several, and how many more."""
+    """Name the cuts: the first, and the number of others."""
     return cuts[0] if len(cuts) == 1 else f"{cuts[0]} and {len(cuts) - 1} more"
 
 
@@ -715,7 +715,7 @@ def spell_positions(positions: Sequence[int]) -> str:
 
 
 def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
-    """Return the next query whose name contains some text, whatever its case; None for none."""
+    """Return the next query whose name contains a text, in any case; None for none."""
     names, wanted = scene.queries.names, needle.casefold()
     for n in range(1, len(names) + 1):
         at = (query + n * step) % len(names)

@@ -22,7 +22,7 @@ _WEIGHTS = Scale(0.0, 1.0, False)
 
 @dataclass
 class HeadsPanel:
-    """Draws the heads; remembers how far it is scrolled, and thumbnails that it has made."""
+    """Draws the heads; keeps its scroll position and its thumbnails."""
 
     top: int = 0
     left: int = 0
@@ -34,7 +34,7 @@ class HeadsPanel:
         self._last: tuple[range, range, int, int, int] | None = None
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
-        """Return the lines of the panel; those that it drew before while the same heads are known and shown."""
+        """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
         at = place.spot.layer, place.spot.head, place.panel == "heads"
         shown = place.display, at, state.variant(), width, height, state.arrived
@@ -76,7 +76,7 @@ class HeadsPanel:
         return [*drawn, *self._legend(state, scene, width)]
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
-        """Return what a click at a place of the panel does."""
+        """Return the action of a click in the panel."""
         if self._last is None:
             return None
         layers, heads, label, wide, tall = self._last
@@ -140,7 +140,7 @@ class HeadsPanel:
         return self._thumbnails.get(head, (wide, tall, per_line), lambda: _picture(state, head, wide, tall, per_line))
 
     def _legend(self, state: WalkState, scene: Scene, width: int) -> list[Line]:
-        """Say what is shown of the head under the cursor, in two lines."""
+        """Describe the number of the head under the cursor, in two lines."""
         ink, spot, display = state.ink, state.place.spot, state.place.display
         name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
         if display == "roles":

@@ -1,4 +1,4 @@
-"""Colours, shades and spellings of a terminal: what a line of a panel is made of."""
+"""Colours, shades and spellings of a terminal, of which the lines of panels consist."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 @dataclass(frozen=True)
 class Ink:
-    """What a terminal can show.
+    """Capabilities of a terminal.
 
     Attributes:
         colours: How many colours it has: 0, 16, 256 or 16,777,216.
@@ -46,7 +46,7 @@ class Ink:
         return _spelled(span.text[: _LONGEST + 1], span.origin, self.ascii)
 
     def plain(self, text: str) -> str:
-        """Spell text of ours."""
+        """Spell a trusted text."""
         return spell(Span(text), ascii=self.ascii) if not self.ascii else spell(Span(text, origin="note"), ascii=True)
 
     def style(self, look: str) -> Style:
@@ -120,7 +120,7 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Shorten or fill a text to exactly so many cells; `…` where something is missing."""
+    """Shorten or fill a text to exactly `width` cells; `…` marks omissions."""
     if width <= 0:
         return ""
     size = cell_len(text)
@@ -152,7 +152,7 @@ def cells_wide(line: Sequence[Segment]) -> int:
 
 
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
-    """Draw a bar of a share of so many cells, in eighths of a cell."""
+    """Draw a bar of a share of `width` cells, in eighths of a cell."""
     if ascii:
         return "#" * round(max(0.0, min(1.0, share)) * width)
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -160,7 +160,7 @@ def bar(share: float, width: int, *, ascii: bool = False) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break a text at blanks into lines of so many cells; a longer word is broken anywhere."""
+    """Break a text at blanks into lines of `width` cells; a longer word is broken anywhere."""
     lines, line = list[str](), ""
     for word in text.split(" "):
         while cell_len(word) > width > 0:

@@ -54,7 +54,7 @@ _MARK = {16: "bright_magenta", 256: "#ff00ff", 1 << 24: "#ff00ff"}
 
 @dataclass
 class MatrixPanel:
-    """Draws the matrix; remembers how far it is scrolled.
+    """Draws the matrix; keeps its scroll position.
 
     Attributes:
         top: First row of cells.
@@ -80,11 +80,11 @@ class MatrixPanel:
         ]
 
     def page(self) -> int:
-        """Return how many rows of cells are visible."""
+        """Return the number of visible rows of cells."""
         return 10 if self._last is None else max(1, len(self._last.rows) - 1)
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
-        """Return what a click at a place of the panel does."""
+        """Return the action of a click in the panel."""
         layout = self._last
         if layout is None or y < _ABOVE or x < layout.label:
             return None
@@ -180,7 +180,7 @@ class _Layout:
 
 
 def cut(line: Line, width: int) -> Line:
-    """Return a line without what is beyond a width."""
+    """Truncate a line to a width."""
     kept: Line = []
     for segment in line:
         size = cell_len(segment.text)
@@ -218,7 +218,7 @@ def _scroll(first: int, at: int, fits: int, count: int) -> int:
 
 
 def _column_names(state: WalkState, layout: _Layout, width: int) -> Line:
-    """Return the tokens above their columns; the positions of those that are wider."""
+    """Return the tokens above their columns; positions for tokens that are wider."""
     axis, wide = state.columns, layout.cell
     pieces = [(" " * layout.label, PLAIN)]
     for column in layout.columns:

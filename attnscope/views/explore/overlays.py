@@ -1,4 +1,4 @@
-"""What is shown over the panels: help, long text, and the palette of commands."""
+"""Overlays of the panels: help, long text, and the palette of commands."""
 
 from functools import partial
 from typing import Any
@@ -83,7 +83,7 @@ class Reader(Overlay):
 
 
 class WalkCommands(Provider):
-    """All actions, what the panel of heads can show, and masks, as commands of the palette."""
+    """All actions, displays of the panel of heads, and masks, as commands of the palette."""
 
     async def discover(self) -> Hits:
         """Yield all commands."""

@@ -1,4 +1,4 @@
-"""A widget that shows lines: only those that have changed are drawn again."""
+"""A widget that shows lines, and redraws only changed ones."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ class Pane(Widget, inherit_bindings=False):
         return Strip(line).adjust_cell_length(self.size.width)
 
     def on_click(self, event: events.Click) -> None:
-        """Tell where the click was."""
+        """Report the place of a click."""
         event.stop()
         self._clicked(str(self.id), event.x, event.y)
 

@@ -90,7 +90,7 @@ class RowPanel:
         return lines[:height]
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
-        """Return what a click at a place of the panel does."""
+        """Return the action of a click in the panel."""
         if y not in self._keys:
             return None
         spot = state.place.spot
@@ -112,7 +112,7 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
 
 
 def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -> list[SourceLine]:
-    """Return the sources of a row with most weight; those that are listed, or of an exact row the largest."""
+    """Return the sources of a row with most weight: the largest of an exact row, else the listed ones."""
     row = head.row("weights", query)
     if query in head.masked_rows:
         return []
@@ -164,7 +164,7 @@ def _source(source: SourceLine, state: WalkState, width: int) -> Line:
 
 
 def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, count: int) -> list[Line]:
-    """Say how much of the row is not listed."""
+    """Return a line for the unlisted weight of the row."""
     if query in head.masked_rows:
         return [[Segment(fit(MASKED + ": no key is allowed", width), DIM)]]
     row = head.row("weights", query)
@@ -246,7 +246,7 @@ def flowed(steps: list[str], width: int) -> list[str]:
 
 
 def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
-    """Return the predictions; those with cuts, beside those without, where something is cut."""
+    """Return the predictions; with cuts, beside the predictions without."""
     ink = state.ink
     lines: list[Line] = []
     if state.place.cuts:

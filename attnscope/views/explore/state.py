@@ -1,4 +1,4 @@
-"""What all panels draw: the place, what the source has there, and what is being computed."""
+"""State that all panels draw: the place, the source's data there, and running computations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ class WalkState:
     """A walk as a screen shows it.
 
     Attributes:
-        place: Where one is; its key is resolved.
-        status: What is being computed, with its share; empty if nothing is.
-        error: What went wrong last; empty if nothing did.
+        place: The current place; its key is resolved.
+        status: The running computation, with its progress; empty if none.
+        error: The latest error; empty if none.
     """
 
     source: Source
@@ -48,7 +48,7 @@ class WalkState:
             self.place = replace(self.place, cuts=self.begin.cuts)
 
     def variant(self, *, pinned: bool = False) -> Variant:
-        """Return the variant of the place, or of what is pinned."""
+        """Return the variant of the place, or of the pinned place."""
         place, masks = self.place, self.source.masks
         spot = place.pinned if pinned and place.pinned is not None else place.spot
         mask = masks[min(spot.mask, len(masks) - 1)]
@@ -58,7 +58,7 @@ class WalkState:
     def scene(self) -> Scene | None:
         """The scene of the place; while it is computed, the one that was shown before.
 
-        It changes only as the place is settled in it, although a thread may compute another one at any time.
+        It changes only in `settle`, although a thread may compute another scene at any time.
         """
         if self._shown is None:
             self._refresh()
@@ -72,7 +72,7 @@ class WalkState:
 
     @property
     def head(self) -> WalkHead | None:
-        """What is known of the head of the place; None while the scene is another one's."""
+        """The known numbers of the place's head; None while the scene belongs to another variant."""
         spot, variant = self.place.spot, self.variant()
         if self.scene is None or self._shown is None or self._shown[0] != variant:
             return None
@@ -80,7 +80,7 @@ class WalkState:
 
     @property
     def pinned(self) -> WalkHead | None:
-        """What is known of the pinned head; None if its text has other positions than the one that is looked at."""
+        """The known numbers of the pinned head; None if its text has other positions than the current one."""
         pin = self.place.pinned
         if pin is None:
             return None
@@ -95,7 +95,7 @@ class WalkState:
 
     @property
     def bounds(self) -> Bounds:
-        """How far the walk goes at this place."""
+        """Bounds of the walk at this place."""
         scene = self.scene
         counts = self.source.total, len(self.source.masks)
         if scene is None:
@@ -128,7 +128,7 @@ class WalkState:
         return self.place != before
 
     def _next_unit(self) -> tuple[str, Callable[[Spot], Spot]] | None:
-        """Return the next unit, and what moves a spot to it; None if there is one alone."""
+        """Return the next unit, and a function that moves a spot to it; None if there is only one."""
         scene = self.scene
         if scene is None or len(scene.units) < 2:
             return None
@@ -137,7 +137,7 @@ class WalkState:
         return None if other is None else (unit, lambda spot: regrouped(spot, scene, other))
 
     def settle(self) -> None:
-        """Keep the place within what the source has by now, and resolve the key."""
+        """Fit the place to the source's current data, and resolve the key."""
         self._refresh()
         scene = self.scene
         if scene is None:
@@ -174,7 +174,7 @@ class WalkState:
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
-        """Begin where was asked, else at the head that the scene names, at the last row that is no special token."""
+        """Begin at the requested place, else at the scene's first head, at the last row that is no special token."""
         requested, begin = self.begin or Begin(), scene.first
         if requested.unit not in scene.units:
             hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"

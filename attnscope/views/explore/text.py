@@ -19,7 +19,7 @@ _WEIGHTS = Scale(0.0, 1.0, False)
 
 @dataclass(frozen=True, slots=True)
 class _PlacedText:
-    """What is kept together on a line."""
+    """Text that is kept together on a line."""
 
     text: str
     size: int
@@ -30,7 +30,7 @@ class _PlacedText:
 
 @dataclass
 class TextPanel:
-    """Draws the text; remembers where each token is."""
+    """Draws the text; keeps the place of each token."""
 
     _places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     _of_queries: OwnedCache = field(default_factory=OwnedCache)
@@ -68,7 +68,7 @@ class TextPanel:
         return drawn
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
-        """Return what a click at a place of the panel does: to the query, or where only keys are, to the key."""
+        """Return the action of a click in the panel: go to the query, or if there are only keys, to the key."""
         for line, start, end, query, key in self._places:
             if line == y and start <= x < end:
                 spot = state.place.spot
@@ -99,7 +99,7 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
 
 
 def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
-    """Return how a piece is drawn: the query marked, its sources shaded by their step."""
+    """Return the style of a piece: the query is marked, its sources are shaded by their step."""
     if piece.style is TITLE:
         return state.title("text")
     if piece.query >= 0 and piece.query == state.place.spot.query:
@@ -131,7 +131,7 @@ def _shares(scene: Scene, head: WalkHead | None, query: int, count: int) -> np.n
 
 
 def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:
-    """Split some text into what is kept together on a line."""
+    """Split a text into pieces that are kept together on a line."""
     if token:
         name = state.ink.name(span)
         return [name.replace("␣", " ").strip(" ") or name] if span.text.strip() else [name]

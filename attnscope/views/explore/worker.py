@@ -1,4 +1,4 @@
-"""A thread that computes one thing after the other, and drops what is no longer wanted."""
+"""A thread that runs one job after the other, and drops jobs that are no longer wanted."""
 
 import threading
 from collections.abc import Callable
@@ -14,8 +14,8 @@ class Job:
     """Something to compute.
 
     Attributes:
-        kind: Of several jobs of a kind, only the last is wanted.
-        key: What it computes: a job with the key of the one that runs does not replace it.
+        kind: Only the last of several jobs of a kind is wanted.
+        key: Identity of the job: a job with the key of the running one does not replace it.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class Worker:
     """Runs jobs in a thread.
 
     Args:
-        report: Takes, there, what is being done (empty for nothing), and an error.
+        report: Called there with the running step (empty for none), and an error.
 
     Attributes:
         share: How much of the current step is done, from 0 to 1.
@@ -52,7 +52,7 @@ class Worker:
         self._thread.start()
 
     def post(self, job: Job) -> None:
-        """Compute something next; what runs is cancelled if it is of the same kind."""
+        """Queue a job; a running job of the same kind is cancelled."""
         with self._wakes:
             running = self._running
             if running is not None and running.kind == job.kind:
@@ -69,7 +69,7 @@ class Worker:
             return self._running is not None or bool(self._waiting)
 
     def stop(self, patience: float = 2.0) -> bool:
-        """Cancel everything; return whether the thread has ended within so many seconds."""
+        """Cancel everything; return whether the thread has ended within `patience` seconds."""
         with self._wakes:
             self._stopped = True
             self._cancelled.set()
@@ -123,7 +123,7 @@ class Worker:
             self._deliver(lambda: self._report(status, None))
 
     def _progress(self, what: str, done: int, total: int) -> None:
-        """Show how far it is; raise if it is no longer wanted."""
+        """Show the progress of a job; raise if it is no longer wanted."""
         if self._cancelled.is_set():
             raise WalkCancelled
         self.share = done / max(1, total)

@@ -62,7 +62,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
 
 
 def _unusual(canvas: Canvas) -> set[str]:
-    """Return the letters of a page that the standard fonts lack: those of tokens, since ours are in all fonts."""
+    """Return the letters of a page that the standard fonts lack; only tokens have such letters."""
     return set(re.findall(f"[^{_STANDARD}]", canvas.svg()))
 
 
@@ -113,7 +113,7 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
 
 
 def _letter(letter: str, render: Callable[..., bytes]) -> bytes:
-    """Return a picture of one letter, or of what stands for it where no font holds it."""
+    """Return a picture of one letter, or of its placeholder if no font has it."""
     canvas = Canvas()
     canvas.text(MARGIN, 2 * MARGIN, ours(letter))
     return bytes(render(svg_string=canvas.svg(_LARGE_FONT)))

@@ -57,7 +57,7 @@ def _letter(c: str) -> float:
 
 
 def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:
-    """Estimate how wide text is, with what is bold in it."""
+    """Estimate the width of text, including bold parts."""
     return sum(text_width(plain([span]), size) * (_BOLDER if span.look in _BOLD else 1) for span in spans)
 
 
@@ -72,7 +72,7 @@ def _spelled(span: Span) -> str:
 
 
 class _Line(NamedTuple):
-    """A line of text. Those that follow each other with the same attributes are grouped, which have them once."""
+    """A line of text. Consecutive lines with equal attributes share one `<g>`."""
 
     attributes: str
     place: str
@@ -105,10 +105,10 @@ class Canvas:
         """Write a line.
 
         Args:
-            x: Its left edge, or where `anchor` says.
-            anchor: `middle` or `end` for what is at `x`.
-            turned: It reads upwards, from there.
-            colour: Of its letters, unless a span has its own.
+            x: Its left edge, or the place of `anchor`.
+            anchor: `middle` or `end`: the part of the text at `x`.
+            turned: Whether it reads upwards.
+            colour: Colour of the letters, unless a span has its own.
         """
         spelled = [(_LOOKS[span.look], escape(_spelled(span))) for span in spans]
         looks = groupby((piece for piece in spelled if piece[1]), key=lambda piece: piece[0])
@@ -153,12 +153,12 @@ class Canvas:
 
         Args:
             rows: The cells, all rows of one length.
-            right: Which columns end below each other; the others begin so.
-            last: What ends every row, and the column where it begins: the following ones are empty, so that it takes no
-                column of its own, far from what it belongs to.
+            right: Columns that are aligned to the right; others are aligned to the left.
+            last: Text at the end of every row, and its first column: the following columns are empty, so that it
+                needs no separate column far away.
 
         Returns:
-            Where a further column would begin, and the base line of every row.
+            Left edge of a further column, and the base line of every row.
         """
         left = ceil(x)
         bases: list[float] = []
@@ -187,7 +187,7 @@ class Canvas:
     ) -> None:
         """Draw cells of colour, by row and column; None for a value that has none.
 
-        `apart`: each is a rectangle of its own, which is easy to edit; otherwise those of a colour are one path.
+        `apart`: each is a separate rectangle, which is easy to edit; otherwise cells of one colour are one path.
         """
         filled = [[colour or NO_VALUE for colour in row] for row in colours]
         if not filled or not filled[0]:
@@ -254,7 +254,7 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
 
 
 def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
-    """Cut spans before blanks; what has no blank before it is joined to the word before."""
+    """Split spans before blanks; text without a blank before it is joined to the word before."""
     for span in spans:
         if span.origin in TOKEN_MARKS:  # its blanks are part of it, also the one that it begins with
             yield (span,), True
@@ -307,5 +307,5 @@ def _n(value: float) -> str:
 
 
 def _exact(value: float) -> str:
-    """Write what is measured on a page, or a size of a cell, whose error grows with the number of cells."""
+    """Format a measured length, or a cell size, with digits for an error that grows with the number of cells."""
     return f"{value:.3f}".rstrip("0").rstrip(".")

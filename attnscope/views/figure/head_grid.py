@@ -15,7 +15,7 @@ _BOLDER = 1.1  # width of bold letters
 
 @dataclass(frozen=True)
 class LabelledGrid:
-    """Where heads are drawn whose tokens are named."""
+    """Layout of heads with named tokens."""
 
     spots: Sequence[tuple[int, int]]
     left: float
@@ -26,7 +26,7 @@ class LabelledGrid:
 def label_grid(panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> LabelledGrid | None:
     """Place heads in columns that line up; None if the names of tokens would be too small to read.
 
-    Heads of several layers have a row for each layer; those of one layer are in as many rows as the width needs.
+    Heads of several layers have a row for each layer; heads of one layer fill as many rows as the width needs.
     """
     n_columns = panels[0].matrix.shape[1]
     left = MARGIN + rows_width(panels[0])
@@ -72,5 +72,5 @@ def _bold(title: Spans) -> Spans:
 
 
 def _colour_of_one(weight: float) -> str | None:
-    """Return the colour of a weight on a scale from 0 to 1; None for exactly 0, and for what is no number."""
+    """Return the colour of a weight on a scale from 0 to 1; None for exactly 0, and for NaN."""
     return ramp_colour(min(1.0, weight), signed=False) if weight > 0 else None

@@ -27,7 +27,7 @@ def cut_name(name: str, longest: float, size: float) -> str:
 
 
 def rows_width(panel: Panel) -> float:
-    """Return the width of the labels of rows, with what separates them from the matrix."""
+    """Return the width of the labels of rows, including the gap to the matrix."""
     return max((text_width(name, SMALL) for name in names_of(panel.rows)), default=0.0) + 4
 
 
@@ -40,7 +40,7 @@ def put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: 
 
 
 def put_legend(canvas: Canvas, low: str, high: str, description: str) -> None:
-    """Draw a scale from 0 on below what was drawn, and what it shows."""
+    """Draw a scale from 0 on, with a description, below the drawing."""
     canvas.y += 4
     put_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
     canvas.y += 10

@@ -62,8 +62,8 @@ class _Drawn:
     """A matrix as it is drawn.
 
     Attributes:
-        inner: Width of the matrix and of what is above and below it.
-        labels: Width of the labels of its rows; 0 if those of the matrix to its left are enough.
+        inner: Width of the matrix, its title and its scale.
+        labels: Width of the labels of its rows; 0 if the matrix to its left has the same labels.
     """
 
     panel: Panel
@@ -77,7 +77,7 @@ class _Drawn:
 
 
 def _put_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
-    """Draw matrices side by side and at one height: as the longest of their titles needs."""
+    """Draw matrices side by side, at the height that the longest title needs."""
     titles = [wrap(_title(drawn.panel), drawn.inner, SIZE) for drawn in band]
     left, top, below = MARGIN, canvas.y, canvas.y
     for drawn, title in zip(band, titles, strict=True):
@@ -105,13 +105,13 @@ def _cell_size(stage: Panel) -> tuple[float, float]:
 
 
 def _label_size(step: float) -> tuple[float, int]:
-    """Return the size of labels so far apart, and of how many one is written."""
+    """Return the size of labels at a distance, and the stride of written ones."""
     size = min(SMALL, step * 0.95)
     return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
 
 
 def _title(stage: Panel) -> Spans:
-    """Name a matrix by its stage, or by the side of a comparison and the stage, and say what is along its axes."""
+    """Title a matrix by its stage, or by side and stage of a comparison, and name its axes."""
     if stage.columns.kind == "dim":
         return _name(stage)
     return *_name(stage), Span(f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim")
@@ -134,7 +134,7 @@ def _panel_width(stage: Panel) -> float:
 
 
 def _put_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
-    """Draw one matrix below its title with its labels, scale and arithmetic; return where it ends."""
+    """Draw one matrix below its title with its labels, scale and arithmetic; return its lower edge."""
     stage = drawn.panel
     across, down = _cell_size(stage)
     rows, columns = names_of(stage.rows), names_of(stage.columns)

@@ -1,4 +1,4 @@
-"""Draw what is text: facts, paragraphs, bars and tables."""
+"""Draw text: facts, paragraphs, bars and tables."""
 
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import GAP, MARGIN, SMALL, WIDTH, Canvas, plain, spans_width, text_width

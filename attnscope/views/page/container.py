@@ -50,7 +50,7 @@ class Container:
         return self.add(np.asarray(array, dtype=np.float32))
 
     def rounded(self, array: Array, decimals: int) -> Reference:
-        """Keep numbers from 0 on, rounded to so many decimals; NaN stays missing."""
+        """Keep numbers from 0 on, rounded to `decimals`; NaN stays missing."""
         steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
         known = np.isfinite(steps)
         largest = float(steps[known].max(initial=0.0))
@@ -61,7 +61,7 @@ class Container:
         return self.add(kept) | {"decimals": decimals, "missing": _MISSING[size]}
 
     def falling(self, array: Array, decimals: int) -> Reference:
-        """Keep numbers that fall along the first axis, rounded: each as what it is less than the one before."""
+        """Keep numbers that fall along the first axis, rounded, as differences from the previous one."""
         steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
         falls = np.concatenate([steps[:1], steps[:-1] - steps[1:]])
         if not steps.size or not np.isfinite(steps).all() or falls.min() < 0 or falls.max() >= _MISSING[2]:
@@ -87,7 +87,7 @@ class Container:
         return {"product": [self.exact(left), self.exact(right)], "d": correction}
 
     def stages(self, stages: Mapping[str, Matrix], *, scale: float | None) -> dict[str, Reference]:
-        """Keep the stages of a head exactly, each as a correction of what the one before predicts.
+        """Keep the stages of a head exactly, each as a correction of the prediction from the previous stage.
 
         Args:
             stages: Stage to matrix, (rows, columns).
@@ -124,7 +124,7 @@ class Container:
         return None if correction is None else node | {"d": correction}
 
     def _correction(self, matrix: Matrix, predicted: Matrix) -> Reference | str | None:
-        """Return what has to be added to the bits of a prediction; `none` for nothing, None if that is too much."""
+        """Return the correction of the bits of a prediction; `none` for no correction, None if it is too large."""
         bits = np.where(np.isnan(predicted), 0, np.ascontiguousarray(predicted).view(np.int32)).astype(np.int64)
         distance = np.ascontiguousarray(matrix, dtype=np.float32).view(np.int32).astype(np.int64) - bits
         known = ~np.isnan(matrix)
@@ -162,7 +162,7 @@ def plain_text(text: str) -> str:
 
 
 def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
-    """Return two narrow matrices, (rows, rank) and (columns, rank), whose product is nearly this one; None if none is.
+    """Return two narrow matrices, (rows, rank) and (columns, rank), with nearly this product; None if there are none.
 
     The range is found by random projections (Halko, Martinsson and Tropp, 2011).
     """
@@ -193,7 +193,7 @@ def softmax(masked: Matrix) -> Matrix:
 
 
 def _exponential(values: Array) -> Array:
-    """Return e^x, for x of at most 0: 0 if that is very small."""
+    """Return e^x, for x of at most 0; very small results are 0."""
     small = ~(values >= _LOWEST_EXPONENT)
     x = np.where(small, 0.0, values)
     k = np.floor(x * _LOG2_E + 0.5)

@@ -29,7 +29,7 @@ def text_of(span: Span) -> str:
 
 
 def spans_of(spans: Spans) -> list[Element]:
-    """Return spans: text alone, or an element with its look; tokens are isolated from the direction of their line."""
+    """Return spans as text or elements; tokens are isolated from the writing direction of their line."""
     return [_span(span) for span in spans if span.text or span.origin in TOKEN_MARKS]
 
 
@@ -60,7 +60,7 @@ def meter(share: float) -> Element:
 
 
 def scrolling(label: str, *children: Element) -> Element:
-    """Return what scrolls if it is wider than the page, also by keyboard."""
+    """Return an element that scrolls if it is wider than the page, also by keyboard."""
     return element("div", *children, look="scrolling", role="group", tabIndex=0, aria_label=label)
 
 

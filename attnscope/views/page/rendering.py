@@ -177,7 +177,7 @@ def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
 def _bars_of_row(
     bars: parts.Bars, row: int, query: list[Element] | None, sources: Sequence[list[Element]]
 ) -> list[Element]:
-    """Return the lines of one query: its sources, and what is not listed."""
+    """Return the lines of one query: its sources, and the unlisted rest."""
     name = [] if query is None else [element("th", *query, scope="row")]
     blank = [] if query is None else [element("td")]
     ranked = bars.rows[row]

@@ -191,12 +191,12 @@ def _axis(axis: Axis) -> Node:
 
 
 def _same(axis: Node, other: Node) -> bool:
-    """Tell whether two axes have the same entries, whatever they are called together."""
+    """Tell whether two axes have the same entries, whatever their titles."""
     return {**axis, "kind": ""} == {**other, "kind": ""}
 
 
 def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
-    """Yield a text piece by piece; line breaks between tokens are kept, and those within follow their token."""
+    """Yield a text piece by piece; line breaks between tokens are kept, breaks within follow their token."""
     for passage in passages:
         lines = passage.span.text.split("\n")
         if passage.query >= 0 or passage.key >= 0:
@@ -232,7 +232,7 @@ def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
 
 
 def _group(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Iterator[Node]:
-    """Yield the sources, statistics and maps of heads that have all the same of them, together."""
+    """Yield the stacked sources, statistics and maps of heads with equal kinds of them."""
     by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
     for place, head in heads.items():
         sources = None if head.sources is None else (head.sources.places.shape, head.sources.by, *head.sources.measures)

@@ -41,7 +41,7 @@ class _Page(Screen):
     kept: list[list[Segment]] = field(default_factory=list)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
-        """Keep what would be printed.
+        """Record a renderable instead of printing it.
 
         Raises:
             _FullError: There are too many lines.

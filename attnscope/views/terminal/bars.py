@@ -35,7 +35,7 @@ class _Labelled:
 
     @property
     def arrow(self) -> str:
-        """What stands before a source."""
+        """Arrow before a source."""
         return "" if self.queries is None else "  ← "
 
     def queried(self, row: int) -> Text:
@@ -137,14 +137,14 @@ def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
 
 
 def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
-    """Say what stands in the place of sources that are not listed, or not there."""
+    """Placeholder for an empty row, or for unlisted sources."""
     if unlisted:
         return f"    {unlisted[0]}"
     return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
 
 
 def bar_text(share: float, cells: int) -> str:
-    """Draw a bar of so many cells at most, in eighths of a cell."""
+    """Draw a bar of at most `cells` cells, in eighths of a cell."""
     eighths = round(min(1.0, max(0.0, share)) * cells * 8) if np.isfinite(share) else 0
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
@@ -177,13 +177,13 @@ def _compact(sources: Labels, bar: Bar, cells: int, shown: Sequence[int]) -> Tex
 
 
 def _put_marks(screen: Screen, bars: Bars) -> None:
-    """Say what the marks mean, if there are any."""
+    """Print the meaning of the marks, if there are any."""
     if used := bars.remarks():
         screen.say((" · ".join(f"{mark} {words}" for mark, words in used), "yellow"))
 
 
 def _put_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
-    """Print the whole names of the queries, and of the shown sources whose names have so many cells."""
+    """Print the full names of the queries and shown sources whose labels were shortened to `cells`."""
     if labelled.queries is None:
         return
     shown = {bar.index for row in labelled.bars.rows for bar in row or ()}

@@ -26,7 +26,7 @@ _LEGEND = 16  # cells of a legend's ramp
 
 
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
-    """Return the style at a place from 0 to 1 of a ramp, for a console of so many colours."""
+    """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
     return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, min(colours, 257))
 
 

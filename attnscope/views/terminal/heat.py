@@ -38,7 +38,7 @@ class PanelColumns:
 
 
 def draw_heat(screen: Screen, heat: HeatGrid) -> None:
-    """Print matrices as pictures: thumbnails, heads, or whole ones with what their colours or shades mean."""
+    """Print matrices as pictures: thumbnails, heads, or whole matrices with a legend."""
     if heat.places is not None:
         draw_thumbnails(screen, heat.panels, heat.places)
     elif heat.panels[0].columns.kind == "head":
@@ -152,7 +152,7 @@ def _shade(place: float, signed: bool) -> str:
 
 
 def _put_legend(screen: Screen, stage: Panel, name: int) -> None:
-    """Describe the scale from smallest to largest, behind a title of so many cells, and what was computed."""
+    """Describe the scale from smallest to largest, after a title of `name` cells, and the arithmetic."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     title = Text(screen.plain(stage.title), "bold")
     title.pad_right(max(0, name - title.cell_len))

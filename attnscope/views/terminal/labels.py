@@ -35,17 +35,17 @@ class Labels:
         return f"{self.axis.kind} →"
 
     def name_cells(self, width: int) -> int:
-        """Return the cells for a row's name on a screen of this width: what the longest needs, or about a quarter."""
+        """Return the cells for a row's name on a screen of this width: the longest name, or about a quarter."""
         return min(self.widest, max(6, width // 4 - self.axis.digits))
 
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
-        """Write the label of one entry: `3 the`, or `the` where the position is shown elsewhere."""
+        """Write the label of one entry: `3 the`, or `the` if the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.axis.special[index] else "")
         number = f"{self.axis.number(index):>{self.axis.digits}} "
         return Text.assemble((number, "dim"), name) if position else name
 
     def shortened(self, cells: int) -> dict[int, str]:
-        """Return position to whole name of the entries that do not fit in so many cells."""
+        """Return position to full name of the entries that do not fit in `cells` cells."""
         named = zip(self.axis.positions, self.names, strict=True)
         return {p: name for p, name in named if cell_len(name) > cells and p != SINK}
 
@@ -57,14 +57,14 @@ def labels(screen: Screen, axis: Axis) -> Labels:
 
 
 def shorten(name: str, cells: int) -> str:
-    """Shorten a name to at most so many cells, ending in `…` where something is missing."""
+    """Shorten a name to at most `cells` cells, ending in `…` if shortened."""
     if cell_len(name) <= cells:
         return name
     return set_cell_size(name, cells - 1).rstrip(" ") + "…"
 
 
 def shorten_start(name: str, cells: int) -> str:
-    """Shorten a name to at most so many cells, beginning with `…` where something is missing."""
+    """Shorten a name to at most `cells` cells, beginning with `…` if shortened."""
     start = 0
     while cell_len(name[start:]) + (start > 0) > cells:
         start += 1
@@ -80,7 +80,7 @@ def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str],
     """Print the full names of shortened labels, by position.
 
     `rows`: position to whole name of the shortened queries.
-    `columns`: the same of the other axis; where it is the same text, both go in one list.
+    `columns`: the same for the other axis; if it is the same text, both go in one list.
     """
     if kind == "context":
         _say_whole(screen, "shortened queries", rows)
@@ -94,7 +94,7 @@ def _say_whole(screen: Screen, title: str, names: dict[int, str]) -> None:
 
 
 def say_list(screen: Screen, title: str, items: list[str]) -> None:
-    """Print `title: item · item`, where there are any."""
+    """Print `title: item · item`, if there are any."""
     if items:
         items = [f"{title}: {items[0]}", *items[1:]]
         screen.put(flow([Text(item, "dim") for item in items], screen.width, " · "))

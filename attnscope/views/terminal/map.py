@@ -25,7 +25,7 @@ class Picture:
 
     Attributes:
         cell: Characters of a run of keys: 2 if it fits.
-        lines: Runs of queries in a line: 2 where two colours share a character, for a character is twice as high as
+        lines: Runs of queries in a line: 2 if two colours share a character, because a character is twice as high as
             wide.
     """
 
@@ -38,7 +38,7 @@ class Picture:
 
 
 def draw_map(screen: Screen, pooled: WeightMap) -> None:
-    """Print a map, as wide as fits, with positions and tokens along its axes, and what its colours or shades mean."""
+    """Print a map, as wide as fits, with positions and tokens along its axes, and a legend."""
     kind, rows = pooled.kind, labels(screen, pooled.first_queries)
     digits = len(str(pooled.queries[-1]))
     label, name = digits, 0
@@ -66,7 +66,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
 
 
 def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
-    """Choose as many runs of a map as fit the space; take neighbours together where there are too many."""
+    """Choose as many runs of a map as fit the space; merge neighbours if there are too many."""
     n_keys = len(pooled.keys) - 1
     factor = -(-n_keys // space)
     cell = 2 if factor == 1 and 2 * n_keys <= space else 1
@@ -93,7 +93,7 @@ def _is_whole(pooled: WeightMap) -> bool:
 
 
 def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndarray]:
-    """Average neighbouring runs of queries, each by the number of its queries; what has no number does not count."""
+    """Average neighbouring runs of queries, weighted by the number of queries; NaN does not count."""
     starts = pooled.queries
     sizes = np.diff(np.array(starts, dtype=np.float64))[:, None]
     counted = np.where(np.isnan(pooled.weights), 0.0, sizes)
@@ -149,7 +149,7 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
 
 
 def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
-    """Return the colour of a weight; none for exactly zero, and for what is no number."""
+    """Return the colour of a weight; None for exactly zero, and for NaN."""
     if not screen.colours or not value > 0:
         return None
     return ramp_style(picture.scale.place(value), False, screen.colours).bgcolor

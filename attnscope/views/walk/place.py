@@ -109,7 +109,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Action:
-    """What a key, a click or a choice asks for.
+    """Action of a key, a click or a choice.
 
     Attributes:
         name: Name in `keys.ACTIONS`, or `goto`.
@@ -123,7 +123,7 @@ class Action:
 
 
 def apply(place: Place, action: Action, bounds: Bounds) -> Place:
-    """Return the place after an action; one that does not change the place returns it as it was."""
+    """Return the place after an action; the same object if nothing changes."""
     step = _STEPS.get(action.name)
     if step is None:
         return place
@@ -190,7 +190,7 @@ def _to_head(place: Place, layer: int, head: int) -> Place:
 
 
 def _visit(place: Place, spot: Spot) -> Place:
-    """Go somewhere, and remember where one was."""
+    """Go to a spot, and remember the previous one."""
     if spot == place.spot:
         return place
     return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:])
@@ -236,7 +236,7 @@ def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
 
 
 def _cut(place: Place, written: str | None, _bounds: Bounds) -> Place:
-    """Cut something, or put it back if it is cut."""
+    """Add a cut, or remove it if it exists."""
     if not written:
         return place
     known = [cut for cut in place.cuts if cut != written]
@@ -258,7 +258,7 @@ def _zoom(step: int) -> "_Step":
 
 
 def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
-    """Go to a text; what is pinned, and cut, is of another one."""
+    """Go to a text, without pinned place and cuts, which belong to another text."""
     if text is None or text % bounds.texts == place.spot.text:
         return place
     spot = replace(place.spot, text=text % bounds.texts)

@@ -1,4 +1,4 @@
-"""What a walk leads through: plain data, made from findings by an adaptor or computed on demand by a live model.
+"""The data of a walk: made from findings by an adaptor, or computed on demand by a live model.
 
 A view never computes or reads findings. It asks a Source for the heads that it draws, and has it compute those that
 are not there yet.
@@ -24,7 +24,7 @@ Number = int | str  # of a layer or head; `mean` for the mean of them
 
 
 class WalkCancelled(Exception):
-    """What was being computed is no longer wanted."""
+    """The running computation is no longer wanted."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Variant:
         text: Number of the text, from 0.
         mask: The mask as one types it, or the label of a side of a comparison.
         cuts: Heads and edges that are cut, as `--cut` takes them.
-        unit: What positions are: `tokens`, `words` or `spans`.
+        unit: Kind of positions: `tokens`, `words` or `spans`.
     """
 
     text: int = 0
@@ -46,7 +46,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Passage:
-    """A stretch of a text: what a position covers, or what is between two.
+    """A stretch of a text: a position, or the text between two.
 
     Attributes:
         span: The characters.
@@ -65,8 +65,8 @@ class Forecast:
 
     Attributes:
         tokens: The most probable tokens.
-        logits: Theirs; empty if they are not known.
-        before: Probabilities without the cuts; None if nothing is cut.
+        logits: Logits of the tokens; empty if unknown.
+        before: Probabilities without the cuts; None without cuts.
     """
 
     title: Spans
@@ -93,7 +93,7 @@ class HeadNumber:
 
 @dataclass(frozen=True)
 class SceneRoles:
-    """What every head does.
+    """Roles of every head.
 
     Attributes:
         colours: Its colour at full strength, as `#rrggbb`.
@@ -131,7 +131,7 @@ class RankedSources:
     Attributes:
         places: Index on the axis of sources, (queries, ranks); −1 for none.
         measures: Name to numbers, (queries, ranks): `weight`, `value`, `projected`.
-        left_out: What does not take part, such as `special tokens`.
+        left_out: Excluded sources, such as `special tokens`.
     """
 
     by: str
@@ -157,7 +157,7 @@ class WalkHead:
         rows: Statistics of every query's whole row, by name; `sink` is its weight on the head's sink.
         map: The map of a long text; None for none.
         chosen: Why this head is shown first; empty if it is not.
-        exact: Its numbers are asked for; of others, a page keeps a few decimals.
+        exact: Its exact numbers are requested; for other heads, a page keeps a few decimals.
     """
 
     layer: Number
@@ -202,19 +202,19 @@ class WalkHead:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is the same for all heads of one variant.
+    """Facts that all heads of one variant share.
 
     Attributes:
-        facts: Lines on what produced the numbers: a name, and what it says.
+        facts: Lines on the origin of the numbers: name and value.
         queries: The rows: tokens, words or spans.
         sources: Every position that can be a source; `keys` may be some of them.
         aligned: Queries and keys are positions of the same text.
         roles: Roles of every head; None if they are not known.
-        command: Command and text that show the same, without layer, head and row, such as
+        command: Command and text that show the same scene, without layer, head and row, such as
             `attnscope run "The bank" --model bert`.
         rounded: Decimal places that saved numbers were rounded to; None for exact ones.
         width: Dimensions of a value; 0 if outputs are not known.
-        units: What positions can be.
+        units: Kinds of positions.
         members: Positions of the tokens of every query, and of every key, if these are words or spans.
         unit_options: Options that name words, or how a text is divided into spans.
     """
@@ -284,15 +284,15 @@ def _places(axis: Axis) -> dict[int, int]:
 
 
 class Source(Protocol):
-    """Where scenes and heads come from: a live model, a Report, a comparison or a dump."""
+    """Source of scenes and heads: a live model, a Report, a comparison or a dump."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts, or what they are called."""
+        """The texts, or their names."""
 
     @property
     def total(self) -> int:
-        """How many texts there are, of which `texts` has those that have been read."""
+        """Number of all texts; `texts` has only those that have been read."""
 
     @property
     def total_text(self) -> str:
@@ -304,13 +304,13 @@ class Source(Protocol):
 
     @property
     def computes(self) -> bool:
-        """Whether it can compute what is not there."""
+        """Whether it can compute missing heads."""
 
     def scene(self, variant: Variant) -> Scene | None:
         """Return a scene; None if it has not been computed."""
 
     def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
-        """Return a head by its indices in the scene, with what is known of it; None if nothing is."""
+        """Return the known numbers of a head by its indices in the scene; None if nothing is known."""
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether there is anything to compute for these rows (first and last) of a stage of a head."""
@@ -318,7 +318,7 @@ class Source(Protocol):
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
-        """Compute a scene and some rows of a head; takes long, and is called in a thread, as are those below.
+        """Compute a scene and some rows of a head; slow, and called in a thread, like the following methods.
 
         Raises:
             WalkCancelled: `progress` raised it.
@@ -334,10 +334,10 @@ class Source(Protocol):
         """Measure the roles of all heads, which scenes have from then on."""
 
     def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
-        """Explain a row step by step, as text of so many columns."""
+        """Explain a row step by step, as text of `width` columns."""
 
     def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
-        """Write a head to a file whose ending names the format; return what was written, in words."""
+        """Write a head to a file whose ending names the format; return a description of the file."""
 
     def with_text(self, text: str) -> "Source":
         """Return a source of another text, with the same model."""

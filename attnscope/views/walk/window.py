@@ -1,4 +1,4 @@
-"""The cells of a matrix that a screen shows: exact ones, or cells that stand for several, and what is known of them."""
+"""The cells of a matrix on a screen: exact or pooled cells, and their known values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +27,7 @@ class Window:
 
 
 def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple[int, ...]:
-    """Return how many positions a cell may have: 1, and powers of two up to what shows all on a small screen.
+    """Return the possible numbers of positions in a cell: 1, and powers of two until all fit a small screen.
 
     Args:
         smallest_map: Positions in a run of the map, if that is all that shows cells of several positions.
@@ -92,7 +92,7 @@ def _of_map(head: WalkHead, queries: range, keys: range, end: tuple[int, int]) -
 
 
 def _listed(scene: Scene, head: WalkHead, queries: range, keys: range) -> Matrix:
-    """Return the weights of sources that are listed; NaN for all others."""
+    """Return the weights of listed sources; NaN for all others."""
     assert head.sources is not None
     cells = np.full((len(queries), len(keys)), UNKNOWN)
     places, weights = (
