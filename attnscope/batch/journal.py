@@ -221,11 +221,7 @@ class Journal:
                 self._files.truncate(self._descriptor, end)
 
     def _begin_anew(self, owed: int) -> None:
-        """Continue in a new file beside this one.
-
-        Args:
-            owed: Records after which the new file replaces this one.
-        """
+        """Continue in a new file beside this one."""
         with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             self._old, self._descriptor = self._descriptor, descriptor

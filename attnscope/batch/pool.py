@@ -76,7 +76,6 @@ class _Block:
     """A block on its way.
 
     Attributes:
-        received: Number of records that have arrived, including earlier ones.
         windows: Windows that have arrived but are not written, and the size of each.
         deaths: How often a worker died while it computed a text, by the number of the text.
         idle_deaths: How often one died before it computed anything, since the last group.

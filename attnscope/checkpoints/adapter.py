@@ -36,7 +36,6 @@ class _Adapter:
 
     Attributes:
         modules: Module to its tensors by part (`lora_A`, …).
-        full_tensors: Tensors that replace the base's, by the base's names.
         named: Cached modules that a regular expression of the config names.
     """
 

@@ -36,7 +36,6 @@ def read_tensors(
     Args:
         names: Names among `folder.tensors`.
         dtype: Type to convert to; None for the stored type (float32 for block types).
-        transposed: Names of tensors whose matrices are transposed.
 
     Yields:
         Name and CPU tensor, one at a time.

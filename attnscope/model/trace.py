@@ -46,7 +46,6 @@ class UnitRecorders:
     Attributes:
         top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
         contributions: Mean contributions over every key; None if nothing is averaged.
-        sums: Recorders of sums over rows, by their part.
         head: Index of this unit's head in the recorders; 0 for a mean.
         mean_rows: Statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept.
     """

@@ -28,7 +28,6 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
 
     Args:
         expression: The expression, which is not trusted.
-        before: A trusted expression for a prefix of the text.
 
     Raises:
         ValueError: It is not a regular expression, or takes too long.

@@ -103,7 +103,6 @@ class Chunk:
 
     Attributes:
         part: Name of this part among `parts`.
-        parts: Names of the native sibling modules, in stacking order.
         per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
     """
 

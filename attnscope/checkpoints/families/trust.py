@@ -27,7 +27,6 @@ def check_trust(
     Args:
         classes: Names of the reference's own classes for this `model_type`.
         upstreamed: The reference has taken over the code in such folders, under the same names.
-        trusted: Read the config although it names unknown code.
     """
     notes = list[str]()
     if raw.get("auto_map"):

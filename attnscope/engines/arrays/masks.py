@@ -28,7 +28,6 @@ class GivenMasks:
     """The masks of all layers.
 
     Attributes:
-        masks: Layer to mask expression, without a window.
         windows: Layer to N of a `window:N` in its expression; None for none.
         matrices: What expressions name: boolean matrices with a row for every token, (queries, keys) or (heads,
             queries, keys), or a `mask_mod` of FlexAttention.
@@ -49,10 +48,7 @@ def read_masks(
     Args:
         given: An expression, a matrix or a function; a list with one for each layer, or a dict by layer. None for
             `causal`.
-        layers: Numbers of the layers.
-        lengths: Tokens of every text.
         rows: Queries of every text, which are those of its last tokens.
-        heads: Query heads.
     """
     made = GivenMasks()
     by_layer = _by_layer(given, layers)

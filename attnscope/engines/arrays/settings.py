@@ -41,7 +41,6 @@ class LayerSettings:
         window: N of an additional `window:N`; None for none.
         sinks: A logit for every head that takes part in the softmax and belongs to no key; None for none.
         rope: Rotation of queries and keys; None if they are as attention takes them.
-        mask: The mask expression, without the window.
     """
 
     scale: float | None = None

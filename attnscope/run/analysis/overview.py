@@ -58,14 +58,7 @@ def whole_text_arrays(recorded: UnitRecorders, text: int, extent: TextExtent) ->
 
 
 def means(recorded: UnitRecorders, text: int, extent: TextExtent, n_shown: int) -> Means:
-    """Return averages over the rows of one text that count; see pooled_map.
-
-    Args:
-        recorded: Recorders of one unit.
-        text: Number of the text in the batch.
-        extent: The text.
-        n_shown: Rows of the text that are shown.
-    """
+    """Return averages over the rows of one text that count; see pooled_map."""
     facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
     if (sink := row_sink(recorded, text)) is not None:
         facts["sink"] = sink

@@ -20,7 +20,6 @@ def predict(
     Args:
         logits: The output head: final hidden states, (N, D), to logits, (N, V).
         hidden: The text's final hidden states, (T, D).
-        spell: Maps an id to its piece and text.
     """
     predictions: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):

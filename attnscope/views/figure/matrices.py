@@ -62,7 +62,6 @@ class _Drawn:
     """A matrix as it is drawn.
 
     Attributes:
-        inner: Width of the matrix, its title and its scale.
         labels: Width of the labels of its rows; 0 if the matrix to its left has the same labels.
     """
 
