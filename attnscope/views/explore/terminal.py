@@ -37,7 +37,6 @@ def walk(
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
-        spelling: Spells the options that errors name.
 
     Returns:
         The exit code, and the command that shows the same place (empty if there is none).

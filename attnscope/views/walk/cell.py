@@ -126,8 +126,6 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
     """Return how the weight of a cell comes about, on one line: `q·k 20.73 × 0.144 = 2.99 → e^2.99 / Σ = 0.92`.
 
     Args:
-        head: The head.
-        cell: The cell.
         forbidden: Why a cell of −inf is not allowed.
     """
     mean = "mean" in (head.layer, head.head)
