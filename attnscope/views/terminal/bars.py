@@ -137,7 +137,7 @@ def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
 
 
 def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
-    """Placeholder for an empty row, or for unlisted sources."""
+    """Return the placeholder for an empty row, or for unlisted sources."""
     if unlisted:
         return f"    {unlisted[0]}"
     return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
