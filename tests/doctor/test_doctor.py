@@ -203,11 +203,17 @@ def test_the_assertion_names_check_number_place_and_repair():
         ({"model": nn.Linear(2, 2), "attn": [3]}, "is not a list of names"),
         ({"model": nn.Linear(2, 2), "attention": "sdpa"}, "has no argument 'attention'"),
         ({"model": nn.Linear(2, 2), "dtype": "float32"}, "has its own"),
+        ({"attn": "sdp"}, "attn: transformers has no implementation of attention 'sdp'; did you mean 'sdpa'?"),
+        ({"documents": [[0, 1]]}, "documents: describes a batch"),
+        ({"batch": {"input_ids": ids(2, 8)}, "documents": ids(2, 7)}, "documents: has another shape"),
+        ({"batch": {"input_ids": ids(2, 8)}, "prefix": 9}, "prefix: must be 1 to 8, not 9"),
+        ({"batch": {"input_ids": ids(2, 8)}, "prefix": [1, 2, 3]}, r"prefix: \[1, 2, 3\] is no length"),
+        ({"batch": {"input_ids": ids(2, 8) + 1000}}, "batch: the model does not take it"),
     ],
 )
-def test_what_cannot_be_examined_is_refused_in_one_line(arguments, message):
+def test_what_cannot_be_examined_is_refused_in_one_line(llama, arguments, message):
     with pytest.raises(AttnscopeError, match=message) as e:
-        attnscope.doctor(**arguments)
+        attnscope.doctor(**{"model": llama, **arguments})
     assert "\n" not in str(e.value)
 
 

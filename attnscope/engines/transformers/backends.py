@@ -124,6 +124,13 @@ def using_backend(model: Any, name: str) -> Iterator[None]:
             setattr(config, IMPLEMENTATION, implementation)
 
 
+def implementations() -> list[str]:
+    """Return the names of the implementations that transformers knows, installed or not."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ["eager", *sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name)]
+
+
 def _set(model: Any, name: str) -> None:
     if "/" in name:
         raise AttnscopeError(f"'{name}' would be downloaded", where="attn", hint="register it before")

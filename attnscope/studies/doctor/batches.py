@@ -145,19 +145,39 @@ def read_batch(
     allowed = _allowed(mask, ids) if isinstance(mask, Tensor) and mask.ndim in (3, 4) else None
     if isinstance(mask, Mapping):
         notes.append("its attention_mask is one mask for each type of layer: which tokens it bars is not checked")
+    stated = None if documents is None else _like(_tensor(documents), ids)
+    if documents is not None and stated is None:
+        shape = f"{len(ids)}, {ids.shape[1]}"
+        raise UsageError("has another shape than input_ids", where="documents", hint=f"pass a tensor ({shape})")
     positions = _like(tensors.get("position_ids"), ids)
-    numbers, told_by = _documents(tensors, ids, attended, allowed, positions, _like(_tensor(documents), ids), special)
+    numbers, told_by = _documents(tensors, ids, attended, allowed, positions, stated, special)
     if padding is None:
         padding = _padding(ids, attended, allowed, special)
     if numbers is not None:
         numbers = numbers.masked_fill(padding, -1)
     lengths = None
     if prefix is not None:
-        lengths = torch.as_tensor(prefix).reshape(-1).expand(len(ids)).to(ids.device)
+        lengths = _prefix_lengths(prefix, ids)
     return ExaminedBatch(
         name, tensors, ids, padding, numbers, told_by, None if attended is None else attended != 0, allowed, positions,
         _like(tensors.get("labels"), ids), _like(tensors.get("token_type_ids"), ids), lengths, notes,
     )  # fmt: skip
+
+
+def _prefix_lengths(prefix: Any, ids: Tensor) -> Tensor:
+    """Return the length of the prefix of each row, (B,).
+
+    Raises:
+        UsageError: It is no number, or not one for each row.
+    """
+    try:
+        lengths = torch.as_tensor(prefix).reshape(-1).expand(len(ids)).to(ids)
+    except (TypeError, ValueError, RuntimeError) as e:
+        hint = "pass a number, or one for each row"
+        raise UsageError(f"{prefix!r:.80} is no length of a prefix", where="prefix", hint=hint) from e
+    if not bool(((lengths >= 1) & (lengths <= ids.shape[1])).all()):
+        raise UsageError(f"must be 1 to {ids.shape[1]}, not {prefix!r:.80}", where="prefix")
+    return lengths
 
 
 def _tensor(value: Any) -> Any:

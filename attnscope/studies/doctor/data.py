@@ -201,7 +201,8 @@ def labels(exam: Examination) -> list[Evidence]:
     if not exam.two_halves:
         batches = [batch for batch in batches if batch.labels is not None]
     if not batches:
-        return [unknown("no batch", "no batch has labels")]
+        other = any(isinstance(batch.given.get("labels"), Tensor) for batch in exam.batches)
+        return [unknown("no batch", "labels have another shape than input_ids" if other else "no batch has labels")]
     if exam.two_halves:
         return [_teacher(batch) for batch in batches]
     if exam.subject.kind != "causal":

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.base.version import __version__
 from attnscope.checkpoints.tokenizers import open_tokenizer
-from attnscope.engines.transformers.backends import FLEX, with_settings_kept
+from attnscope.engines.transformers.backends import FLEX, implementations, with_settings_kept
 from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.model.precision import has_float64
@@ -21,6 +21,7 @@ from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
 from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
 from attnscope.studies.doctor.examination import Examination
+from attnscope.studies.doctor.masks import audits
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
 
 TEXTS = (
@@ -82,6 +83,9 @@ def examine(
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if it is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
+    for option, value in (("documents", documents), ("prefix", prefix)):
+        if value is not None and batch is None:
+            raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")
     full_model = subject.model
     with with_settings_kept(full_model):
         rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
@@ -102,6 +106,8 @@ def examine(
                 progress("checking", number, len(CHECKS))
             checks.append(_judge(check, exam))
         checks = _unless_random(checks)
+        if all(check.verdict != "wrong" for check in checks):
+            _require_taken(exam)
         if progress is not None:
             progress("checking", len(CHECKS), len(CHECKS))
     facts = [batch.facts() for batch in exam.batches]
@@ -130,6 +136,18 @@ def examine(
         notes=remarks,
         passed=all(check.verdict != "wrong" for check in checks),
     )
+
+
+def _require_taken(exam: Examination) -> None:
+    """Refuse a batch that runs under no implementation, if no check says why: nothing in it would be examined.
+
+    Raises:
+        UsageError: The model does not take the batch.
+    """
+    for batch in exam.batches:
+        errors = [audit for batch, _, audit in audits(exam, [batch]) if isinstance(audit, str)]
+        if len(errors) == len(exam.backends):
+            raise UsageError(errors[0], where="collator" if batch.name == "collated" else "batch")
 
 
 def _length(batch: Any) -> int:
@@ -184,8 +202,12 @@ def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[
 def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
     """Return the implementations that run here, and why others do not."""
     subject = exam.subject
+    known = implementations() if subject.core is not None else []
     listed = []
     for name in dict.fromkeys(attn or (subject.backend,)):
+        if known and name not in (*known, subject.backend) and "/" not in name:
+            message = f"transformers has no implementation of attention '{name}'"
+            raise UsageError(message, where=arg("attn"), hint=did_you_mean(name, known))
         note = None
         if name == FLEX and subject.device.type == "cpu":
             note = "on a CPU without being compiled: the same function and masks, not the kernel"
