@@ -1,6 +1,7 @@
 """What the functions that `import attnscope` gives return: findings with arrays, tables and files."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -358,40 +359,39 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
     )
 
 
-class TextResult:
-    """One text of a report.
+class TextArrays(ABC):
+    """Arrays and labels of one text: a TextResult has them, and an InspectResult of one text."""
 
-    Attributes:
-        data: The text's findings as plain data, with the names used in the JSON.
-    """
-
-    def __init__(self, report: Report, text: TextReport) -> None:
-        self._report, self.data = report, text
+    @property
+    @abstractmethod
+    def _source(self) -> tuple[Report, TextReport]:
+        """The report, and its text."""
 
     @property
     def tokens(self) -> list[Token]:
         """All tokens of the text."""
-        return self.data.tokens
+        return self._source[1].tokens
 
     @property
     def queries(self) -> list[int]:
         """Positions of the rows."""
-        return self.data.queries
+        return self._source[1].queries
 
     @property
     def keys(self) -> list[int]:
         """Positions of the columns."""
-        return self.data.keys
+        return self._source[1].keys
 
     @property
     def query_tokens(self) -> list[str]:
         """The tokens of the rows."""
-        return [self.data.tokens[query].text for query in self.data.queries]
+        return [self.tokens[query].text for query in self.queries]
 
     @property
     def key_tokens(self) -> list[str]:
         """The tokens of the columns."""
-        return [self.data.sources[key].text for key in self.data.keys]
+        text = self._source[1]
+        return [text.sources[key].text for key in text.keys]
 
     @property
     def layers(self) -> list[int | str]:
@@ -405,10 +405,10 @@ class TextResult:
 
     @cached_property
     def _by_layer(self) -> list[tuple[int | str, list[HeadReport]]]:
-        return [(layer, list(heads)) for layer, heads in groupby(self.data.heads, key=lambda head: head.layer)]
+        return [(layer, list(heads)) for layer, heads in groupby(self._source[1].heads, key=lambda head: head.layer)]
 
     def _stack(self, stage: str) -> Float4:
-        require_heads(self._report, "the report")
+        require_heads(self._source[0], "the report")
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
@@ -443,17 +443,17 @@ class TextResult:
     @property
     def predictions(self) -> list[Prediction]:
         """The model's predictions: the next token, or the token at each mask token; empty if it has no output head."""
-        return self.data.predictions
+        return self._source[1].predictions
 
     @property
     def generated(self) -> list[Prediction]:
         """For each generated token, the prediction that it was chosen from."""
-        return self.data.generated
+        return self._source[1].generated
 
     @property
     def attribution(self) -> Attribution | None:
         """Contributions of the model's parts to a logit; None without `by="logit"`."""
-        return self.data.attribution
+        return self._source[1].attribution
 
     @property
     def spans(self) -> list[str]:
@@ -475,12 +475,14 @@ class TextResult:
 
     @property
     def _divided(self) -> SpanReport:
-        if self.data.spans is None:
+        spans = self._source[1].spans
+        if spans is None:
             raise UsageError("the text is not divided into spans", where="spans", hint="inspect with spans='sentences'")
-        return self.data.spans
+        return spans
 
     def __iter__(self) -> Iterator[HeadResult]:
-        return (HeadResult(self._report, self.data, head) for head in self.data.heads)
+        report, text = self._source
+        return (HeadResult(report, text, head) for head in text.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
         """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last.
@@ -490,19 +492,35 @@ class TextResult:
         """
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
-        provenance = self._report.provenance
+        report, text = self._source
+        provenance = report.provenance
         layer, head = (
             selected + n if isinstance(selected, int | np.integer) and selected < 0 else selected
             for selected, n in zip(unit, (provenance.n_layers, provenance.n_heads), strict=True)
         )
-        for head_report in self.data.heads:
+        for head_report in text.heads:
             if (head_report.layer, head_report.head) == (layer, head):
-                return HeadResult(self._report, self.data, head_report)
-        there = [f"[{head_report.layer}, {head_report.head}]" for head_report in self.data.heads[:20]]
-        more = f" and {len(self.data.heads) - 20} more" if len(self.data.heads) > 20 else ""
+                return HeadResult(report, text, head_report)
+        there = [f"[{head_report.layer}, {head_report.head}]" for head_report in text.heads[:20]]
+        more = f" and {len(text.heads) - 20} more" if len(text.heads) > 20 else ""
         raise UsageError(
             f"the report has no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
         )
+
+
+class TextResult(TextArrays):
+    """One text of a report.
+
+    Attributes:
+        data: The text's findings as plain data, with the names used in the JSON.
+    """
+
+    def __init__(self, report: Report, text: TextReport) -> None:
+        self._report, self.data = report, text
+
+    @property
+    def _source(self) -> tuple[Report, TextReport]:
+        return self._report, self.data
 
     def __repr__(self) -> str:
         return repr(InspectResult(msgspec.structs.replace(self._report, texts=[self.data])))
@@ -511,7 +529,7 @@ class TextResult:
         return InspectResult(msgspec.structs.replace(self._report, texts=[self.data]))._repr_html_()
 
 
-class InspectResult(Result[Report]):
+class InspectResult(Result[Report], TextArrays):
     """The result of `inspect`: a report of one or several texts.
 
     With one text, the arrays and labels of the report are those of the text; with several, each text in `texts` has its
@@ -535,101 +553,12 @@ class InspectResult(Result[Report]):
         return self.texts[0]
 
     @property
-    def tokens(self) -> list[Token]:
-        """All tokens of the text."""
-        return self._only.tokens
+    def _source(self) -> tuple[Report, TextReport]:
+        return self.data, self._only.data
 
-    @property
-    def queries(self) -> list[int]:
-        """Positions of the rows."""
-        return self._only.queries
-
-    @property
-    def keys(self) -> list[int]:
-        """Positions of the columns."""
-        return self._only.keys
-
-    @property
-    def query_tokens(self) -> list[str]:
-        """The tokens of the rows."""
-        return self._only.query_tokens
-
-    @property
-    def key_tokens(self) -> list[str]:
-        """The tokens of the columns."""
-        return self._only.key_tokens
-
-    @property
-    def layers(self) -> list[int | str]:
-        """The layers, in the order of the arrays' first axis."""
-        return self._only.layers
-
-    @property
-    def heads(self) -> list[list[int | str]]:
-        """The heads of every layer; see TextResult."""
-        return self._only.heads
-
-    @property
-    def scores(self) -> Float4:
-        """See TextResult."""
-        return self._only.scores
-
-    @property
-    def scaled(self) -> Float4:
-        """See TextResult."""
-        return self._only.scaled
-
-    @property
-    def masked(self) -> Float4:
-        """See TextResult."""
-        return self._only.masked
-
-    @property
-    def weights(self) -> Float4:
-        """See TextResult."""
-        return self._only.weights
-
-    @property
-    def output(self) -> Float4:
-        """See TextResult."""
-        return self._only.output
-
-    @property
-    def predictions(self) -> list[Prediction]:
-        """See TextResult."""
-        return self._only.predictions
-
-    @property
-    def generated(self) -> list[Prediction]:
-        """See TextResult."""
-        return self._only.generated
-
-    @property
-    def attribution(self) -> Attribution | None:
-        """See TextResult."""
-        return self._only.attribution
-
-    @property
-    def spans(self) -> list[str]:
-        """See TextResult."""
-        return self._only.spans
-
-    @property
-    def span_of_token(self) -> list[int]:
-        """See TextResult."""
-        return self._only.span_of_token
-
-    @property
-    def span_weights(self) -> Float4:
-        """See TextResult."""
-        return self._only.span_weights
-
-    def __iter__(self) -> Iterator[HeadResult]:
-        return iter(self._only)
-
-    def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """Return one head of the only text; see TextResult."""
-        return self._only[unit]
+    def _stack(self, stage: str) -> Float4:
+        arrays: Float4 = getattr(self._only, stage)  # shared with the text's own
+        return arrays
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
