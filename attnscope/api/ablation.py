@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.api.options import cuts, one_or_several, read_values
-from attnscope.api.results import Float1, Float2, Result, import_pandas
+from attnscope.api.results import Float1, Float2, Result, TableOfHeads
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
 from attnscope.request.arguments import text
@@ -15,8 +15,6 @@ from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.ablate.run import ablate, survey_effects
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from attnscope.run.session import Session
 
 
@@ -69,7 +67,7 @@ class UnitEffect:
     span: str | None = None
 
 
-class EffectsResult(Result[EffectSurvey]):
+class EffectsResult(Result[EffectSurvey], TableOfHeads):
     """The result of `ablate` with `each`: the effect of every head, layer or edge, each cut alone."""
 
     _digits = 3
@@ -145,16 +143,6 @@ class EffectsResult(Result[EffectSurvey]):
             )
             for n in data.order()[:k]
         ]
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a table with one row for every head, layer or edge: its place, its weight and its effects.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        from attnscope.findings.head_tables import columns
-
-        return import_pandas().DataFrame(columns(self.data))
 
 
 def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") -> AblationResult | EffectsResult:

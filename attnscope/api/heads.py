@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.api.options import one_or_several, read_values
-from attnscope.api.results import Float2, Result, import_pandas
+from attnscope.api.results import Float2, Result, TableOfHeads
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
@@ -19,8 +19,6 @@ from attnscope.request.options import HEADS
 from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from attnscope.run.session import Session
 
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
@@ -55,7 +53,7 @@ def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]
     return strongest
 
 
-class SurveyResult(Result[HeadRoles]):
+class SurveyResult(Result[HeadRoles], TableOfHeads):
     """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
 
     @property
@@ -102,16 +100,8 @@ class SurveyResult(Result[HeadRoles]):
         """
         return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every head: layer, head, main role, and each role's value and standard error.
 
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        return _table(self.data)
-
-
-class MeasuredResult(Result[HeadScores]):
+class MeasuredResult(Result[HeadScores], TableOfHeads):
     """The result of `heads` with `measure` or `key`: one number for every head."""
 
     @property
@@ -138,16 +128,8 @@ class MeasuredResult(Result[HeadScores]):
         """Return the heads with the largest numbers, the largest first."""
         return _strongest(self.data.values, None, k)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every head: layer, head and the number.
 
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        return _table(self.data)
-
-
-class HeadChangesResult(Result[HeadComparison]):
+class HeadChangesResult(Result[HeadComparison], TableOfHeads):
     """The result of `heads` for two models: what differs between their heads, second minus first."""
 
     @property
@@ -206,20 +188,6 @@ class HeadChangesResult(Result[HeadComparison]):
             changed.append(HeadValue(*place, float(changes[place]), float(by_name[role][place])))
         return changed
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every head: both main roles, and each role's two values, difference and standard error.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        return _table(self.data)
-
-
-def _table(data: HeadRoles | HeadScores | HeadComparison) -> "pd.DataFrame":
-    from attnscope.findings.head_tables import columns
-
-    return import_pandas().DataFrame(columns(data))
-
 
 def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session") -> MeasuredResult:
     """Measure one number for every head; see measure_roles."""
@@ -246,7 +214,7 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
     return SurveyResult(survey_heads(run, survey, session=session))
 
 
-class NeedleResult(Result[NeedleSurvey]):
+class NeedleResult(Result[NeedleSurvey], TableOfHeads):
     """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
 
     @property
@@ -278,16 +246,6 @@ class NeedleResult(Result[NeedleSurvey]):
     def log_probability(self) -> Float2:
         """Log-probability of the answer in bits, (lengths, depths)."""
         return self.data.log_probability
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a table with one row for every length and depth.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        from attnscope.findings.head_tables import columns
-
-        return import_pandas().DataFrame(columns(self.data))
 
 
 def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") -> NeedleResult:

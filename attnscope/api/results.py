@@ -627,6 +627,22 @@ def import_pandas() -> Any:
     return pandas
 
 
+class TableOfHeads:
+    """Findings with one row for every head, or for every layer, edge or span that is cut, or length and depth."""
+
+    data: Any
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the table that a .csv file has: for heads, main roles and the values and errors of all roles.
+
+        Raises:
+            AttnscopeError: pandas is not installed.
+        """
+        from attnscope.findings.head_tables import columns
+
+        return import_pandas().DataFrame(columns(self.data))
+
+
 class CompareResult(Result[Comparison]):
     """The result of `compare`: the sides, and what differs between each of them and the first."""
 
