@@ -132,7 +132,7 @@ class MatrixPanel:
         if head is not None and head.scale is not None and stage == "scaled":
             description = f"scores × {head.scale:.4g}"
         if scene.members is not None and stage == "weights":
-            description = "mean over the row's tokens of their weight on the column's"
+            description = "mean of queries, sum of keys"
         if stage == DIFFERENCE:
             pinned = state.pinned
             pin = "" if pinned is None else f"{pinned.name}"

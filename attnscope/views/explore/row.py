@@ -157,7 +157,8 @@ def _source(source: SourceLine, state: WalkState, width: int) -> Line:
     style = CURSOR if source.key == state.key else PLAIN
     return [
         Segment(ink.plain("← "), DIM),
-        Segment(fit(source.label, name), style),
+        Segment(fit(source.label, name - 1), style),
+        Segment(" "),
         Segment(fit(bar(source.weight, max(0, wide), ascii=ink.ascii), wide), state.ink.style("good")),
         Segment(ink.plain(numbers)),
     ]

@@ -127,5 +127,6 @@ class Worker:
         if self._cancelled.is_set():
             raise WalkCancelled
         self.share = done / max(1, total)
-        share = f" {100 * done // total} %" if total > 1 else ""
+        between = " · " if " · " in what else " "
+        share = f"{between}{100 * done // total} %" if total > 1 else ""
         self._say(f"{what}{share} …")
