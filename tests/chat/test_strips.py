@@ -46,5 +46,5 @@ def test_the_screen_has_a_line_for_each_token(gpt2, capsys, monkeypatch, columns
     out = capsys.readouterr().out.split("the answer, token by token")[1]
     lines = [line for line in out.splitlines() if "█" in line or "▁" in line]
     assert len([line for line in lines if "mean" in line]) == 1
-    assert "1 (first) · 2 river" in out
+    assert "0 (first) · 1 river" in out
     assert max(map(len, out.splitlines())) <= int(columns)

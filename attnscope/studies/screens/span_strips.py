@@ -33,7 +33,7 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
     digits = max(2, settings.precision)
     columns = [
-        Column("1–" + str(len(names)), [_strip(row, full) for row in rows]),
+        Column(f"0–{len(names) - 1}", [_strip(row, full) for row in rows]),
         Column("most of text", [untrusted(names[n]) for n in most], left=True),
         Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
     ]
@@ -48,8 +48,8 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
 def _legend(names: list[str]) -> Spans:
     """Return the numbers and names of the bars of a strip."""
     pieces: list[Span] = []
-    for number, name in enumerate(names, 1):
-        pieces += [Span(f"{'' if number == 1 else ' · '}{number} ", "dim"), *untrusted(name)]
+    for number, name in enumerate(names):
+        pieces += [Span(f"{' · ' if number else ''}{number} ", "dim"), *untrusted(name)]
     return tuple(pieces)
 
 
