@@ -127,7 +127,7 @@ def test_a_note_says_why_roles_of_words_are_not_measured(capsys):
     assert attnscope.heads(text=["bank", "the bank"], **asked).data.notes == [expected]
     assert attnscope.heads(text=["bank", "by the bank"], **asked).data.notes == []
     assert main(["heads", "bank", "--draws", "2"]) == 0
-    assert "texts    1 (yours), 1 token\n" in capsys.readouterr().out
+    assert "texts    1 (given), 1 token\n" in capsys.readouterr().out
 
 
 def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():

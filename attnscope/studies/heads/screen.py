@@ -106,9 +106,9 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
 def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
     """Describe the texts and random tokens on which roles were measured."""
     probes = survey.probes
-    whose = "built-in" if probes.shipped else "yours"
+    whose = "built-in" if probes.shipped else "given"
     yield "texts", f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
-    if probes.repeated:
+    if probes.repeated and probes.draws:
         n, size = probes.draws, probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
         texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
