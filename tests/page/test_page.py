@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import tempfile
 import webbrowser
 from base64 import b64encode
@@ -10,6 +11,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.cli import main
 from attnscope.studies.formats import export
 from tests.helpers.sample_reports import report, text_report, tokens
@@ -129,6 +131,22 @@ def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
     expected.append(expected[1] - expected[0])
     for panel, matrix in zip(panels["panels"], expected, strict=True):
         np.testing.assert_allclose(page.numbers(panel["matrix"]), matrix, atol=1e-6)
+
+
+def test_the_command_on_a_page_shows_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    arrays = {name: draw.standard_normal((1, 2, 5, 4), np.float32) for name in "qkv"}
+    np.savez("given.npz", **arrays)
+    for n, options in enumerate((["--qkv", "given.npz"], [TEXT, "--mask", "causal", "--generate", "2"])):
+        assert main(["run", *options, "-o", f"{n}.html", "--quiet"]) == 0
+        (scene,) = read_page(tmp_path / f"{n}.html").of_kind("walk")[0]["scenes"]
+        assert main([*shlex.split(scene["command"])[1:], "-o", f"{n}.json", "--stage", "none"]) == 0
+        names = [token["text"] for token in json.loads((tmp_path / f"{n}.json").read_text())["texts"][0]["tokens"]]
+        assert [name.removeprefix("+") for name in scene["queries"]["names"]] == names
+    attnscope.from_qkv(**arrays).save("memory.html")  # there is no command for arrays in memory
+    (scene,) = read_page(tmp_path / "memory.html").of_kind("walk")[0]["scenes"]
+    assert scene["command"] == ""
 
 
 def test_long_lists_are_folded(tmp_path):

@@ -411,7 +411,10 @@ function numbers(
   if (cell < 20 || bare) return;
   let longest = 1;
   for (let r = 0; r < shownRows; r++)
-    for (let c = 0; c < shownColumns; c++) longest = Math.max(longest, props.text(r0 + r, c0 + c).length);
+    for (let c = 0; c < shownColumns; c++) {
+      const text = props.text(r0 + r, c0 + c);
+      if (/\d/.test(text)) longest = Math.max(longest, text.length); // a word is condensed instead
+    }
   const size = Math.min(13, Math.floor(((cell - 4) / longest) * 1.64));
   if (size < 8) return;
   g.font = `${size}px ${FONT}`;
@@ -421,7 +424,7 @@ function numbers(
     for (let c = 0; c < shownColumns; c++) {
       const colour = cellColour(props, theme, r0 + r, c0 + c);
       g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
-      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * cell + 0.5);
+      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * cell + 0.5, cell - 4);
     }
 }
 

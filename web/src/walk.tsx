@@ -150,7 +150,9 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
   }, [node]);
 
   const title = scene.headName(spot.layer, spot.head);
-  const command = `${scene.data.command} --layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]} --query ${scene.queries.positions[spot.query]}`;
+  const command =
+    scene.data.command &&
+    `${scene.data.command} --layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]} --query ${scene.queries.positions[spot.query]}`;
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const next = { ...now, spot: { ...now.spot, ...changes } };
@@ -252,9 +254,11 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
         dialog && <Commands key={dialog} title={TITLES[dialog]!} commands={listed()} leave={leave} />
       )}
       <output class="said">{said}</output>
-      <p class="dim command">
-        <code>{command}</code>
-      </p>
+      {command && (
+        <p class="dim command">
+          <code>{command}</code>
+        </p>
+      )}
     </div>
   );
 }

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Comparison, HeadChange
-from attnscope.studies.compare.screen import present_comparison
+from attnscope.studies.compare.screen import present_comparison, with_short_labels
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import ordered
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
@@ -31,7 +31,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
     from attnscope.views.page.walk import Walk
 
-    walk: Any = Walk(_walk(comparison, best[0].first, display.every_head or ()))
+    walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, display.every_head or ()))
     shown = present_comparison(replace(comparison, changes=changes), settings, display, before_heads=[walk])
     walked = False
     for part in _in_full(shown):

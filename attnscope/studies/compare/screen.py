@@ -73,7 +73,7 @@ def present_comparison(
     """
     heat, verdict = display.format == "heat", display.format == "verdict"
     if not settings.verbose:
-        comparison = _with_short_labels(comparison)
+        comparison = with_short_labels(comparison)
     if not verdict:
         yield from _sides(comparison, settings)
     yield from _verdict(comparison)
@@ -113,7 +113,7 @@ def present_comparison(
     yield from more_options([*more, "--format json (every digit)"], settings)
 
 
-def _with_short_labels(comparison: Comparison) -> Comparison:
+def with_short_labels(comparison: Comparison) -> Comparison:
     """Return a comparison whose sides are named by the ends of their paths, if these differ; `head 0` for a 0.
 
     Sides under which tokens are hidden are called `The hidden` and `nothing hidden`.

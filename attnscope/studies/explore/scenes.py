@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnscope.checkpoints.source import DEFAULT_MODEL
+from attnscope.engines.arrays.files import ENDINGS
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.overview import Pooled
@@ -95,7 +96,9 @@ def scene_of(
         aligned=text.context is None,
         predictions=[forecast(text, prediction) for prediction in text.predictions],
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
-        command=run_command(report.provenance, report.mask, text.text, text.pair),
+        command=run_command(
+            report.provenance, report.mask, text.text, text.pair, generated=sum(token.made for token in text.tokens)
+        ),
         mask=report.mask.used,
         random=report.provenance.weights == "random",
         units=units_known(words="weights" in stages, spans=text.spans is not None),
@@ -308,14 +311,20 @@ def run_command(
     pair: str | None = None,
     context: str | None = None,
     named: str | None = None,
+    generated: int = 0,
 ) -> str:
-    """Return the command that repeats a run, as far as a report knows it.
+    """Return the command that repeats a run, as far as a report knows it; empty if arrays in memory were given.
 
     Args:
         context: The text that keys come from.
         named: How the command names the text, such as `--file texts.txt`; None for the text itself.
+        generated: Number of tokens that the model generated.
     """
     words = ["attnscope", "run"]
+    if provenance.weights == "given":
+        from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
+        words += ["--qkv", shlex.quote(provenance.model), *mask_options(mask)]
+        return " ".join(words) if from_file else ""
     piped = named is None and text.startswith("-")
     words.append("-" if piped else shlex.quote(text) if named is None else named)
     options = {"--pair": pair, "--context": context}
@@ -334,6 +343,7 @@ def run_command(
         if value not in (None, "native", "float32")
     ]
     words += mask_options(mask)
+    words += [f"--generate {generated}"] if generated else []
     return f"printf %s {shlex.quote(text)} | {' '.join(words)}" if piped else " ".join(words)
 
 

@@ -173,7 +173,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
 def _safe(command: str) -> str:
     """Return a command that can be pasted into a terminal; one with control characters in it is left out."""
     plain = command.replace("\n", "").replace("\\", "")
-    return command if escape_control(plain) == plain else "attnscope run TEXT"
+    return command if escape_control(plain) == plain else ""
 
 
 def _axis(axis: Axis) -> Node:
