@@ -162,7 +162,7 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     parts = [_part(folder, order.output, number, count) for number in range(1, count + 1)]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
-    waiting = [number for number, path in enumerate(parts, 1) if not _finished(path)]
+    waiting = [number for number, path in enumerate(parts, 1) if not path.exists() or read_part(path).end is None]
     free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
     counter, summary = _LineCounter([lines_path(path) for path in parts]), Summary()
     summary.workers, summary.resumed = actors, counter.records()
@@ -222,10 +222,6 @@ def _shard_count(folder: Path, actors: int) -> int:
 
 def _part(folder: Path, output: Path, number: int, count: int) -> Path:
     return folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending_of(output)}"
-
-
-def _finished(path: Path) -> bool:
-    return path.exists() and read_part(path).end is not None
 
 
 def _total(parts: Sequence[Path]) -> int:

@@ -160,14 +160,16 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
 
 
 _QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
+# Columns of an axis.
 _COLUMNS = {
     "query": _QUERY,
     "rank": ("rank",),
     "source": _KEY,
     "span": ("query_span",),
     "key span": ("key_span",),
-}  # columns of an axis …
-_PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {  # … and what they hold of places along it
+}
+# Values of these columns at places along the axis.
+_PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
     "query": lambda record, place: _queries(record, place),
     "rank": lambda _, place: {"rank": place},
     "source": lambda record, place: _keys(record, place),
@@ -176,7 +178,8 @@ _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {  # … and what they
     "span": lambda record, place: {"query_span": _span_names(record)[place]},
     "key span": lambda record, place: {"key_span": _span_names(record)[place]},
 }
-_VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {  # columns after those, if they depend on the settings
+# Further columns, if they depend on the settings.
+_VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
     "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
     "rows": lambda settings: (*settings.kept_statistics, "sink"),
 }

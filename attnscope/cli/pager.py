@@ -17,7 +17,8 @@ def write_paged(text: str) -> None:
     ATTNSCOPE_PAGER or else PAGER names the pager; empty or `cat` is none.
     """
     command = shlex.split(os.environ.get("ATTNSCOPE_PAGER", os.environ.get("PAGER", "less")))
-    if text.count("\n") < _lines() or not sys.stdout.isatty() or not command or not shutil.which(command[0]):
+    lines = shutil.get_terminal_size((80, 24)).lines
+    if text.count("\n") < lines or not sys.stdout.isatty() or not command or not shutil.which(command[0]):
         sys.stdout.write(text)
         return
     sys.stdout.flush()
@@ -32,7 +33,3 @@ def write_paged(text: str) -> None:
                 pipe.write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _lines() -> int:
-    return shutil.get_terminal_size((80, 24)).lines

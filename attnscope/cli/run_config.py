@@ -15,9 +15,10 @@ from attnscope.request.selection import join_label
 if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
 
-_LINES = (".txt", ".md", ".toml")  # endings of files: texts, …
-_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")  # … what only batch reads, …
-_FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")  # … and what no command reads texts from
+# Endings of files: texts, records (which only batch reads), and findings (from which no command reads texts).
+_LINES = (".txt", ".md", ".toml")
+_RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")
+_FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")
 _MODEL = ".gguf"  # and of a model in one file
 _LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
 

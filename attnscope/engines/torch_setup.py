@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -191,17 +191,11 @@ def _given_threads() -> int:
     return torch.get_num_threads()
 
 
-@contextmanager
-def limited_threads() -> Iterator[None]:
+def limited_threads() -> AbstractContextManager[None]:
     """Use one thread of torch within: a process whose OpenMP has several cannot be forked any more."""
-    import torch
+    from attnscope.model.workers import one_openmp_thread
 
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
+    return one_openmp_thread()
 
 
 def limit_threads(wanted: int) -> int:

@@ -97,7 +97,8 @@ class Stack(nn.Module):
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
             longest = max(n_queries, n_keys)
-            settings = self._settings(masks, padding, longest, source, hooks, _positions(tokens))
+            positions = tokens[2] if len(tokens) > 2 else None
+            settings = self._settings(masks, padding, longest, source, hooks, positions)
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
                 entering, x = x, block(x, setting)
                 if observe is not None and entering is not None and x is not None:
@@ -221,10 +222,6 @@ class Stack(nn.Module):
                     else (at_positions(table[0], positions), at_positions(table[1], positions))
                 )
             yield LayerContext(spec, tables[rotated], source, hooks)
-
-
-def _positions(tokens: Ids) -> Tensor | None:
-    return tokens[2] if len(tokens) > 2 else None
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:

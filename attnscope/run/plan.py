@@ -211,7 +211,8 @@ def spare_memory(
     gpu = None if device is None else gpu_memory(device)
     if gpu is not None:
         cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
-        on_gpu = [_on_gpu(need) | {"tile": tile_bytes(gpu.total, cells)} for need in (kept, streamed)]
+        of_gpu = [{name: size for name, size in need.items() if name not in _ON_HOST} for need in (kept, streamed)]
+        on_gpu = [need | {"tile": tile_bytes(gpu.total, cells)} for need in of_gpu]
         most, what = (int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}")
         if run.max_memory is not None:
             most, what = run.max_memory, arg("max_memory")
@@ -232,11 +233,6 @@ def spare_memory(
     why = find_stream_reason(kept, streamed if again else None, most, what, hint)
     estimated = sum((streamed if why else kept).values())
     return most - estimated, why, MemoryLimit(most, what, estimated)
-
-
-def _on_gpu(need: Mapping[str, int]) -> dict[str, int]:
-    """Return the share of a run's memory on its GPU."""
-    return {name: size for name, size in need.items() if name not in _ON_HOST}
 
 
 def required_memory(plan: RunPlan) -> dict[str, int]:

@@ -14,8 +14,9 @@ from attnscope.run.attribution_plan import check_attribution
 
 MASKS = ("[MASK]", "<mask>")  # spellings of the mask token
 AT_ONCE = 16  # number of positions whose logits are in memory at a time
-_CHEAP = 2048  # largest total number of tokens for which a run predicts by default …
-_FEW = 8  # … and texts
+# Largest total number of tokens, and of texts, for which a run predicts by default.
+_CHEAP = 2048
+_FEW = 8
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ _BESIDE = (
     ".vocab",
 )  # extensions of the files that are copied: configs, tokenizers, licence
 _LARGEST_BESIDE = 200 * MB
-_SECONDS = 600  # whatever the size, …
-_BYTES_A_SECOND = 10 * MB  # … and an additional second for this many bytes
+# Time limit: a base, and a second for this many bytes.
+_SECONDS = 600
+_BYTES_A_SECOND = 10 * MB
 
 
 @dataclass(frozen=True)

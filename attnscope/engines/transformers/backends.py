@@ -14,7 +14,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import part_of
-from attnscope.engines.transformers.live import IMPLEMENTATION, configs_of, remove_hooks
+from attnscope.engines.transformers.live import IMPLEMENTATION, configs_of, restored
 from attnscope.engines.transformers.loading import load_model
 from attnscope.engines.transformers.model_class import first_line, quiet
 
@@ -146,21 +146,10 @@ def _set(model: Any, name: str) -> None:
 @contextmanager
 def with_settings_kept(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode without gradients, and restore it afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    hooks = [(module, set(module._forward_hooks)) for module in model.modules()]
-    configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    try:
-        with torch.random.fork_rng(devices), torch.no_grad(), _quiet():
-            model.eval()
-            yield
-    finally:
-        for config, implementation in configs:
-            setattr(config, IMPLEMENTATION, implementation)
-        for module, training in modes:
-            module.training = training
-        for module, before in hooks:
-            remove_hooks(module, before)
+    with restored(model), torch.random.fork_rng(devices), torch.no_grad(), _quiet():
+        model.eval()
+        yield
 
 
 @contextmanager

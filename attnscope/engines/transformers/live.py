@@ -39,23 +39,12 @@ def _is_quantised(module: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def borrowed(model: Any) -> Iterator[None]:
-    """Run a model's attention through attnscope meanwhile, without dropout; afterwards the model is as it was.
-
-    In other threads the model computes its own attention meanwhile, also without dropout.
-    """
-    register()
+def restored(model: Any) -> Iterator[None]:
+    """Restore modes, hooks and attention implementations of a model after the block."""
     modes = [(module, module.training) for module in model.modules()]
     hooks = [(module, set(module._forward_hooks), _CAPTURES in vars(module)) for module in model.modules()]
     configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
-    for module in model.modules():
-        own = getattr(getattr(module, "config", None), IMPLEMENTATION, NAME)
-        if own != NAME:
-            OWN_ATTENTION[module] = own
     try:
-        model.eval()
-        for config, _ in configs:
-            setattr(config, IMPLEMENTATION, NAME)
         yield
     finally:
         for config, implementation in configs:
@@ -63,12 +52,30 @@ def borrowed(model: Any) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         for module, before, captures in hooks:
-            remove_hooks(module, before)
+            _remove_hooks(module, before)
             if not captures:
                 vars(module).pop(_CAPTURES, None)
 
 
-def remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
+@contextmanager
+def borrowed(model: Any) -> Iterator[None]:
+    """Run a model's attention through attnscope meanwhile, without dropout; afterwards the model is as it was.
+
+    In other threads the model computes its own attention meanwhile, also without dropout.
+    """
+    register()
+    for module in model.modules():
+        own = getattr(getattr(module, "config", None), IMPLEMENTATION, NAME)
+        if own != NAME:
+            OWN_ATTENTION[module] = own
+    with restored(model):
+        model.eval()
+        for config in configs_of(model):
+            setattr(config, IMPLEMENTATION, NAME)
+        yield
+
+
+def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
     """Remove the hooks added since: for `output_attentions`, transformers leaves some in a model."""
     for number in set(module._forward_hooks) - before:
         for table in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):

@@ -7,7 +7,7 @@ from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canva
 from attnscope.views.figure.colours import ramp_colour
 from attnscope.views.figure.labels import names_of, put_legend, rows_width
 from attnscope.views.parts import Panel
-from attnscope.views.spans import Spans, ours
+from attnscope.views.spans import ours
 
 _NAMED_CELL, _LARGEST_CELL = 6.0, 14.0  # size of a cell beside a name that can be read, and at most
 _BOLDER = 1.1  # width of bold letters
@@ -54,7 +54,7 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
     height = grid.cell * len(rows)
     for panel, (row, column) in zip(panels, grid.spots, strict=True):
         x, top = grid.left + column * grid.step, named + row * (height + SIZE + GAP)
-        canvas.text(x, top + SIZE, (*_bold(panel.title),))
+        canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         y = top + SIZE + 4
         colours = [[_colour_of_one(weight) for weight in line] for line in panel.matrix.tolist()]
         canvas.cells(x, y, (grid.cell, grid.cell), colours, apart=False)
@@ -65,10 +65,6 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = "weights: queries are rows, keys are columns"
     put_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
-
-
-def _bold(title: Spans) -> Spans:
-    return tuple(replace(span, look="bold") for span in title)
 
 
 def _colour_of_one(weight: float) -> str | None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from attnscope.views import parts
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import MASKED, Digits
+from attnscope.views.numbers import MASKED
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
-from attnscope.views.scales import LogScale, Scale
+from attnscope.views.scales import LogScale
 
 Node = dict[str, Any] | Element
 _INDENT = 1.25  # rem of a step
@@ -100,14 +100,6 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return {"kind": axis.kind, "labels": [[axis.number(n), name] for n, name in enumerate(names)]}
 
 
-def _scale(scale: Scale) -> dict[str, Any]:
-    return {"low": scale.low, "high": scale.high, "signed": scale.signed}
-
-
-def _digits(digits: Digits) -> dict[str, Any]:
-    return {"decimals": digits.decimals, "scientific": digits.scientific}
-
-
 def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     return {
         "name": panel.name,
@@ -117,8 +109,8 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
         "texts": [list(row) for row in panel.texts] if panel.columns.kind == "head" else None,
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
-        "scale": _scale(panel.scale),
-        "digits": _digits(panel.digits),
+        "scale": {"low": panel.scale.low, "high": panel.scale.high, "signed": panel.scale.signed},
+        "digits": {"decimals": panel.digits.decimals, "scientific": panel.digits.scientific},
         "masked": [n for n, masked in enumerate(panel.masked_rows) if masked],
         "maskedWord": MASKED,
         "arithmetic": spans_of(panel.arithmetic),
@@ -212,11 +204,6 @@ def _around(bar: parts.Bar, source: list[Element]) -> Element:
     return element("td", *before, *source, *after, *remark, look="left")
 
 
-def _most_detailed(forms: parts.FirstFitting, container: Container) -> list[Node]:
-    """Return the first form: a page has no end."""
-    return render(forms.forms[0], container)
-
-
 Drawing = Callable[[Any, Container], Sequence[Node]]
 DRAWN: dict[type, Drawing] = {
     parts.Text: _text,
@@ -226,5 +213,6 @@ DRAWN: dict[type, Drawing] = {
     parts.HeatGrid: _panels,
     parts.WeightMap: _map,
     parts.Bars: _bars,
-    parts.FirstFitting: _most_detailed,
+    # The first form: a page has no end.
+    parts.FirstFitting: lambda fitting, container: render(fitting.forms[0], container),
 }
