@@ -1,11 +1,15 @@
 """Pages in a real browser: opened from disk without a network, every number read back."""
 
+import base64
 import csv
 import io
 import itertools
 import json
 import random
+import re
+import struct
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -161,9 +165,29 @@ def test_a_figure_is_saved_as_svg(open_page, pages, tmp_path):
     waiting.value.save_as(saved)
     svg = saved.read_text(encoding="utf-8")
     assert svg.startswith("<svg xmlns")
-    assert svg.count("<rect") >= len(pages["short"][1].texts[0].tokens) ** 2
-    assert "river" in svg
-    assert json.dumps(svg)
+    drawn, matrix = ElementTree.fromstring(svg), pages["short"][1].texts[0].heads[0].stages["weights"]
+    spaced = "{http://www.w3.org/2000/svg}"
+    cells = next(g for g in drawn.iter(f"{spaced}g") if g.get("shape-rendering"))
+    assert len(cells) == matrix.size
+    written = [text.text for text in drawn.iter(f"{spaced}text")]
+    numbers = [float(text) for text in written if re.fullmatch(r"\d\.\d\d", text)]
+    np.testing.assert_allclose(numbers, matrix.ravel(), atol=0.00501)
+    assert written.count("4 river") == 2
+
+
+def test_a_large_figure_is_a_picture_of_its_cells(open_page, tmp_path):
+    draw, arrays, path = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "page.html"
+    np.savez(arrays, **{name: draw.standard_normal((1, 1, 140, 4), np.float32) for name in "qk"})
+    assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet"]) == 0
+    page = open_page(path).page
+    page.keyboard.press("w")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="the matrix as a figure (SVG)").click()
+    waiting.value.save_as(tmp_path / "figure.svg")
+    svg = (tmp_path / "figure.svg").read_text(encoding="utf-8")
+    assert len(svg) < 100_000
+    picture = base64.b64decode(re.search(r'href="data:image/png;base64,([^"]*)"', svg)[1])
+    assert struct.unpack(">II", picture[16:24]) == (140, 140)
 
 
 def test_a_page_of_the_first_version_still_opens(open_page):

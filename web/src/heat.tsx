@@ -319,10 +319,10 @@ export function cellColour(props: HeatProps, theme: Theme, row: number, column: 
 }
 
 // A pixel for every cell that is shown.
-function pixels(
+export function pixels(
   props: HeatProps,
   theme: Theme,
-  { shownRows, shownColumns }: Layout,
+  { shownRows, shownColumns }: Pick<Layout, "shownRows" | "shownColumns">,
   r0: number,
   c0: number,
 ): HTMLCanvasElement {

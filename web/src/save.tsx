@@ -1,14 +1,14 @@
 // What leaves the page: text for the clipboard, and figures. Tokens only become text nodes, here too.
+import { type ComponentChildren, render } from "preact";
 import { arithmetic } from "./cell";
 import type { Command } from "./commands";
 import type { Matrix } from "./data";
 import { css, exactText, inkOn, MINUS, ramp } from "./format";
-import { cellColour, type HeatProps, type Label } from "./heat";
+import { cellColour, type HeatProps, type Label, pixels } from "./heat";
 import { matrixProps } from "./matrix";
 import type { Head, Scene } from "./model";
 import type { Place } from "./place";
 
-const SVG = "http://www.w3.org/2000/svg";
 const quoted = (text: string) =>
   /[",\n\r]/.test(text) || /^[=+@-]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 const digits = (value: number) => exactText(value).replace(MINUS, "-");
@@ -46,75 +46,109 @@ async function copy(text: string): Promise<boolean> {
   }
 }
 
-function element(tag: string, attributes: Record<string, string | number>, text?: string): SVGElement {
-  const made = document.createElementNS(SVG, tag);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, `${value}`);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
 // A figure on white: cells with numbers if they are few, labels, and a scale.
 function asSvg(props: HeatProps, title: string, subtitle: string): string {
-  const { rows, columns } = props;
-  const few = rows.length * columns.length <= 256;
+  const { rows, columns, scale } = props;
+  const count = rows.length * columns.length;
+  const few = count <= 256;
+  const many = count > 16_384; // a cell takes 60 bytes, a pixel hardly any
   const cell = few ? 46 : Math.max(2, Math.min(16, 900 / Math.max(rows.length, columns.length)));
   const named = cell >= 9;
   const letters = (labels: Label[]) => Math.min(24, Math.max(0, ...labels.map((l) => name(l).length)));
+  const shorten = (text: string) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
   const left = 20 + (named ? letters(rows) * 7 : 40);
   const top = 64 + (named ? letters(columns) * 7 : 16);
-  const width = Math.max(left + columns.length * cell + 20, 420);
-  const height = top + rows.length * cell + 50;
-  const root = element("svg", {
-    xmlns: SVG,
-    width,
-    height,
-    viewBox: `0 0 ${width} ${height}`,
-    "font-family": "Helvetica, Arial, sans-serif",
-  });
-  root.append(element("rect", { width, height, fill: "#fff" }));
-  root.append(element("text", { x: 20, y: 26, "font-size": 15, "font-weight": 700 }, title));
-  root.append(element("text", { x: 20, y: 44, "font-size": 11, fill: "#555" }, subtitle));
-  const cells = element("g", { "shape-rendering": "crispEdges" });
-  const texts = element("g", { "font-size": 11, "text-anchor": "middle" });
-  const shorten = (text: string) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
-  for (let r = 0; r < rows.length; r++)
-    for (let c = 0; c < columns.length; c++) {
-      const colour = cellColour(props, "light", r, c);
-      const fill = colour ? css(colour) : "#e3e6ea";
-      cells.append(element("rect", { x: left + c * cell, y: top + r * cell, width: cell, height: cell, fill }));
-      if (few) {
-        const ink = colour ? inkOn(colour) : "#555";
-        texts.append(
-          element("text", { x: left + (c + 0.5) * cell, y: top + (r + 0.5) * cell + 4, fill: ink }, props.text(r, c)),
-        );
-      }
-    }
-  root.append(cells, texts);
-  const labels = element("g", { "font-size": Math.min(11, cell * 0.95) });
+  const wide = columns.length * cell;
+  const high = rows.length * cell;
+  const width = Math.max(left + wide + 20, 420);
+  const height = top + high + 50;
   const every = named ? 1 : Math.ceil(40 / cell);
-  rows.forEach((label, r) => {
-    if (r % every) return;
-    const text = named ? shorten(name(label)) : label.number;
-    labels.append(element("text", { x: left - 5, y: top + (r + 0.5) * cell + 4, "text-anchor": "end" }, text));
-  });
-  columns.forEach((label, c) => {
-    if (c % every) return;
-    const text = named ? shorten(name(label)) : label.number;
-    const [x, y] = [left + (c + 0.5) * cell, top - 5];
-    const turned = named ? { transform: `rotate(-90 ${x + 4} ${y})`, x: x + 4, y } : { x, y, "text-anchor": "middle" };
-    labels.append(element("text", turned as unknown as Record<string, number>, text));
-  });
-  root.append(labels);
-  const stops = ramp("light", props.scale.signed);
-  const y = top + rows.length * cell + 20;
-  for (let n = 0; n < 64; n++) {
-    root.append(element("rect", { x: left + n * 2, y, width: 2.2, height: 8, fill: css(stops[n * 4]!) }));
-  }
-  root.append(
-    element("text", { x: left - 6, y: y + 8, "font-size": 10, "text-anchor": "end" }, digits(props.scale.low)),
+  const across = (column: number) => left + (column + 0.5) * cell;
+  const down = (row: number) => top + (row + 0.5) * cell + 4;
+  const cells = (many ? [] : rows).flatMap((_, r) =>
+    columns.map((_, c) => ({ r, c, colour: cellColour(props, "light", r, c) })),
   );
-  root.append(element("text", { x: left + 134, y: y + 8, "font-size": 10 }, digits(props.scale.high)));
-  return new XMLSerializer().serializeToString(root);
+  const labels = (axis: Label[], draw: (text: string, n: number) => ComponentChildren) =>
+    axis.map((label, n) => (n % every ? null : draw(named ? shorten(name(label)) : label.number, n)));
+  const stops = ramp("light", scale.signed);
+  const y = top + high + 20;
+  const drawn = document.createElement("div");
+  render(
+    <svg
+      xmlns="http://www.w3.org/2000/svg"
+      width={width}
+      height={height}
+      viewBox={`0 0 ${width} ${height}`}
+      font-family="Helvetica, Arial, sans-serif"
+    >
+      <title>{title}</title>
+      <rect width={width} height={height} fill="#fff" />
+      <text x="20" y="26" font-size="15" font-weight="700">
+        {title}
+      </text>
+      <text x="20" y="44" font-size="11" fill="#555">
+        {subtitle}
+      </text>
+      {many ? (
+        <image
+          href={pixels(props, "light", { shownRows: rows.length, shownColumns: columns.length }, 0, 0).toDataURL()}
+          x={left}
+          y={top}
+          width={wide}
+          height={high}
+          image-rendering="pixelated"
+        />
+      ) : (
+        <g shape-rendering="crispEdges">
+          {cells.map(({ r, c, colour }) => (
+            <rect
+              x={left + c * cell}
+              y={top + r * cell}
+              width={cell}
+              height={cell}
+              fill={colour ? css(colour) : "#e3e6ea"}
+            />
+          ))}
+        </g>
+      )}
+      <g font-size="11" text-anchor="middle">
+        {few &&
+          cells.map(({ r, c, colour }) => (
+            <text x={across(c)} y={down(r)} fill={colour ? inkOn(colour) : "#555"}>
+              {props.text(r, c)}
+            </text>
+          ))}
+      </g>
+      <g font-size={named ? Math.min(11, cell * 0.95) : 9}>
+        {labels(rows, (text, r) => (
+          <text x={left - 5} y={down(r)} text-anchor="end">
+            {text}
+          </text>
+        ))}
+        {labels(columns, (text, c) => (
+          <text
+            x={across(c) + (named ? 4 : 0)}
+            y={top - 5}
+            transform={named ? `rotate(-90 ${across(c) + 4} ${top - 5})` : undefined}
+            text-anchor={named ? undefined : "middle"}
+          >
+            {text}
+          </text>
+        ))}
+      </g>
+      {stops.map((stop, n) => n % 4 === 0 && <rect x={left + n / 2} y={y} width="2.2" height="8" fill={css(stop)} />)}
+      <g font-size="10">
+        <text x={left - 6} y={y + 8} text-anchor="end">
+          {digits(scale.low)}
+        </text>
+        <text x={left + 134} y={y + 8}>
+          {digits(scale.high)}
+        </text>
+      </g>
+    </svg>,
+    drawn,
+  );
+  return new XMLSerializer().serializeToString(drawn.firstChild!);
 }
 
 function download(text: string, file: string, type: string) {
