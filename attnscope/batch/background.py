@@ -91,7 +91,8 @@ class BackgroundWriter:
 
         def write() -> None:
             if pending is not None:
-                pending.result()  # nothing comes after records that could not be written
+                # Nothing comes after records that could not be written.
+                pending.result()
             if records:
                 self._sink.write_encoded(self._sink.encode(records, len(records), []), len(records))
 

@@ -91,7 +91,8 @@ class DirectWriter:
             except OSError as e:
                 if not self._direct or e.errno != errno.EINVAL:
                     raise
-                done = 0  # the file system accepts the flag, but not our blocks
+                # The file system accepts the flag, but not our blocks.
+                done = 0
                 self._through_cache()
             remaining = remaining[done:]
             if self._direct and done % BLOCK:  # from here on, nothing is aligned to blocks

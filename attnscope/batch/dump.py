@@ -111,7 +111,8 @@ def _rewritten(journal: Journal, header: Header, items: SelectedItems, holds: in
     old = decoded(before.header, Header, journal.path)
     again = before.fitting(holds)
     grown = old.settings.limit != header.settings.limit
-    if grown:  # texts that go through the model together decide the last bits of its numbers
+    if grown:
+        # Texts that go through the model together decide the last bits of its numbers.
         again.update(cut_block(items.costs, old.settings, old.grouping))
     if not again and not grown:
         return None

@@ -139,7 +139,8 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     for key in [key for key in _KINDS if key in members]:
         known[key] = _member(members.pop(key), _KINDS[key], key)
     for key, data in members.items():
-        _member(data, Any, key)  # a number such as 1e999, copied as it is, would make the whole dump unreadable
+        # A number such as 1e999, copied as it is, would make the whole dump unreadable.
+        _member(data, Any, key)
     return known, members
 
 
@@ -238,7 +239,8 @@ def from_row(index: int, number: int, name: str, row: dict[str, Any], column: st
             raise AttnscopeError(f"{column}: no text")
     except AttnscopeError as e:
         return _failed_item(index, number, repr(text).encode(), e, known.get("id"))
-    fields = msgspec.to_builtins(row, str_keys=True, enc_hook=str)  # a table holds more than JSON does, such as times
+    # A table holds more than JSON does, such as times.
+    fields = msgspec.to_builtins(row, str_keys=True, enc_hook=str)
     return _text_item(index, number, name, known | {"text": text}, fields)
 
 

@@ -77,7 +77,8 @@ class JournalState:
 
 def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
-    start = memoryview(body)[:-1]  # the line of a long text has hundreds of megabytes: avoid a second copy
+    # The line of a long text has hundreds of megabytes: avoid a second copy.
+    start = memoryview(body)[:-1]
     check = crc32(start, crc)
     tail = CHECK_TAIL % check
     return b"".join((start, tail)), crc32(tail, check)
@@ -173,14 +174,16 @@ class Journal:
         self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
         self._old: int | None = None
         self.saved = 0
-        self._owed = 0  # number of records to write before the new file replaces the old one
+        # Number of records to write before the new file replaces the old one.
+        self._owed = 0
         self._old_lines: Iterator[bytes] = iter(())
         with naming_errors(path):
             self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             self._take(self._descriptor, path)
             with naming_errors(path):
-                if self._new.exists():  # left behind by a process that ended before the file was complete
+                if self._new.exists():
+                    # Left behind by a process that ended before the file was complete.
                     files.remove(self._new)
             if force and os.fstat(self._descriptor).st_size:
                 self._begin_anew(1)

@@ -133,7 +133,8 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
                 done += len(chunk.ends)
                 on_progress(done)
         except OutOfOrder:
-            for part in parts:  # a damaged line of another one may be the cause
+            for part in parts:
+                # A damaged line of another one may be the cause.
                 part.compare_rest()
             raise
         finally:

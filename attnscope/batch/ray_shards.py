@@ -130,7 +130,8 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
         shutil.rmtree(folder)
     started = not ray.is_initialized()
     if started:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray that is started here reports nothing home
+        # A Ray that is started here reports nothing home.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as e:
@@ -183,7 +184,8 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
                 free_actors.append(actor)
                 end = read_part(parts[number - 1]).end
                 summary.counts["failed"] += 0 if end is None else end.failed
-            except ray.exceptions.RayActorError:  # it is gone for good: another one goes on from its journal
+            except ray.exceptions.RayActorError:
+                # It is gone for good: another one goes on from its journal.
                 waiting.insert(0, number)
                 free_actors.append(remote.remote(os.getcwd()))
             except ray.exceptions.RayTaskError as e:

@@ -44,7 +44,8 @@ class RecordStore:
         self.dump, self.path = Dump(path), path
         self._bodies = self.dump.record_bodies()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
-        self._bytes, self._lock = 0, RLock()  # a screen draws a record while a thread reads on
+        # A screen draws a record while a thread reads on.
+        self._bytes, self._lock = 0, RLock()
         self._places = array("Q")  # of each record: bytes before its line, or records before it if it is compressed
         known = format_of(path)
         self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None

@@ -61,7 +61,8 @@ class Runner(Generic[T]):
         self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
         self._submitted = False  # whether this run has a window
-        self._handing_on = Lock()  # a signal keeps it: nothing is handed on any more
+        # A signal keeps it: nothing is handed on any more.
+        self._handing_on = Lock()
         self.summary = Summary() if again is not None else Summary(Counter(self._written.counts), resumed=self._done)
 
     def run(self, items: Iterable[Item]) -> Summary:
@@ -83,7 +84,9 @@ class Runner(Generic[T]):
                     self.summary.stopped = True
                     return self.summary
                 self._place += len(window.items)
-                try:  # tokenize before the writer starts: they share one interpreter, computing needs it far less
+                try:
+                    # Tokenize before the writer starts: they share one interpreter, computing
+                    # needs it far less.
                     following = next(windows, None)
                 finally:
                     if finished is not None:

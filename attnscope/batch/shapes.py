@@ -31,7 +31,8 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if getattr(record, part) is None:
             yield part, "is missing"
     if record.rows is not None and "rows" in settings.keep:
-        for row in ROW_STATISTICS:  # dumps of older versions lack statistics that were added later
+        for row in ROW_STATISTICS:
+            # Dumps of older versions lack statistics that were added later.
             if row.name in settings.kept_statistics and not row.added and getattr(record.rows, row.name) is None:
                 yield f"rows.{row.name}", "is missing"
     for name in MEASURES[settings.by] if record.top is not None else ():

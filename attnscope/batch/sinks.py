@@ -241,7 +241,8 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
     """Finish or remove files of a killed process; refuse to resume if a named shard is missing."""
     folder = journal.path.parent
     named: dict[str, str | None] | None = journal.written.shards
-    if journal.beside:  # the folder's index is the old one, which has not been read yet
+    if journal.beside:
+        # The folder's index is the old one, which has not been read yet.
         named = None
         if any(folder.glob(_SHARD + _NEW)):
             with suppress(AttnscopeError), open(journal.path, "rb") as file:

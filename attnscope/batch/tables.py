@@ -98,7 +98,8 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
     arrays = {
         path.rpartition(".")[2]: array for path, array in arrays_of(record).items() if path.partition(".")[0] == part
     }
-    if not arrays:  # a short text in a report whose long texts have maps
+    if not arrays:
+        # A short text in a report whose long texts have maps.
         return
     declared = PARTS[part].table
     assert declared is not None

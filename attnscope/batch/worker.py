@@ -127,7 +127,8 @@ class ModelWorker:
     def warm_up(self) -> None:
         """Read the weights, unless they are read again for every group: processes that are forked now share them."""
         text = TextInput("a", None, "a" if self._run.part == "cross" else None)
-        with suppress(AttnscopeError), limited_threads():  # a tokenizer may not know the word; then each reads its own
+        with suppress(AttnscopeError), limited_threads():
+            # A tokenizer may not know the word; then each reads its own.
             ready = self.prepare(Item(0, 1, 1, "0" * 16, text))
             if isinstance(ready, PreparedText):
                 self.process([ready])
@@ -263,7 +264,8 @@ def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: 
     cuts: dict[str, Any] = {
         "query": _index_of(text_plan.queries, rows),
         "key": _index_of(text_plan.keys, columns),
-        "rank": sources,  # a text with fewer sources has fewer ranks, as it would alone
+        # A text with fewer sources has fewer ranks, as it would alone.
+        "rank": sources,
         "source": sources,
         "query run": slice(len(text_plan.tokens)),
         "key run": sources,

@@ -336,7 +336,8 @@ def _longrope(metadata: _Metadata) -> dict[str, Any]:
     metadata.require("rope.scaling.type", "longrope")
     metadata.require("rope.scaling.factor", 1.0)
     factors = {f"{name}_factor": list(_read_table(table)) for name, table in tables.items() if table is not None}
-    factor = metadata.number("rope.scaling.attn_factor", 1.0)  # llama.cpp uses 1 if the file does not state it
+    # llama.cpp uses 1 if the file does not state it.
+    factor = metadata.number("rope.scaling.attn_factor", 1.0)
     return {"rope_scaling": {"rope_type": "longrope", "attention_factor": factor, **factors}}
 
 

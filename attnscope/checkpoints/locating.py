@@ -54,7 +54,8 @@ def locate(name: str, option: str | None = None) -> Located:
     Args:
         option: The option that names a tokenizer in place of a model; None for a model.
     """
-    if not name:  # an empty environment variable; Path("") is the current folder
+    if not name:
+        # An empty environment variable; Path("") is the current folder.
         raise AttnscopeError("the name is empty", where=option or arg("model"), hint="name a folder, or leave it out")
     path = Path(name)
     if exists(path, folder=True):
@@ -97,7 +98,8 @@ def _folder(path: Path, *, weights: bool) -> Located:
         return _snapshot(path, "/".join(path.name.split("--")[1:]), weights=weights)
     if weights:
         _refuse_other_layouts(path)
-    return Located(path)  # the caller that opens it reports what is missing
+    # The caller that opens it reports what is missing.
+    return Located(path)
 
 
 def _has(path: Path, name: str) -> bool:

@@ -127,7 +127,8 @@ class _Hub:
             raise AttnscopeError("cannot be downloaded in offline mode", where=self.name, hint=hint) from e
         except MemoryError:
             raise
-        except Exception as e:  # errors of the library's HTTP client, and of the file system
+        except Exception as e:
+            # Errors of the library's HTTP client, and of the file system.
             reason = " ".join(str(e).split())[:200] or type(e).__name__
             hint = "run the command again: finished downloads are kept"
             raise AttnscopeError(f"cannot be downloaded ({reason})", where=self.name, hint=hint) from e

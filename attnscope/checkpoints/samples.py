@@ -46,5 +46,6 @@ def exists(path: Path, *, folder: bool) -> bool:
     """Tell whether a folder or file of this name exists."""
     try:
         return path.is_dir() if folder else path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # the name is too long or contains NUL, or a parent folder is not accessible
+    except (OSError, ValueError):
+        # The name is too long or contains NUL, or a parent folder is not accessible.
         return False

@@ -65,7 +65,8 @@ def read_stack(path: Path) -> StackDescription:
         raw = tomllib.loads(data.decode())
     except RecursionError as e:
         raise AttnscopeError("is nested too deeply", where=path, hint="remove levels of nesting") from e
-    except ValueError as e:  # no TOML, not UTF-8, or a whole number of thousands of digits
+    except ValueError as e:
+        # No TOML, not UTF-8, or a whole number of thousands of digits.
         raise AttnscopeError(f"not TOML: {e}", where=path) from e
     _check_fields(raw, path)
     if "weights" in raw and raw.get("tokenizer", "words") == "words":
@@ -76,7 +77,8 @@ def read_stack(path: Path) -> StackDescription:
         described = StackDescription(path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path))
     except msgspec.ValidationError as e:
         raise _field_error(e, path) from e
-    described.config(vocab_size=1)  # everything but the vocabulary is known now, so check it early
+    # Everything but the vocabulary is known now, so check it early.
+    described.config(vocab_size=1)
     return described
 
 

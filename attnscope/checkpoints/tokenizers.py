@@ -116,7 +116,8 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     name = str(stated).removesuffix("Fast") if stated else None
     family = config.get("model_type")
     fitting = [kind for kind in KINDS if family in kind.families and name in (None, kind.name)]
-    named = name == WORDPIECE.name  # a class that transformers makes of the same files for any model
+    # A class that transformers makes of the same files for any model.
+    named = name == WORDPIECE.name
     if named or (file == VOCAB_TXT and name in (None, *_GENERIC)):  # or the user says that the file is the model's
         fitting += [WORDPIECE]
     kind = next((kind for kind in fitting if present.issuperset(kind.files) and file in (None, *kind.files)), None)

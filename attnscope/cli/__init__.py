@@ -119,7 +119,8 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     if isinstance(error, MemoryError) or refused:
         hint = f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}"
         return AttnscopeError("out of memory", hint=hint)
-    if isinstance(error, OSError) and error.filename is not None:  # the name is too long, or its folder not accessible
+    if isinstance(error, OSError) and error.filename is not None:
+        # The name is too long, or its folder not accessible.
         return AttnscopeError((error.strerror or type(error).__name__).lower(), where=os.fsdecode(error.filename))
     from typer import TyperException
 

@@ -144,7 +144,8 @@ def _order(name: str, given: Given) -> "DumpConfig":
         _keep_words(given)
     layer, head = join_label(given.layer, given.head)
     if head.pairs:
-        head.numbers(0, "head")  # refuses them: a record has the same heads of every layer
+        # Refuses them: a record has the same heads of every layer.
+        head.numbers(0, "head")
     names = ("top", "by", "special", "stages", "pool", "truncate", "column", "skip", "limit", "shard")
     settings = Settings(
         layer=str(layer),

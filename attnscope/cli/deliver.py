@@ -66,7 +66,8 @@ def check_output(given: Given, command: str) -> None:
 
     files = [value for name, value in vars(given).items() if name not in ("output", "command_line")]
     check_not_read(given.output, files)
-    check_target(given.output, force=True)  # check last whether the file exists: --force helps only then
+    # Check last whether the file exists: --force helps only then.
+    check_target(given.output, force=True)
     form = format_for(given.output, next(kind for kind in kinds() if kind.name == command))
     check_look(given.output, given.look)
     if form.extra is not None:
@@ -197,7 +198,8 @@ def console(color: str) -> "Console":
         width=_width(),
         color_system=None if plain else "auto",
         force_terminal=not plain,
-        no_color=plain,  # otherwise, rich lets NO_COLOR take the colours of --color always
+        # Otherwise, rich lets NO_COLOR take the colours of --color always.
+        no_color=plain,
         markup=False,
         emoji=False,
         highlight=False,

@@ -130,7 +130,8 @@ _GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a comman
 
 def _style_headings(ctx: Any, formatter: Any) -> None:
     """Print bold headings if there is colour."""
-    ctx.color = wants_color(sys.stdout)  # otherwise escapes are removed if standard output is no terminal
+    # Otherwise escapes are removed if standard output is no terminal.
+    ctx.color = wants_color(sys.stdout)
     if not ctx.color:
         return
 

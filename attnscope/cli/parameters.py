@@ -123,7 +123,8 @@ def _spelled(command: str, name: str) -> str:
     from attnscope.batch.formats import DUMP_FORMATS, DUMPS, TABLES
 
     if name == "row_statistics":
-        return "{row_statistics}"  # takes NumPy; help.py replaces it where it is shown
+        # Takes NumPy; help.py replaces it where it is shown.
+        return "{row_statistics}"
     endings = {kind.name: kind.formats for kind in kinds()}
     formats = {
         "endings": lambda: " ".join(endings[command]),

@@ -95,7 +95,8 @@ def checked_stdout() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout = outer  # its buffer is empty, so that Python has nothing to flush at exit, fail at, and return 120
+        # Its buffer is empty, so that Python has nothing to flush at exit, fail at, and return 120.
+        sys.stdout = outer
 
 
 def _hold_descriptors() -> None:

@@ -43,7 +43,8 @@ def cursor_kept(stop: Callable[[], object]) -> Iterator[None]:
     Args:
         stop: Stops the bar. Otherwise it would be drawn again, by its own thread or below the next message.
     """
-    terminal = os.dup(2)  # 2 itself leads nowhere while a tokenizer is called
+    # 2 itself leads nowhere while a tokenizer is called.
+    terminal = os.dup(2)
     show = b"" if os.environ.get("TERM") in (None, "dumb", "unknown") else b"\r\x1b[K\x1b[?25h"
     try:
         with at_signal(lambda: os.write(terminal, show)), at_signal(stop):

@@ -12,7 +12,8 @@ from attnscope.base.errors import UsageError, arg, nearest
 def to_usage_error(error: TyperException) -> UsageError:
     """Return Typer's usage error as a UsageError, on one line and with a hint."""
     context: Any = getattr(error, "ctx", None)
-    if hasattr(error, "possibilities"):  # only the error about an unknown option has them
+    if hasattr(error, "possibilities"):
+        # Only the error about an unknown option has them.
         name = str(getattr(error, "option_name", ""))
         return UsageError(f"no such option '{name}'", hint=_near(name, context))
     message = " ".join(error.format_message().split()).rstrip(".")

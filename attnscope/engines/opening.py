@@ -147,7 +147,8 @@ def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]
 def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInput]) -> ModelSource:
     file = described.file
     tokenizer = _tokenizer(described, texts)
-    config = described.config(max(1, tokenizer.vocab_size))  # a text without words is refused when it is tokenized
+    # A text without words is refused when it is tokenized.
+    config = described.config(max(1, tokenizer.vocab_size))
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":

@@ -43,7 +43,8 @@ def import_torch(*, freeze: bool = True) -> None:
     try:
         import torch  # noqa: F401
 
-        _on_return.append(use_full_precision())  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE may have set TF32
+        # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE may have set TF32.
+        _on_return.append(use_full_precision())
     finally:
         for name in impatient:
             del os.environ[name]
@@ -61,7 +62,8 @@ def default_settings() -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(small_product_caches())
-        if "torch" not in sys.modules:  # nothing has been set, except by variables that torch reads on import
+        if "torch" not in sys.modules:
+            # Nothing has been set, except by variables that torch reads on import.
             try:
                 yield
             finally:
@@ -171,7 +173,8 @@ def set_threads(multiplications: int, named: int | None) -> None:
     """
     import torch
 
-    usable = min(_given_threads(), count_threads())  # read before any other setting of torch is changed
+    # Read before any other setting of torch is changed.
+    usable = min(_given_threads(), count_threads())
     torch.set_num_threads(named or (1 if multiplications < _WORTH_A_THREAD else usable))
 
 

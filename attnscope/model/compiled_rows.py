@@ -67,7 +67,8 @@ def softmax(
     work = np.empty(2 * CHUNK + -(-size // (CHUNK * LANES)) * LANES, np.float32)
     addresses = (array.ctypes.data for array in (masked, weights, totals, places, strongest, work))
     _softmax(*addresses, n, size, places.shape[1])
-    total, weighted, largest = totals.T  # Σ e^(s − largest), and the sum of its terms times s − largest
+    # Σ e^(s − largest), and the sum of its terms times s − largest.
+    total, weighted, largest = totals.T
     bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)  # since log w = (s − largest) − log Σ
     bits = np.maximum(bits, 0, dtype=np.float32)
     return bits, largest.astype(np.float32)

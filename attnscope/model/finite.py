@@ -28,7 +28,8 @@ class FiniteChecks:
         Raises:
             NotFinite: A number is NaN or infinite; the error names the first head that has any.
         """
-        total = numbers.sum()  # one cheap pass; only a bad sum is worth a closer look
+        # One cheap pass; only a bad sum is worth a closer look.
+        total = numbers.sum()
         if not self._at_once:
             self._sums.append(total)
             return

@@ -188,7 +188,8 @@ def ranking_kernel(
     there = (chunk >= 0) & (keys < n) & inside[:, None]
     there = there & _visible(rows[:, None], keys, length, window, prefix, CAUSAL, WINDOWED)
     s = tl.zeros([ROWS, SLOTS * SUB], tl.float32)
-    for piece in tl.static_range(0, E, PIECE):  # the keys' whole vectors would not fit into registers
+    for piece in tl.static_range(0, E, PIECE):
+        # The keys' whole vectors would not fit into registers.
         e = piece + tl.arange(0, PIECE)
         q = tl.load(Q + at[:, None] * E + e[None], mask=inside[:, None], other=0.0).to(tl.float32)
         k = tl.load(K + (group + keys)[:, :, None] * E + e[None, None], mask=there[:, :, None], other=0.0)

@@ -147,7 +147,8 @@ class HeadCapture(RowCapture):
         return listening(handles)
 
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if "embedded" not in self.captured:  # under cross-attention the context is embedded second
+        if "embedded" not in self.captured:
+            # Under cross-attention the context is embedded second.
             self._store("embedded", first_argument(module, args, kwargs)[1][0, self.query])
 
     def _stream(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -129,7 +129,8 @@ class Attention(nn.Module):
         if not self.whole and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if setting.rotary is not None:
-            q = rotate(q, *setting.rotary)  # one after the other, so that at most one of them is in memory twice
+            # One after the other, so that at most one of them is in memory twice.
+            q = rotate(q, *setting.rotary)
             k = rotate(k, *setting.rotary)
         return q, k, v
 

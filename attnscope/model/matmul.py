@@ -49,7 +49,8 @@ def _onednn_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None
 ) -> Tensor:
     if not (weight.is_contiguous() or weight.mT.is_contiguous()):
-        weight = weight.contiguous()  # rows that are not contiguous take up to 1,000 times as long
+        # Rows that are not contiguous take up to 1,000 times as long.
+        weight = weight.contiguous()
     name, kind = after or ("none", "")
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], kind)
     return product

@@ -35,7 +35,8 @@ def fused_attention(
         (B, H, Q, Ev), 0 for fully masked queries; other heads are left as they were.
     """
     q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
-    lean = q.shape[-1] == inputs.v.shape[-1]  # otherwise the kernel allocates a whole Q×K matrix for every head
+    # Otherwise the kernel allocates a whole Q×K matrix for every head.
+    lean = q.shape[-1] == inputs.v.shape[-1]
     plain = plain_mask(spec.mask, q.shape[2], n_keys)
     causal = isinstance(plain, Causal)
     if lean and spec.bias is None and plain is not None:

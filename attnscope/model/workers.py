@@ -56,7 +56,8 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
             futures.append(_pool(n_threads).submit(work, number))
         for future in futures:
             future.result()
-    finally:  # a signal may have interrupted the wait; no thread may write after that
+    finally:
+        # A signal may have interrupted the wait; no thread may write after that.
         queue.stop()
         wait(futures)
     if queue.error is not None:
@@ -80,7 +81,8 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     usual, ready = torch.get_num_threads(), Barrier(n_threads + 1)
 
     def begin() -> None:
-        torch.get_num_threads()  # a thread's first call takes over the number of the process, also after it was set
+        # A thread's first call takes over the number of the process, also after it was set.
+        torch.get_num_threads()
         torch.set_num_threads(1)
         ready.wait()
 

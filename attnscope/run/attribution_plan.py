@@ -62,7 +62,8 @@ def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int 
     ids = [_token_id(target, source) for target in targets or ()]
     rows = source.config.vocab_size
     for target, number in zip(targets or (), ids, strict=True):
-        if number >= rows:  # the tokenizer was given more tokens than the model
+        if number >= rows:
+            # The tokenizer was given more tokens than the model.
             message = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
             raise UsageError(message, where=arg("target"), hint=f"use a token with an id below {rows}")
     return (ids[0] if ids else None), (ids[1] if len(ids) > 1 else None)

@@ -122,7 +122,8 @@ def make_plan(
     more: dict[str, int] = {}
     if run.target is not None:
         more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
-    if run.generate and continued is None:  # the pass that continues texts, one after the other
+    if run.generate and continued is None:
+        # The pass that continues texts, one after the other.
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
     if any(text_plan.spans is not None for text_plan in plan.text_plans):
@@ -358,7 +359,8 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     if "mean" in (plan.layers.word, plan.heads.word):
         width += 4 * longest  # mean contributions over every key
     if plan.layers.word == "mean":
-        width += 2 * longest  # mean weights and scores, until the last layer is added
+        # Mean weights and scores, until the last layer is added.
+        width += 2 * longest
     cells = layers * heads * rows * width
     return MemoryDemand(
         layers=plan.n_layers_run,

@@ -126,7 +126,8 @@ class Session:
         Args:
             times: How often the model will do about as much, which decides whether a GPU is worth it.
         """
-        import_torch(freeze=self.own_process)  # everything that can be refused without it has been
+        # Everything that can be refused without it has been.
+        import_torch(freeze=self.own_process)
         import torch
 
         run = plan.run
@@ -621,7 +622,8 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     seen_by = [term for term in terms if not isinstance(term, Hidden | ScoreFunction)]
     if len(seen_by) == 1 and isinstance(seen_by[0], Own):
         used = own
-    else:  # "causal, with window:4 in 2 of 3 layers" is no term of an expression
+    else:
+        # "causal, with window:4 in 2 of 3 layers" is no term of an expression.
         used = as_unicode(spell_mask(seen_by if "," in own else used_mask(seen_by, own)))
     if run.score_mod is not None:
         used += f", with {as_unicode(str(run.score_mod))}"

@@ -22,7 +22,8 @@ def spell_token(text: str, *, ascii: bool) -> str:
     if not inner:
         return blank * len(text) or '""'
     left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
-    bare = category(inner[0]) in ("Mn", "Me", "Mc")  # an accent without a letter would land on its neighbour
+    # An accent without a letter would land on its neighbour.
+    bare = category(inner[0]) in ("Mn", "Me", "Mc")
     carried = "◌" if bare and not ascii else ""
     return blank * left + carried + "".join(_blank(c) or safe_text(c, ascii=ascii) for c in inner) + blank * right
 

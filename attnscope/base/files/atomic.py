@@ -44,7 +44,8 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
             nothing.
     """
     for name in {part for text in _texts(given) for part in (text, *map(str.strip, text.split("+")))}:
-        with suppress(OSError, ValueError):  # one of the paths does not exist, or cannot be opened
+        with suppress(OSError, ValueError):
+            # One of the paths does not exist, or cannot be opened.
             belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
             if belongs or os.path.samefile(path, name):
                 message = f"is a file of {name}" if belongs else "is an input of this command"
@@ -63,7 +64,8 @@ def check_name(path: Path) -> None:
     """Refuse a name that no file can have, before checking whether it exists."""
     try:
         path.lstat()
-    except ValueError as e:  # NUL, or what the file system's encoding cannot spell
+    except ValueError as e:
+        # NUL, or what the file system's encoding cannot spell.
         raise AttnscopeError("is not a valid file name", where=path, hint="choose another name") from e
     except OSError as e:
         if e.errno == errno.ENAMETOOLONG:
@@ -117,7 +119,8 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
 
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
-    with defer_signals():  # if a signal arrives before, there is nothing to remove
+    with defer_signals():
+        # If a signal arrives before, there is nothing to remove.
         descriptor = create_new(temporary)
     with open(descriptor, "wb") as file:
         if like.exists():

@@ -163,7 +163,8 @@ def _parse_verbatim(data: bytes) -> Any:
         value = orjson.loads(data)
         form = orjson.OPT_INDENT_2 if data[1:2] == b"\n" else None
         return value if orjson.dumps(value, option=form) == data else None
-    except (ValueError, TypeError):  # values that orjson cannot read, or can read but not write
+    except (ValueError, TypeError):
+        # Values that orjson cannot read, or can read but not write.
         return None
 
 

@@ -56,13 +56,15 @@ def rename_new(old: Path, new: Path) -> None:
         FileExistsError: The name is taken.
     """
     try:
-        os.link(old, new)  # unlike a rename, never replaces a file that appeared in the meantime
+        # Unlike a rename, never replaces a file that appeared in the meantime.
+        os.link(old, new)
     except AttributeError:  # a system without hard links
         os.rename(old, new)
     except OSError as e:
         if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
-        os.rename(old, new)  # FAT and some network file systems have no hard links
+        # FAT and some network file systems have no hard links.
+        os.rename(old, new)
 
 
 def sync_file(path: Path) -> None:

@@ -25,7 +25,8 @@ def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
     if sys.stdout is not None:
         sys.stdout.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are other threads, which it does not need
+        # There are other threads, which it does not need.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         child_end.close()

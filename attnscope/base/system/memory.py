@@ -40,7 +40,8 @@ def _cached_pages(folder: Path) -> int:
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    names = ("active_file", "inactive_file")  # version 1 has those of inner groups, too, only in its totals
+    # Version 1 has those of inner groups, too, only in its totals.
+    names = ("active_file", "inactive_file")
     return sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in names)
 
 
@@ -80,4 +81,5 @@ def _machine_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     except (AttributeError, ValueError, OSError):
-        return 1 << 62  # Windows: the size of memory is unknown, so nothing is refused by default
+        # Windows: the size of memory is unknown, so nothing is refused by default.
+        return 1 << 62

@@ -62,7 +62,8 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
     _check_used(chat, answer["names"])
     text, marked = answer["texts"]
     ranges = _locate(text, marked, texts)
-    if ranges is None:  # the template looks at a text that is marked: mark them one by one
+    if ranges is None:
+        # The template looks at a text that is marked: mark them one by one.
         ranges = _locate_each(text, template, variables, texts, where)
     missing = [texts[n].pieces[k][0] for (n, k), piece_ranges in ranges.items() if not piece_ranges]
     if chat.continue_final_message:

@@ -228,7 +228,8 @@ def main(memory: int) -> None:
     """Answer requests until standard input ends."""
     limit_process(memory, _LONG)
     with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that asked ends this process when it ends itself
+        # The program that asked ends this process when it ends itself.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         _limit_time(request["seconds"])

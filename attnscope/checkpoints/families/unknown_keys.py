@@ -89,7 +89,8 @@ def refusal(name: str, value: Any, family: Family, families: Iterable[Family]) -
 
 def near_miss(name: str, read: Iterable[str]) -> str | None:
     """Return the key that a name may misspell: another case or dash, or some wrong letters."""
-    from difflib import get_close_matches  # a fifth of a millisecond, only paid for unknown keys
+    # A fifth of a millisecond, only paid for unknown keys.
+    from difflib import get_close_matches
 
     keys = {_plain(key): key for key in read}
     near = get_close_matches(_plain(name), keys, n=1, cutoff=0.9 if _TOKEN_ID.fullmatch(name) else 0.8)

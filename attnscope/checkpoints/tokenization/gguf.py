@@ -193,7 +193,8 @@ def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[st
     """Make a BPE over characters, with a mark for spaces, and bytes for characters that the vocabulary lacks."""
     tokens, gemma = vocabulary.tokens, architecture.startswith("gemma")
     pairs = vocabulary.pairs()
-    if gemma:  # runs of spaces are stored as they are, and merges are ranked by the id of their result
+    if gemma:
+        # Runs of spaces are stored as they are, and merges are ranked by the id of their result.
         tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in tokens]
     if pairs is None:
         ranks = [-float(n) for n in range(len(tokens))] if gemma else vocabulary.scores()

@@ -259,7 +259,8 @@ def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
     try:
         return call_rust(lambda: RustTokenizer.from_str(text), path, "cannot be used")
     except AttnscopeError:
-        parse_json(data, str(path))  # gives a better message if the file is not JSON
+        # Gives a better message if the file is not JSON.
+        parse_json(data, str(path))
         raise
 
 

@@ -107,7 +107,8 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
         model["dropout"], changed = None, True
     for part in components(content.get("post_processor")):
         if part.get("trim_offsets") is True:
-            part["trim_offsets"], changed = False, True  # spans that cover the white space, trimmed later: same ids
+            # Spans that cover the white space, trimmed later: same ids.
+            part["trim_offsets"], changed = False, True
     return notes, changed
 
 

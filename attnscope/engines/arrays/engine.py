@@ -134,7 +134,8 @@ class ArraysEngine:
         given = self.given
         where = f"{given.name}: layer {layer}: {name}"
         tensor = as_tensor(array, where, given.dtype)
-        if given.weights:  # rows that see nothing are NaN in reports, and 0 here
+        if given.weights:
+            # Rows that see nothing are NaN in reports, and 0 here.
             tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
         ranges = given.ranges if name in ("k", "v") else given.query_ranges
         rows = [ranges[number] for number in self.numbers(batch)]

@@ -53,7 +53,8 @@ class BlockRerunner:
 
     def __init__(self, model: nn.Module, attend: Attend, last: int, observe: BlockObserver) -> None:
         self._model, self._attend, self._last, self._observe = model, attend, last, observe
-        self._seen: list[tuple[int, Mask]] = []  # layers whose attention has run, with their masks
+        # Layers whose attention has run, with their masks.
+        self._seen: list[tuple[int, Mask]] = []
         self._again, self.handed = False, set[int]()
 
     def on_attention(self, part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:

@@ -85,7 +85,8 @@ class AttentionCapture:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
-        self._numbered: set[int] = set()  # modules with a layer number that have been called
+        # Modules with a layer number that have been called.
+        self._numbered: set[int] = set()
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
 
     def run_attention(
@@ -252,7 +253,8 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention in place of transformers' own, (B, Q, H, Ev)."""
     session = _active.get(None)
-    if session is None:  # the owner of a borrowed model runs it in another thread
+    if session is None:
+        # The owner of a borrowed model runs it in another thread.
         return _own_attention(module)(module, query, key, value, attention_mask, **more)
     output = session.run_attention(module, query, key, value, attention_mask, more)
     return output.transpose(1, 2).contiguous(), None

@@ -86,7 +86,8 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     _separate_head(model, folder)
     missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
     base = base_of(model)
-    outside: set[str] = set()  # missing tensors of the head; with any, the model has no head
+    # Missing tensors of the head; with any, the model has no head.
+    outside: set[str] = set()
     if predicting is not None:
         prefix = next(name for name, module in model.named_modules() if module is base)
         outside = {name for name in missing if not name.startswith(f"{prefix}.")}
@@ -114,7 +115,8 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
     """Return rows and width of the token embedding."""
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
-    except NotImplementedError:  # a class of transformers with several embeddings, or none, raises this
+    except NotImplementedError:
+        # A class of transformers with several embeddings, or none, raises this.
         weight = None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         message = f"'{model.config.model_type}' has no token embedding"
@@ -153,7 +155,8 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, d
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
         raise no_attention_interface(kind.config.model_type, folder.path) from e
-    except Exception as e:  # a class of transformers may raise anything for a strange value
+    except Exception as e:
+        # A class of transformers may raise anything for a strange value.
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
     return model.eval(), info
 

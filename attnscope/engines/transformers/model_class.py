@@ -94,7 +94,8 @@ def _config(hf: Any, folder: Folder) -> Any:
     try:
         with quiet():
             return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
-    except Exception as e:  # a class of transformers may raise anything for a strange value
+    except Exception as e:
+        # A class of transformers may raise anything for a strange value.
         raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
 
 

@@ -88,7 +88,8 @@ def max_text_length(model: Any, config: Any) -> int | None:
     counted = [
         table.padding_idx for name, table in tables.items() if "position" in name and table.padding_idx is not None
     ]
-    return most - 1 - counted[0] if counted else most  # positions that start after the padding index (RoBERTa)
+    # Positions that start after the padding index (RoBERTa).
+    return most - 1 - counted[0] if counted else most
 
 
 def count_segments(model: Any, config: Any) -> int:

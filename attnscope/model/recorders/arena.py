@@ -35,7 +35,8 @@ class Arena:
     def reset(self) -> None:
         """Align the next allocation to a page."""
         with self._lock:
-            self._chunk, self._used = torch.empty(0), 0  # if nothing else refers to the chunk, it is free now
+            # If nothing else refers to the chunk, it is free now.
+            self._chunk, self._used = torch.empty(0), 0
 
     def allocate(self, count: int) -> Tensor:
         """Allocate `count` float32s, uninitialized; they are not reused while a view of them exists."""

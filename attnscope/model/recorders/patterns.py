@@ -100,7 +100,8 @@ class WordRecorder(BaseRecorder):
         self.cells = torch.zeros_like(self.sums[:, 0])
         self._key_sums = _zeros((texts, len(self.heads), keys), counted.device)
         self._key_cells = torch.zeros_like(self._key_sums[:, 0])
-        self._kept: list[tuple[Tensor, Tensor]] = []  # weights of at least LEAST, and their places in (B, heads, Q, K)
+        # Weights of at least LEAST, and their places in (B, heads, Q, K).
+        self._kept: list[tuple[Tensor, Tensor]] = []
         self._unseen = len(self.heads) * len(self.rows)
 
     def update(self, tile: Tile) -> Deferred | None:

@@ -149,7 +149,8 @@ def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple
         return _on_device(rows, count)
     if count <= RANKED_SINGLY:
         return _by_argmax(rows, count, first)
-    values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)  # one more, to see equals that were left outside
+    # One more, to see equals that were left outside.
+    values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
     places, values = places[:, :count], values[:, :count]
     if tied.any():
@@ -171,7 +172,8 @@ def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
-    flat = rows.view(-1).numpy()  # a view or an error, never a copy: −inf written here must be seen in `cells`
+    # A view or an error, never a copy: −inf written here must be seen in `cells`.
+    flat = rows.view(-1).numpy()
     cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
     places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
     for i, (at, value) in enumerate(zip(places, values, strict=True)):
@@ -183,7 +185,8 @@ def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[T
         flat.take(at, out=value, mode="clip")  # `clip` writes to `out` at once
         flat[at] = -np.inf
     for at, value in zip(places[::-1], values[::-1], strict=True):
-        flat[at] = value  # put back; backwards, as −inf may have been taken from there, too
+        # Put back; backwards, as −inf may have been taken from there, too.
+        flat[at] = value
     places -= starts
     return torch.from_numpy(places.T.copy()), torch.from_numpy(values.T.copy())
 

@@ -30,7 +30,8 @@ def unit_arrays(trace: Trace) -> dict[str, Any]:
     """
     parts = []
     for _, together in groupby((recorded for _, recorded in trace.recorded), key=lambda unit: id(unit.matrices)):
-        units = list(together)  # heads of one layer, which share their recorders
+        # Heads of one layer, which share their recorders.
+        units = list(together)
         heads = [unit.head for unit in units]
         layer_arrays = _unit_arrays(units[0], trace)
         parts.append({n: x if heads == list(range(x.shape[1])) else x[:, heads] for n, x in layer_arrays.items()})

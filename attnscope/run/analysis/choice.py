@@ -47,7 +47,8 @@ class RankingRecorders:
     ) -> None:
         real, sources, heads = batch.tokens.real, batch.sources, range(sizes[1])
         words = real & ~batch.tokens.special
-        words |= real & ~words.any(1, keepdim=True)  # a text of only special tokens has no other rows
+        # A text of only special tokens has no other rows.
+        words |= real & ~words.any(1, keepdim=True)
         self._rows = words if queries is None else _at(queries, real)
         self._named = queries is not None
         self._keys = None if keys is None else _at(keys, sources.real)

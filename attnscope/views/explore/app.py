@@ -203,7 +203,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._wide = width >= _WIDE and height >= _HIGH
         scene = self.state.scene
         heads = _HEADS
-        if scene is not None and width >= _ROOMY:  # thumbnails of two columns, of more if there is room
+        if scene is not None and width >= _ROOMY:
+            # Thumbnails of two columns, of more if there is room.
             n_heads = len(scene.heads)
             most = max(_HEADS + (width - _ROOMY) // 2, min(_HEADS + 8, 5 + 3 * n_heads))
             heads = min(max(_HEADS, 6 + 6 * n_heads), most)

@@ -76,7 +76,8 @@ def terminal_kept() -> Iterator[None]:
 
     def restore() -> None:
         with suppress(OSError):
-            os.set_blocking(terminal, False)  # a terminal that is not read must not hold the end up
+            # A terminal that is not read must not hold the end up.
+            os.set_blocking(terminal, False)
             os.write(terminal, _RESTORE)
         _put_back(saved)
 

@@ -48,7 +48,8 @@ class TextPanel:
         if scene is None or height < 1 or width < 4:
             return []
         query = state.place.spot.query
-        around = max(100, width * height // 2)  # passages that are laid out: a text may have 100,000
+        # Passages that are laid out: a text may have 100,000.
+        around = max(100, width * height // 2)
         start = max(0, self._passage(scene, query) // around - 1) * around
         key = width, around, start, state.ink
         lines = self._laid_out.get(scene, key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))

@@ -256,7 +256,8 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
 def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
     """Split spans before blanks; text without a blank before it is joined to the word before."""
     for span in spans:
-        if span.origin in TOKEN_MARKS:  # its blanks are part of it, also the one that it begins with
+        if span.origin in TOKEN_MARKS:
+            # Its blanks are part of it, also the one that it begins with.
             yield (span,), True
             continue
         start = 0

@@ -132,7 +132,8 @@ class Container:
             return None
         if not distance.any():
             return "none"
-        folded = (distance << 1) ^ (distance >> 63)  # the sign last, so that small steps both ways are small
+        # The sign last, so that small steps both ways are small.
+        folded = (distance << 1) ^ (distance >> 63)
         if int(folded.max()) >> 32:
             return None
         for size in (1, 2, 4):

@@ -113,7 +113,8 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             _put_block(screen, table, names, label, block)
             block = []
         block.append(candidate)
-    if not all(column.bars for column in block):  # bars alone would repeat numbers without showing them
+    if not all(column.bars for column in block):
+        # Bars alone would repeat numbers without showing them.
         _put_block(screen, table, names, label, block)
     if table.further_name and len(shown) < len(table.further):
         first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of" if shown else "none of the"
