@@ -115,6 +115,9 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
     """
     if url_of(path) is not None:
         raise AttnscopeError("is not on this machine", where=shown(path), hint="copy it here first")
+    if path.is_dir() and path.suffix == ".parquet":
+        hint = "read the folders of all parts as one table, such as dump-part-*.parquet/*.parquet"
+        raise UsageError(f"'{path}' is a folder of tables, which needs no joining", where="PART", hint=hint)
     layout = format_of(path)
     if layout is None or not layout.resumes:
         raise UsageError(f"'{path}' is no part of a dump", where="PART", hint="pass what batch with --shard wrote")

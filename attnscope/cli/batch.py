@@ -61,7 +61,7 @@ def batch(given: Given) -> None:
         _print_status(given.output, folder=folder)
         return
     if given.sbatch is not None:
-        _print_script(name, given, resumes=resumes)
+        _print_script(name, given, resumes=resumes, tables=folder)
         return
     order = _order(name, given)
     from attnscope.batch.convert import write_document
@@ -275,14 +275,14 @@ def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bo
         raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
 
 
-def _print_script(name: str, given: Given, *, resumes: bool) -> None:
+def _print_script(name: str, given: Given, *, resumes: bool, tables: bool) -> None:
     """Print a job array that writes the parts of a dump."""
     from attnscope.cli.slurm_script import slurm_script
 
     _check_shared(name, given, "the tasks of an array", "sbatch", resumes=resumes)
     cpus = (given.threads or 1) * (given.workers if isinstance(given.workers, int) else 1)
     gpu = given.device.startswith("cuda")
-    print(slurm_script(given.command_line, given.output, given.sbatch, cpus, gpu=gpu), end="")
+    print(slurm_script(given.command_line, given.output, given.sbatch, cpus, gpu=gpu, tables=tables), end="")
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

@@ -21,8 +21,7 @@ _SCRIPT = """\
 # Submit it with: sbatch script.sh
 # 120 seconds before its time limit, a task stops with everything saved and is queued again; it then goes on where it
 # stopped, as it does after a node fails or "scontrol requeue".
-# How far all tasks are:  {status}
-# When all are finished:  {merge}
+{after}
 
 {command} &
 child=$!
@@ -45,27 +44,41 @@ def part_name(output: Path, number: str) -> str:
     return f"{shlex.quote(f'{stem}-part-')}{number}{shlex.quote(ending) if ending else ''}"
 
 
-def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool) -> str:
+def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool = False) -> str:
     """Return a script for `sbatch`.
 
     Args:
         words: Words after `attnscope batch`.
+        output: The dump that all tasks write together.
+        tasks: Number of tasks.
+        cpus: CPUs of a task.
+        gpu: A task needs a GPU.
+        tables: The output is a folder of tables; the folders of the tasks are not joined.
     """
     program = [sys.executable, "-m", "attnscope"]
     kept = _without(words)
     if "--threads" not in kept and not any(word.startswith("--threads=") for word in kept):
         kept += ["--threads", "1"]
     call = shlex.join([*program, "batch", *kept])
-    mine = part_name(output, '"$SLURM_ARRAY_TASK_ID"')
-    every = f"{part_name(output, '*')}"
+    every = part_name(output, "*")
+    command, own_part = shlex.join(program), part_name(output, '"$SLURM_ARRAY_TASK_ID"')
+    if tables:
+        after = (
+            f"# How far a task is:  {command} batch -o {part_name(output, '1')}/ --status\n"
+            f"# When all are finished, programs read these folders as one:  {every}/"
+        )
+    else:
+        after = (
+            f"# How far all tasks are:  {command} merge {every} --status\n"
+            f"# When all are finished:  {command} merge {every} -o {shlex.quote(str(output))}"
+        )
     return _SCRIPT.format(
         tasks=tasks,
         cpus=cpus,
         gpu="#SBATCH --gres=gpu:1\n" if gpu else "",
         log=f"{Path(str(output).removesuffix(ending_of(output)))}-part-%a.log".replace(" ", r"\ "),
-        command=f"{call} --shard slurm -o {mine}",
-        status=f"{shlex.join(program)} merge {every} --status",
-        merge=f"{shlex.join(program)} merge {every} -o {shlex.quote(str(output))}",
+        after=after,
+        command=f"{call} --shard slurm -o {own_part}{'/' if tables else ''}",
     )
 
 

@@ -73,6 +73,17 @@ def test_the_script_says_what_the_cluster_has_to_know(folder, capsys):
     assert checked.returncode == 0
 
 
+def test_a_task_of_tables_writes_a_folder_that_is_not_joined(folder, capsys):
+    pytest.importorskip("pyarrow")
+    assert main(["batch", "texts.txt", "-o", "d.parquet/", "--sbatch", "4"]) == 0
+    text = capsys.readouterr().out
+    assert text.count('-o d-part-"$SLURM_ARRAY_TASK_ID".parquet/ &') == 1
+    assert "d-part-*.parquet/" in text and "attnscope merge" not in text
+    (folder / "d-part-1.parquet").mkdir()
+    assert main(["merge", "d-part-1.parquet", "-o", "d.jsonl"]) == 2
+    assert "'d-part-1.parquet' is a folder of tables, which needs no joining" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
