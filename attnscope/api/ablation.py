@@ -146,13 +146,7 @@ class EffectsResult(Result[EffectSurvey], TableOfHeads):
 
 
 def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") -> AblationResult | EffectsResult:
-    """Make the requested cuts together, or cut every unit alone.
-
-    Args:
-        run: The model, how it runs, and the text.
-        options: See ModelAblateArguments.
-        session: Session in which the model is already open.
-    """
+    """Make the requested cuts together, or cut every unit alone."""
     names = ("each", "replacement", "at", "reference", "answer", "generate", "patch_from", "draws", "seed")
     values = read_values(options, ABLATE, *names) | {
         name: tuple(text(name)(value) for value in one_or_several(options[name]))

@@ -59,7 +59,7 @@ class FromArraysArguments(TypedDict, total=False):
 
 
 class GivenResult(InspectResult):
-    """A report of given arrays, and what else can be computed of them without a model.
+    """A report of given arrays, from which more can be computed without a model.
 
     Attributes:
         arrays: The arrays as `qkv` of any function takes them.

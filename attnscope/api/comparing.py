@@ -37,15 +37,7 @@ _AXES = (
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """Return what differs between the sides of a comparison, and the arguments of each.
-
-    Args:
-        texts: Those that were given one after the other.
-        options: The arguments; the list among them has one entry for each side.
-
-    Raises:
-        UsageError: There are several lists, or nothing to compare.
-    """
+    """Return the setting that differs between the sides, and the arguments of each side."""
     given: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
     given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}  # read once
     several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
@@ -85,12 +77,7 @@ def _label(axis: str, value: Any) -> str:
 
 
 def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Run a model, or one after the other, for every side.
-
-    Args:
-        texts: Those that were given one after the other.
-        options: See CompareArguments.
-    """
+    """Run one model, or several in turn, for every side."""
     axis, sides = sides_of(texts, options)
     live: dict[str, InMemory] = {}
     chosen = []
@@ -104,7 +91,7 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
 
 
 def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
-    """Return the texts of all sides: a vocabulary that is made from texts is made from these."""
+    """Return the texts of all sides, from which a vocabulary made from texts is built."""
     return [text for side in sides for text in texts_of(side["text"], side)]
 
 
@@ -117,11 +104,8 @@ def compare_sides(
     """Run every side, and compare it with the first.
 
     Args:
-        axis: What differs between them.
         sides: Which model runs and how, as fields of a RunConfig; all arguments of the side; and its texts, None for
             those in the arguments.
-        options: The arguments of the call.
-        session: Has the models open already, or opens them.
     """
     from attnscope.studies.compare.runs import compare_runs, side_of
 
@@ -142,7 +126,6 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
     """Compare reports with the first of them; no model is needed.
 
     Args:
-        reports: What `inspect` gave, or paths of saved ones.
         options: What to compare of them.
     """
     from attnscope.studies.compare.runs import ReportSelection, read_report
@@ -167,12 +150,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
 
 
 def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Compare a model with queries and keys that another program computed.
-
-    Args:
-        texts: The texts; empty for those of the arrays.
-        options: See CompareArguments.
-    """
+    """Compare a model with queries and keys that another program computed."""
     from attnscope.engines.arrays.making import from_file
     from attnscope.engines.arrays.opening import ArraysInMemory
     from attnscope.studies.compare.diagnosis import compare_with_arrays
@@ -196,19 +174,15 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
 
 
 def are_given_alone(options: Mapping[str, Any]) -> bool:
-    """Tell whether arrays are compared with each other, or under several masks, and not with a model."""
+    """Tell whether arrays are compared with each other, or under several masks, without a model."""
     return isinstance(options["qkv"], list) or all(options.get(name) is None for name in ("model", "config"))
 
 
 def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Compare queries and keys of several programs, or files of them, or several masks of the same.
+    """Compare queries and keys of several programs, or the same under several masks.
 
     Args:
         texts: Empty: the texts come with the arrays.
-        options: See CompareArguments; one of them is a list with an entry for each side.
-
-    Raises:
-        UsageError: A text or a model is named, too.
     """
     for name, value in (("text", texts), ("model", options.get("model")), ("config", options.get("config"))):
         if value:
@@ -227,7 +201,7 @@ def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
 
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
-    """Return what may differ between sides; None where that was not given."""
+    """Return the allowed differences between sides; None if not given."""
     given = [options.get(name) for name in ("tolerance", "relative")]
     if given == [None, None]:
         return None

@@ -18,11 +18,6 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
 
     Args:
         run: The texts, the mask, and where to begin.
-        opener: Provides the session in which the model is open.
-        options: See ModelExploreArguments.
-
-    Raises:
-        AttnscopeError: There is no terminal, or textual is not installed.
     """
     import sys
 

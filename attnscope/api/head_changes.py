@@ -13,11 +13,7 @@ _AXES = tuple(option.name for option in HEADS if option.several == "compared")
 
 
 def list_among(named: Mapping[str, Any]) -> str | None:
-    """Return the name of the argument that is a list, with a value for each of two models; None if none is.
-
-    Raises:
-        UsageError: There are two lists.
-    """
+    """Return the name of the argument that is a list, with a value for each of two models; None if none is."""
     lists = [name for name in _AXES if isinstance(named.get(name), list | tuple)]
     if len(lists) > 1:
         raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
@@ -25,17 +21,7 @@ def list_among(named: Mapping[str, Any]) -> str | None:
 
 
 def compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping[str, Any]) -> HeadChangesResult:
-    """Measure the heads of two models, one after the other, and compare them.
-
-    Args:
-        axis: The argument that is a list of two.
-        named: Arguments about the model.
-        text: The text, or several; None for the built-in ones.
-        options: What to measure; see ModelHeadsArguments.
-
-    Raises:
-        UsageError: There are not two values, or a needle is to be hidden.
-    """
+    """Measure the heads of two models, one after the other, and compare them."""
     from attnscope.studies.heads.changes import compare_heads, require_two
 
     if options.get("needle") is not None:

@@ -199,13 +199,7 @@ def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session
 
 
 def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult:
-    """Measure the roles of every head.
-
-    Args:
-        run: The model, how it runs, and the texts.
-        options: See ModelHeadsArguments.
-        session: Session in which the model is already open.
-    """
+    """Measure the roles of every head."""
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     wanted: Any = options.get("role")
@@ -249,16 +243,7 @@ class NeedleResult(Result[NeedleSurvey], TableOfHeads):
 
 
 def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") -> NeedleResult:
-    """Measure what heads read of a needle.
-
-    Args:
-        run: The model, and how it runs.
-        options: See ModelHeadsArguments.
-        session: Session in which the model is already open.
-
-    Raises:
-        UsageError: An argument does not go with a needle.
-    """
+    """Measure how much heads read of a needle."""
     from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle
 
     for name in ("messages", "context", "query", "key", "spans", "role", "measure", "hide", "against"):

@@ -22,12 +22,7 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
     """Read findings of any kind that a study declares.
 
     Args:
-        path: The file.
         kind: The result type that it must be; None for whatever the file holds.
-
-    Raises:
-        AttnscopeError: It cannot be read, or holds something else, or its parts contradict each other.
-        UsageError: There is no such kind.
     """
     types = {findings: _result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
     if kind is not None and kind not in types.values():
@@ -53,13 +48,13 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
 
 
 def _result_type(findings: type) -> type[Result[Any]]:
-    """Return the class that presents these findings in Python: the one that is declared as a Result of them."""
+    """Return the class for these findings in Python: the subclass of Result that is declared for them."""
     declared = (result_type for result_type in Result.__subclasses__() if result_type.__init__ is Result.__init__)
     return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)  # type: ignore[attr-defined]
 
 
 def _kind_in(file: Path) -> FindingsKind | None:
-    """Return the kind of findings that a file of JSON says it holds; None if it says nothing that we know."""
+    """Return the kind of findings that a JSON file names; None for an unknown one."""
     if file.suffix.lower() in ARRAY_FILES:
         return None
     name = schema_of(read_file(file, cap=_CAP)).partition("/")[0]

@@ -474,12 +474,7 @@ def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[
     """Refuse a keyword that a function does not have.
 
     Args:
-        function: Its name, for the error.
-        given: The keywords.
         known: Those that it has, or their TypedDict.
-
-    Raises:
-        UsageError: It has no such keyword.
     """
     names = tuple(known.__annotations__ if isinstance(known, type) else known)
     for name in given:
@@ -488,11 +483,7 @@ def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[
 
 
 def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
-    """Return the texts of a call, each with its pair and context, or its chats.
-
-    Raises:
-        UsageError: They are no texts, or there is not a pair or context for each.
-    """
+    """Return the texts of a call, each with its pair and context, or its chats."""
     if any(options.get(name) is not None for name in IDS):
         return _texts_of_ids(text, options)
     if (messages := options.get("messages")) is not None:
@@ -540,11 +531,7 @@ def _texts_of_ids(text: Any, options: Mapping[str, Any]) -> tuple[TextInput, ...
 
 
 def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
-    """Return the text, or texts, of a call, and the ranges of each that `spans` gives in a list; none for none.
-
-    Raises:
-        UsageError: Texts that should be its parts are not.
-    """
+    """Return the text or texts of a call, and their ranges if `spans` is a list; none otherwise."""
     if spans is None or isinstance(spans, str | Mapping):
         return text, []
     listed = list(spans) if _is_several(spans) else [spans]
@@ -570,14 +557,14 @@ def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
 
 
 def _spans(value: Any) -> SpanRequest:
-    """Read how texts are divided; ranges of single texts are theirs (see texts_of)."""
+    """Read a division into spans; ranges of single texts are kept with the texts (see `texts_of`)."""
     if isinstance(value, str):
         return parse_spans(value)
     return SpanRequest("ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ())
 
 
 def several_chats(messages: Any) -> bool:
-    """Tell whether these are chats, not the messages of one."""
+    """Tell whether this is a list of chats rather than of messages."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
         return False
     first = messages[0]
@@ -591,7 +578,7 @@ def _several(name: str, values: Any) -> list[Any]:
 
 
 def _is_several(value: Any) -> bool:
-    """Tell whether a value is several; a text is one, and so is an array or tensor without axes."""
+    """Tell whether a value is a collection; a str is not, nor is an array without axes."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
 
 
@@ -608,11 +595,7 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
 
 
 def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the tokens whose logits are taken apart; None where none are.
-
-    Raises:
-        UsageError: They are no texts, too many, or `by` does not say what for.
-    """
+    """Return the tokens whose logits are broken down; None for none."""
     named = options.get("target")
     listed = [] if named is None else [named] if isinstance(named, str) else _several("target", named)
     if options.get("by") != "logit":
@@ -625,11 +608,7 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a RunConfig that a call names; None leaves a field as it is.
-
-    Raises:
-        UsageError: A value is none that the argument takes.
-    """
+    """Return the fields of a RunConfig that a call names; None leaves a field unchanged."""
     values = {}
     for name, value in options.items():
         if value is not None and name in _READERS:
@@ -661,11 +640,7 @@ def _path(name: str) -> Callable[[Any], str]:
 
 
 def mask_of(value: Any) -> tuple[MaskTerm, ...]:
-    """Return the terms of a mask; of an array a term whose name stands for it, the same for the same array.
-
-    Raises:
-        UsageError: It is no mask.
-    """
+    """Return the terms of a mask; an array becomes a term whose name is a hash of its cells."""
     if isinstance(value, str):
         return parse_mask(value, "mask")
     if callable(value) and not hasattr(value, "__array__"):
@@ -683,11 +658,7 @@ def _score_mod(value: Any) -> ScoreFunction:
 
 
 def _mask_matrix(value: Any) -> "BoolMatrix":
-    """Return an array, or a tensor of torch, that says which keys each query may see.
-
-    Raises:
-        UsageError: It is neither, or no boolean matrix.
-    """
+    """Return an array or tensor as a boolean matrix of allowed keys."""
     if not hasattr(value, "__array__"):
         hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
@@ -710,7 +681,7 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
 
 
 def one_or_several(value: Any) -> list[Any]:
-    """Return a list of one value, or of several; a text is one."""
+    """Return a value as a list; a str is one value."""
     return list(value) if _is_several(value) else [value]
 
 
@@ -722,11 +693,7 @@ def _stages(value: Any) -> tuple[str, ...]:
 
 
 def cuts(value: Any) -> tuple[CutExpression, ...]:
-    """Read what is cut: an expression, or several; none for None.
-
-    Raises:
-        UsageError: It is no expression.
-    """
+    """Read one or several cut expressions; none for None."""
     if value is None:
         return ()
     named = one_or_several(value)
@@ -744,7 +711,7 @@ def _keys(value: Any) -> tuple[str, ...]:
 
 
 def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | HeadLabel]:
-    """Return a reader of layers or heads: a number, several, a slice, a word, or labels of heads such as `L2H3`."""
+    """Return a reader for layers or heads: a number, several, a slice, a word, or labels such as `L2H3`."""
 
     def read(value: Any) -> IndexSelection | HeadLabel:
         if isinstance(value, str):
@@ -773,7 +740,7 @@ def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | 
 
 
 def positions(name: str) -> Callable[[Any], PositionSelection]:
-    """Return a reader of rows or columns: positions, slices and words."""
+    """Return a reader for rows or columns: positions, slices and words."""
 
     def read(value: Any) -> PositionSelection:
         parts = tuple(_position(name, part) for part in one_or_several(value))
@@ -811,7 +778,7 @@ def _whole(value: Any) -> int:
 
 
 def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]:
-    """Return a reader of a word, or of an object of torch that is called so."""
+    """Return a reader for a word, or for a torch object of that name."""
     return lambda value: read(str(value).removeprefix(prefix))
 
 
@@ -831,13 +798,7 @@ _PYTHON = {
 
 
 def read_values(options: Mapping[str, Any], known: Iterable[Option], *names: str) -> dict[str, Any]:
-    """Return the values of some arguments that were given, read as the option table says.
-
-    Args:
-        options: The arguments; None leaves one out.
-        known: Options of a command.
-        *names: Those to read.
-    """
+    """Return the given values of these arguments, read by the option table."""
     readers = {option.name: _reader(option) for option in known}
     return {name: readers[name](options[name]) for name in names if options.get(name) is not None}
 
@@ -867,11 +828,7 @@ def model_path(value: Any) -> str:
 
 
 def tokenizer_path(value: Any) -> str:
-    """Return the path of a tokenizer for a model that is named by a path, too.
-
-    Raises:
-        UsageError: It is a tokenizer itself.
-    """
+    """Return the path of a tokenizer for a model that is named by a path, too."""
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         hint = "give the path of its tokenizer.json: only a model of transformers takes a tokenizer itself"
         raise UsageError(f"a {type(value).__name__} is not a path", where="tokenizer", hint=hint)

@@ -186,7 +186,7 @@ def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
 
 
 def _in_frame(data: Any, precision: int) -> str:
-    """Return a page in a frame that may run its script, save files, and nothing else; a large one is abridged."""
+    """Return a page in a sandboxed frame that may only run its script and save files; a large page is abridged."""
     page = _page(data, precision)
     if len(page) > _LARGEST_FRAME:
         page = _page(_abridged(data), precision)
@@ -584,13 +584,8 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
     """Return a table of records.
 
     Args:
-        settings: Settings of the dump or report.
-        records: The records; those without findings are skipped.
         table: Name of the table; None for the first that the records have.
         what: Name of what holds the records, for errors.
-
-    Raises:
-        AttnscopeError: pandas is not installed, or there is no such table.
     """
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
 
@@ -616,11 +611,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def import_pandas() -> Any:
-    """Import pandas, which comes with an extra.
-
-    Raises:
-        AttnscopeError: pandas is not installed.
-    """
+    """Import pandas, which comes with an extra."""
     PANDAS.require("a table")
     import pandas
 

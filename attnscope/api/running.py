@@ -19,7 +19,7 @@ _RUNNING = RLock()  # runs go one after the other: they share torch's number of 
 
 
 def new_session(live: "Mapping[str, InMemory]", texts: Sequence[TextInput] = ()) -> "Session":
-    """Return a session for a process that is not the command line's."""
+    """Return a session for a process that attnscope does not own."""
     from attnscope.run.session import Session
 
     return Session(texts, live=live, own_process=False)
@@ -28,15 +28,10 @@ def new_session(live: "Mapping[str, InMemory]", texts: Sequence[TextInput] = ())
 def opened(
     model: Model | None, options: Mapping[str, Any], objects: "Mapping[str, InMemory] | None" = None
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
-    """Return the fields of a RunConfig that say which model runs and how; live models of transformers by their names.
+    """Return the RunConfig fields that name the model and how it runs, and live models by name.
 
     Args:
-        model: What was named.
-        options: See OpenArguments.
         objects: Live models that have their names already.
-
-    Raises:
-        UsageError: The arguments contradict each other, or a value is none that the argument takes.
     """
     names = tuple(OpenArguments.__annotations__)
     values = run_values({name: value for name, value in options.items() if name in names})
@@ -76,7 +71,7 @@ def _given(
 
 
 def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tuple[TextInput, ...] | None:
-    """Return the texts of arrays that take the place of a model; None if there is a model."""
+    """Return the texts of arrays in place of a model; None with a model."""
     qkv = values.get("qkv")
     if qkv is None:
         return None
@@ -88,7 +83,7 @@ def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tu
 
 
 def _unused_name(plain: str, taken: Callable[[str], bool]) -> str:
-    """Return a name, with a number behind it if another model or array has it."""
+    """Return a name, numbered if another model or array has it."""
     name, count = plain, 1
     while taken(name):
         count += 1

@@ -49,11 +49,11 @@ class Replacing(msgspec.Struct, frozen=True):
 
 
 def logit_of(targets: Sequence[LogitTarget], *, other: bool = False) -> float | None:
-    """Return the logit of one target, or of the first minus that of the second; None without targets.
+    """Return the logit of one target, or of the first minus the second; None without targets.
 
     Args:
         targets: One or two.
-        other: Return that in the text that is patched from.
+        other: Whether to return that of the text that is patched from.
     """
     logits = [target.other if other else target.logit for target in targets]
     if not logits or logits[0] is None:
@@ -192,13 +192,13 @@ class Effects(msgspec.Struct, frozen=True):
 
     @property
     def effect(self) -> Floats:
-        """The effect that ranks."""
+        """The effect by which units are ranked."""
         effect: Floats = getattr(self, self.ranked_by)
         return effect
 
     @property
     def strength(self) -> Floats:
-        """What ranks: the effect, or the size of a change that may have either sign."""
+        """The effect by which units are ranked, or the size of a change that may have either sign."""
         return np.abs(self.effect) if self.ranked_by == "target" else self.effect
 
 
@@ -251,7 +251,7 @@ class EffectSurvey(TextFindings, frozen=True):
     schema: str = EFFECTS_SCHEMA
 
     def restored(self, effects: Effects) -> Floats | None:
-        """Return the change of the target by each patch as a share of what lies between both texts.
+        """Return each patch's change of the target as a share of the difference between the texts.
 
         0 is the text as it is, 1 the text that is patched from. None without a patch or target, or if the target is the
         same in both texts.
@@ -267,7 +267,7 @@ class EffectSurvey(TextFindings, frozen=True):
         return [] if self.spans is None else [self.spans.names[number] for number in self.span_numbers]
 
     def word_names(self) -> tuple[dict[int, str], dict[int, str]]:
-        """Return the words of edges by the position of their first tokens, of queries and of keys; none for tokens."""
+        """Return the words of edges by their first position, for queries and for keys; empty for edges of tokens."""
         if self.words is None:
             return {}, {}
         sides = (self.words.queries, self.words.query_names), (self.words.keys, self.words.key_names)
@@ -275,19 +275,19 @@ class EffectSurvey(TextFindings, frozen=True):
         return rows, columns
 
     def grid(self, values: Floats) -> Matrix:
-        """Return numbers of heads or layers as (layers, heads); NaN for heads that were not cut."""
+        """Return numbers of heads or layers as (layers, heads); NaN for heads that are not cut."""
         columns = 1 if self.unit == "layer" else self.provenance.n_heads
         grid = np.full((self.provenance.n_layers, columns), np.nan, np.float32)
         grid[self.layers, [max(0, head) for head in self.heads]] = values
         return grid
 
     def order(self) -> list[int]:
-        """Return places by effect, the largest first."""
+        """Return the units by effect, the largest first."""
         return [int(n) for n in np.argsort(-self.effects[0].strength, kind="stable")]
 
 
 def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Return Spearman's rank correlation, equal values sharing their mean rank; None where one side is constant."""
+    """Return Spearman's rank correlation; equal values share their mean rank; None if one side is constant."""
     ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
     centred = [values - values.mean() for values in ranks]
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))

@@ -41,12 +41,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class LabelledArray:
-    """An array in pieces, so that writing it needs no copy of the whole.
+    """An array in pieces, which is written without a copy of the whole.
 
     Attributes:
-        name: Its name.
-        axes: Names of its axes.
-        leading: Lengths of the axes that the pieces are along.
+        leading: Lengths of the leading axes, which the pieces are stacked along.
         pieces: Arrays of one shape and type, in the order of the leading axes.
     """
 
@@ -73,7 +71,7 @@ class LabelledArray:
 
 
 def labelled_arrays(report: Report) -> list[LabelledArray]:
-    """Return every array of a report, under names that begin with `text0.` and so on if it has several texts.
+    """Return every array of a report, with names that begin with `text0.` etc. if it has several texts.
 
     `queries` and `keys` are the positions of rows and columns, `ids` and `context_ids` the tokens, `layers` and `heads`
     the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `top.keys`, `rows.sink`,
@@ -112,7 +110,7 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
 def _together(
     items: Sequence[msgspec.Struct], axes: tuple[str, ...], leading: tuple[int, ...], prefix: str, names: Sequence[str]
 ) -> Iterator[LabelledArray]:
-    """Yield the arrays that these structs have, each along leading axes; those of other shapes by themselves."""
+    """Yield the arrays of these structs along leading axes; arrays of other shapes by themselves."""
     arrays = [{path: (along.axes, array) for path, along, array in arrays_in(item)} for item in items]
     for path, (last, _) in arrays[0].items() if arrays else ():
         name, pieces = path.removeprefix("stages."), [arrays_of_struct[path][1] for arrays_of_struct in arrays]
@@ -124,7 +122,7 @@ def _together(
 
 
 def _units(text: TextReport) -> tuple[list[int], list[int], tuple[str, ...]]:
-    """Return numbers of layers and heads, and the axes that they are along."""
+    """Return the numbers of layers and heads, and their axes."""
     by_layer = [[_number(head.head) for head in heads] for _, heads in groupby(text.heads, key=lambda head: head.layer)]
     layers = [_number(head.layer) for head in text.heads]
     if by_layer and all(heads == by_layer[0] for heads in by_layer):
@@ -137,7 +135,7 @@ def _number(label: int | str) -> int:
 
 
 def _metadata(report: Report, arrays: Sequence[LabelledArray]) -> bytes:
-    """Return the JSON of a report with the places of its arrays, and the axes of all."""
+    """Return the JSON of a report with references to its arrays, and the axes of all arrays."""
     places = {
         id(piece): {"array": array.name, "at": [int(n) for n in np.unravel_index(at, array.leading)]}
         for array in arrays
@@ -148,7 +146,7 @@ def _metadata(report: Report, arrays: Sequence[LabelledArray]) -> bytes:
 
 
 def safetensors_parts(report: Report) -> Iterator[bytes]:
-    """Yield a header, then every array from memory: the library's writer makes two more copies of each."""
+    """Yield a safetensors file: a header, then every array from memory. The library's writer copies each twice more."""
     arrays = labelled_arrays(report)
     # under one key: the order of several is not kept
     header: dict[str, Any] = {"__metadata__": {SAFETENSORS_KEY: _metadata(report, arrays).decode()}}
@@ -166,7 +164,7 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
 
 
 def npz_parts(report: Report) -> Iterator[bytes]:
-    """Yield what numpy.savez would write, array by array, with the metadata as an array without axes."""
+    """Yield the file that numpy.savez would write, array by array, with the metadata as an array without axes."""
     arrays = labelled_arrays(report)
     metadata = np.array(_metadata(report, arrays))
     file = _Collected()
@@ -187,7 +185,7 @@ def _numbers(array: LabelledArray) -> Iterator[bytes]:
 
 
 class _Collected(io.RawIOBase):
-    """A file that hands over what was written to it; it cannot go back, so an archive in it is written in one pass."""
+    """A write-only file that hands over what was written; it cannot seek, so an archive is written in one pass."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -205,14 +203,10 @@ class _Collected(io.RawIOBase):
 
 
 def from_arrays(data: bytes, ending: str) -> Report:
-    """Read a Report from a file of arrays, to the last bit.
+    """Read a Report from a file of arrays, exactly; refuse another format or contradictions.
 
     Args:
-        data: The file.
         ending: One of ARRAY_FILES.
-
-    Raises:
-        AttnscopeError: The file has another format, or its parts contradict each other.
     """
     try:
         metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)

@@ -30,18 +30,18 @@ Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 
 @dataclass(frozen=True)
 class Along:
-    """Declares what an array, or a list, is along: `Annotated[Matrix, Along("query", "key")]`. See `axes`.
+    """Declare the axes of an array or a list: `Annotated[Matrix, Along("query", "key")]`. See `axes`.
 
     Attributes:
         axes: Its axes, outermost first: `layer`, `head`, `unit` (a layer and head), `query`, `key` (a column that is
             shown), `rank`, `token`, `source` (a token of the key side), `query run`, `key run`, `width`.
-        positions: Axis that its whole numbers are positions on.
-        ascending: They ascend.
-        or_none: −1 stands for no position.
-        runs: Axis that it divides into runs: where each of them starts, then the length of that axis.
-        filled: It has at least one entry.
-        names: Names that a dict may have; empty for any.
-        members: Axes of the arrays in a dict that have others, each with its name.
+        positions: Axis on which its whole numbers are positions.
+        ascending: Whether they ascend.
+        or_none: Whether −1 stands for no position.
+        runs: Axis that it divides into runs: the start of each run, then the length of the axis.
+        filled: Whether it has at least one entry.
+        names: Allowed keys of a dict; empty for any.
+        members: Axes of arrays in a dict that differ from the others, by name.
     """
 
     axes: tuple[str, ...]
@@ -59,16 +59,12 @@ class Along:
 
 
 def along(*axes: str, **settings: Any) -> Along:
-    """Declare axes; for other arguments, see Along."""
+    """Declare axes; see `Along` for other arguments."""
     return Along(axes, **settings)
 
 
 def decode_array(kind: Any, value: Any) -> Any:
     """Make an array of nested JSON lists.
-
-    Args:
-        kind: The NumPy array type, with its number of axes and its dtype.
-        value: What JSON holds.
 
     Raises:
         ValueError: They are ragged, have another number of axes, or hold something else than numbers (or null in place

@@ -22,7 +22,7 @@ _Data = TypeVar("_Data", bound=msgspec.Struct)
 
 @cache
 def declared_paths(kind: type[msgspec.Struct]) -> dict[str, Along]:
-    """Return the declaration of every array, by its path in a struct; a path such as `stages` stands for a dict."""
+    """Return the declaration of every array by its path in a struct; the path of a dict stands for its arrays."""
     inner = {f"{name}.{path}": a for name, k in structs_in(kind).items() for path, a in declared_paths(k).items()}
     return inner | declarations(kind)
 
@@ -44,7 +44,7 @@ def declarations(kind: type[msgspec.Struct]) -> dict[str, Along]:
 
 
 def _along(hint: Any) -> Along | None:
-    """Find the declaration within a type, such as that of an array or None."""
+    """Find the declaration within a type, such as an array or None."""
     given = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Along)]
     if given or not hasattr(hint, "__args__"):
         return given[0] if given else None
@@ -52,22 +52,17 @@ def _along(hint: Any) -> Along | None:
 
 
 def check_axes(data: msgspec.Struct) -> None:
-    """Refuse findings from a file whose positions, counts and array shapes contradict each other.
-
-    Raises:
-        AttnscopeError: The parts are inconsistent; the message names the field.
-    """
+    """Refuse findings from a file whose positions, counts and array shapes contradict each other; name the field."""
     for where, fault in faults(data, {}):
         raise AttnscopeError(f"{where} {fault}", hint=DAMAGED)
 
 
 def faults(data: msgspec.Struct, lengths: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield each contradiction within findings: the field, and what is wrong with it.
+    """Yield each contradiction within findings: the field and the message.
 
     Args:
-        data: The findings.
         lengths: Lengths of axes. An axis without one gets that of the first array along it; each item of a list has its
-            own such axes.
+            own.
     """
     lengths |= getattr(data, "axis_lengths", dict)()
     declared = declarations(type(data))
@@ -89,7 +84,7 @@ def faults(data: msgspec.Struct, lengths: dict[str, int]) -> Iterator[tuple[str,
 
 
 def _structs(name: str, value: Any) -> Iterator[tuple[str, msgspec.Struct]]:
-    """Yield the structs that a field holds, each with its path."""
+    """Yield the structs in a field, each with its path."""
     if isinstance(value, msgspec.Struct):
         yield name, value
     elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
@@ -97,7 +92,7 @@ def _structs(name: str, value: Any) -> Iterator[tuple[str, msgspec.Struct]]:
 
 
 def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator[str]:
-    """Yield what contradicts the declaration of an array, a list or a number."""
+    """Yield the contradictions between an array, a list or a number and its declaration."""
     if along.runs is not None:
         count = lengths[along.runs]
         if not are_ascending(array[:-1], count) or array[:1] != [0] or array[-1] != count:
@@ -128,16 +123,14 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
 
 
 def are_ascending(places: Sequence[int], count: int) -> bool:
-    """Tell whether these are positions below a count, each larger than the one before."""
+    """Tell whether these are positions below a count, in strictly ascending order."""
     return all(a < b for a, b in zip([-1, *places], [*places, count], strict=True))
 
 
 def take(data: _Data, axis: str, index: Sequence[int] | slice) -> _Data:
-    """Return findings with a part of an axis, in every array and list that is along it.
+    """Return findings with part of an axis, in every array and list along it.
 
     Args:
-        data: The findings.
-        axis: The axis.
         index: Places along it.
     """
     declared = declarations(type(data))
@@ -166,7 +159,7 @@ def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | sli
 
 
 def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":
-    """Yield every array with its path, such as `top.keys`, and its declaration; not those of structs in lists.
+    """Yield every array with its path, such as `top.keys`, and its declaration; structs in lists are left out.
 
     Runs of tokens, which are lists, are arrays of int64.
     """
@@ -185,7 +178,7 @@ def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Al
 
 
 def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
-    """Yield every array of findings, also those of structs in lists, each with the last name of its path."""
+    """Yield every array of findings, also of structs in lists, with the last name of its path."""
     for name in data.__struct_fields__:
         value = getattr(data, name)
         for member, array in (value if isinstance(value, dict) else {name: value}).items():
@@ -196,7 +189,7 @@ def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, An
 
 
 def stacked(items: Sequence[msgspec.Struct]) -> "Mapping[str, np.ndarray[Any, Any]]":
-    """Return the arrays that all of these structs have, by path, along a new first axis."""
+    """Return the arrays that all of these structs have, by path, stacked along a new first axis."""
     arrays = [{path: array for path, _, array in arrays_in(item)} for item in items]
     return {
         path: np.stack([arrays_of_struct[path] for arrays_of_struct in arrays])

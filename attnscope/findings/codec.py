@@ -17,12 +17,12 @@ _MARK = b"\0"
 
 
 def to_json(data: msgspec.Struct) -> bytes:
-    """Return any of our findings as strict JSON on one line."""
+    """Return findings as strict JSON on one line."""
     return b"".join(json_parts(data))
 
 
 def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
-    """Encode findings as `to_json` does, piece by piece: the JSON of many matrices takes three times their memory.
+    """Encode findings as `to_json` does, in pieces; the JSON of many matrices takes three times their memory.
 
     Everything except the arrays is encoded at once, with a placeholder for each array: a byte that JSON never contains.
     """
@@ -40,10 +40,10 @@ def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
-    """Decode untrusted JSON as one of our types, arrays included.
+    """Decode untrusted JSON as findings, arrays included.
 
     Raises:
-        msgspec.DecodeError: It is not JSON, of another type, or nested too deeply.
+        msgspec.DecodeError: It is not JSON, has another type, or is nested too deeply.
     """
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=decode_array)
@@ -56,7 +56,7 @@ class _Tagged(msgspec.Struct):
 
 
 def schema_of(data: bytes) -> str:
-    """Return what findings call themselves; empty if nothing says that."""
+    """Return the schema that findings name; empty if they name none."""
     try:
         return msgspec.json.decode(data, type=_Tagged).schema
     except (ValueError, RecursionError):
@@ -64,15 +64,7 @@ def schema_of(data: bytes) -> str:
 
 
 def from_json(data: bytes, kind: Any = Report) -> Any:
-    """Read findings that `to_json` wrote.
-
-    Args:
-        data: The JSON.
-        kind: The type that it must be.
-
-    Raises:
-        AttnscopeError: The JSON has another type or version, or is inconsistent.
-    """
+    """Read findings that `to_json` wrote; refuse another type or version, and contradictions."""
     schema = kind.__struct_defaults__[-1]
     try:
         findings = decode_json(data, kind)
@@ -90,11 +82,7 @@ def from_json(data: bytes, kind: Any = Report) -> Any:
 
 
 def require_version(findings: Any) -> None:
-    """Refuse findings of another version than this program's.
-
-    Raises:
-        AttnscopeError: They have one.
-    """
+    """Refuse findings of another version than this program's."""
     schema = findings.__struct_defaults__[-1]
     if findings.schema != schema:
         raise AttnscopeError(f"schema is '{findings.schema}'", hint=f"this version reads '{schema}'")

@@ -122,7 +122,7 @@ class HeadChange(msgspec.Struct, frozen=True):
         return {"pair": 2, "query": len(self.queries), "key": len(self.keys)}
 
     def side_faults(self, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:
-        """Yield what contradicts the texts of the two sides that are compared."""
+        """Yield contradictions with the texts of the two compared sides."""
         for side, (name, text) in enumerate(zip(("first", "second"), texts, strict=True)):
             label = getattr(self, name)
             head = next((head for head in text.heads if selection_name(head) == label), None)
@@ -174,7 +174,7 @@ class StageVerdict(msgspec.Struct, frozen=True):
     scale: float = 1.0
 
     def side_faults(self, sides: Sequence[Side]) -> Iterator[tuple[str, str]]:
-        """Yield what contradicts the sides."""
+        """Yield contradictions with the sides."""
         texts, cell = sides[0].report.texts, self.cell
         if not 0 < self.side < len(sides):
             yield "side", f"is {self.side} of {len(sides)} sides"
@@ -292,7 +292,7 @@ class Comparison(msgspec.Struct, frozen=True):
     schema: str = COMPARE_SCHEMA
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         if len(self.sides) < 2:
             yield "sides", f"has {len(self.sides)} of at least 2 sides"
         for n, change in enumerate(self.changes):

@@ -46,7 +46,7 @@ class ArithmeticCheck(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether the two differ only by rounding."""
+        """Whether they differ only by rounding."""
         return self.difference <= self.tolerance
 
 
@@ -226,7 +226,7 @@ class Explanation(TextFindings, frozen=True):
         )
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         for name, field in (("capped", "softcap"), ("bias", "bias")):
             if (getattr(self.row, name) is None) != (getattr(self, field) is None):
                 yield f"row.{name}", f"is {'missing' if getattr(self.row, name) is None else 'there'}, unlike {field}"
@@ -235,5 +235,5 @@ class Explanation(TextFindings, frozen=True):
                 yield f"cells[{n}].key", f"is {cell.key}, which is not among keys"
 
     def check(self, name: str) -> ArithmeticCheck | None:
-        """Return the check of this name, where the step is there."""
+        """Return the check of this name, if the model has the step."""
         return next((check for check in self.checks if check.name == name), None)

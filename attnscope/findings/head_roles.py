@@ -22,22 +22,22 @@ _TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # precedence of roles in the ch
 
 @dataclass(frozen=True)
 class HeadRole:
-    """Something that a head does.
+    """A role of a head.
 
     Attributes:
         name: Name in options, JSON, tables and Python.
         letter: Letter in the grid of heads.
         colour: Colour in the grid, as #rrggbb.
         title: Title on screens.
-        meaning: How its value is measured.
-        source: Who described it.
+        meaning: Definition of its value.
+        source: Publication that describes it.
         measured: On `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens,
             or from `weights` alone; on `spans` of texts or on two `segments`, if texts have these.
-        needs: Sums that it is computed from; see survey.measure.
-        compute: Its value from these, (…, layers, heads).
-        clear: Values from here on make it the main role of a head.
-        rank: Of several clear roles, one of a lower rank is the main one; in a rank the one with the largest value.
-            None for a role that is no main role.
+        needs: Sums that it is computed from; see studies.heads.measure.
+        compute: Computes its value from these sums, (…, layers, heads).
+        clear: Smallest value at which it can be the main role of a head.
+        rank: Rank among clear roles: the lowest rank is the main role, ties go to the larger value; None for no main
+            role.
     """
 
     name: str
@@ -54,7 +54,7 @@ class HeadRole:
 
 
 def _share(name: str, of: str) -> Callable[[Sums], Array]:
-    """Return a sum of weights divided by the rows that it was taken over."""
+    """Return a sum of weights divided by the number of its rows."""
 
     def compute(sums: Sums) -> Array:
         with np.errstate(invalid="ignore"):
@@ -65,13 +65,13 @@ def _share(name: str, of: str) -> Callable[[Sums], Array]:
 
 
 def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
-    """Declare a share of the weight of the average word of the texts."""
+    """Declare the share of the average word's weight on some keys."""
     meaning = f"Mean weight of a word on {meaning}."
     return HeadRole(name, letter, colour, title, meaning, source, "texts", (name, "rows"), _share(name, "rows"), **more)
 
 
 def _positional(sums: Sums) -> Array:
-    """Return the share of the variance of weights that the mean weight of their offset explains (R²)."""
+    """Return the share of the weights' variance that the mean weight of their offset explains (R²)."""
     n, total = sums["offset_cells"], sums["offset_sums"]  # (…, 1, 1, offsets), (…, layers, heads, offsets)
     squares = sums["squares"]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -180,10 +180,10 @@ ROLES = {role.name: role for role in HEAD_ROLES}
 
 
 def main_roles(values: Mapping[str, Array]) -> Array:
-    """Find the main role of every head.
+    """Return the main role of every head.
 
     Args:
-        values: Role to its values, (layers, heads); NaN where it was not measured.
+        values: Role to its values, (layers, heads); NaN if not measured.
 
     Returns:
         (layers, heads), the place of the main role in HEAD_ROLES; −1 where no role is clear.
@@ -201,7 +201,7 @@ def main_roles(values: Mapping[str, Array]) -> Array:
 
 
 def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
-    """Return the value of a role over all blocks of sequences, and its standard error.
+    """Return a role's value over all blocks of sequences, and its standard error.
 
     The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
     usual one and also holds for ratios and for variances; NaN where there is one block. A block without a row that
@@ -209,7 +209,6 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
 
     Args:
         sums: Sums from which the role is computed, (blocks, layers, heads, …) each.
-        role: The role.
 
     Returns:
         Value and error, (layers, heads) each.

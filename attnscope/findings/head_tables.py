@@ -18,7 +18,7 @@ Column = np.ndarray[Any, np.dtype[Any]] | list[str | None]
 
 
 def columns(findings: Tabled) -> dict[str, Column]:
-    """Return the columns of the table.
+    """Return the columns of a table.
 
     Layer, head, the main role's name, and every role's value and standard error; of two models both main roles, values
     and differences; or what is cut, its weight and its effects; or every length and depth of a needle.
@@ -51,7 +51,7 @@ def columns(findings: Tabled) -> dict[str, Column]:
 
 
 def _change_columns(comparison: HeadComparison) -> dict[str, Column]:
-    """Return both main roles, the role that changed most, and every role's (or the measure's) values and difference."""
+    """Return both main roles, the role that changed most, and values and difference of every role or measure."""
     n_layers, n_heads = comparison.changed_most.shape
     layers, heads = np.indices((n_layers, n_heads))
     table: dict[str, Column] = {"layer": layers.ravel(), "head": heads.ravel()}
@@ -76,7 +76,7 @@ def _change_columns(comparison: HeadComparison) -> dict[str, Column]:
 
 
 def _effect_columns(survey: EffectSurvey) -> dict[str, Column]:
-    """Return what is cut, its weight, and each effect; of edges in both ways."""
+    """Return what is cut, its weight, and each effect; for edges in both ways."""
     table: dict[str, Column] = {} if survey.unit == "span" else {"layer": np.array(survey.layers)}
     if survey.unit in ("head", "edge"):
         table["head"] = np.array(survey.heads)
@@ -104,7 +104,7 @@ def _effect_columns(survey: EffectSurvey) -> dict[str, Column]:
 
 
 def csv_parts(findings: Tabled) -> Iterator[bytes]:
-    """Yield a CSV file; numbers in shortest exact digits, an empty cell for none."""
+    """Yield a CSV file: numbers in shortest exact digits, an empty cell for null."""
     table = columns(findings)
     buffer = CsvLines()
     writer = csv.writer(buffer)
@@ -121,11 +121,7 @@ def _cell(value: Any) -> str:
 
 
 def parquet_parts(findings: Tabled) -> Iterator[bytes]:
-    """Yield a Parquet file; null for none.
-
-    Raises:
-        AttnscopeError: The extra is missing.
-    """
+    """Yield a Parquet file, with null for missing values."""
     PARQUET.require(".parquet")
     import pyarrow
     from pyarrow import parquet

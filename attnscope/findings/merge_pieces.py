@@ -26,7 +26,7 @@ class TextWords(msgspec.Struct, frozen=True):
     key_names: Annotated[list[str], along("key word")]
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         for name, words, count in (("queries", self.queries, "token"), ("keys", self.keys, "source")):
             if not all(word and all(0 <= position < lengths[count] for position in word) for word in words):
                 yield name, f"has a word without tokens, or a position outside 0 to {lengths[count] - 1}"
@@ -46,13 +46,13 @@ class WordWeights(msgspec.Struct, frozen=True):
 
 
 def whole_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[int]:
-    """Return the positions of all tokens of the words that these tokens belong to, sorted."""
+    """Return the positions of all tokens in the words of these tokens, sorted."""
     wanted = set(positions)
     return [p for word in group_words(tokens, range(len(tokens))) if wanted.intersection(word) for p in word]
 
 
 def words_of(tokens: list[Token], sources: list[Token], queries: list[int], keys: list[int]) -> TextWords:
-    """Return the words that rows and columns are tokens of."""
+    """Return the words of rows and columns."""
     rows, columns = group_words(tokens, queries), group_words(sources, keys)
     names = [spell_word(tokens, word) for word in rows], [spell_word(sources, word) for word in columns]
     return TextWords(rows, columns, *names)

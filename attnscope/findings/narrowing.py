@@ -12,15 +12,7 @@ from attnscope.findings.run import HeadReport, Report, TextReport
 
 
 def require_heads(report: Report, what: str) -> None:
-    """Refuse a report of a measure over layers, which holds no heads.
-
-    Args:
-        report: The report.
-        what: Its name, for the error.
-
-    Raises:
-        AttnscopeError: It holds such a measure.
-    """
+    """Refuse a report of a measure over layers, which has no heads."""
     if measures := {flow.measure for text in report.texts for flow in text.flows}:
         message = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
         raise AttnscopeError(message, hint=f"save a report without {arg('measure')}")
@@ -30,9 +22,7 @@ def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> Head
     """Return a head with some of its rows.
 
     Args:
-        head: A head of the text.
-        text: The text.
-        rows: Which of the text's queries, counted from 0.
+        rows: Numbers of the rows, among the text's queries.
     """
     if list(rows) == list(range(len(text.queries))):
         return head
@@ -47,12 +37,11 @@ def _narrow(text: TextReport, rows: Sequence[int]) -> TextReport:
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
-    """Return a text with the rows, or the columns, that have most weight in all of its heads.
+    """Return a text with the rows or columns that have most weight in all of its heads.
 
     Args:
-        text: The text; its heads have weights.
-        part: Which of them are narrowed.
-        count: How many are left.
+        part: Whether rows or columns are narrowed.
+        count: Number of rows or columns to keep.
     """
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
@@ -61,6 +50,6 @@ def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: 
 
 
 def narrow(text: TextReport, heads: Sequence[HeadReport], limit: int) -> TextReport:
-    """Return a text with some of its heads, and so many of its first rows and columns."""
+    """Return a text with some of its heads, and this many of its first rows and columns."""
     narrowed = _narrow(msgspec.structs.replace(text, heads=list(heads)), range(min(limit, len(text.queries))))
     return take(narrowed, "key", slice(limit))

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-RAW = 2  # tensors of a tile's size: the stages more where raw scores are kept, …
-MEASURE = 1  # … a contribution of every source, where means are ranked by it, …
-MANY = 1  # … and rows in which ties are broken, where more contributors are ranked than one by one
+# Numbers of tensors of a tile's size
+RAW = 2  # stages if raw scores are kept, in addition
+MEASURE = 1  # contributions of every source, if means are ranked by them
+MANY = 1  # rows in which ties are broken, if contributors are sorted
 FEW = 8  # number of contributors that are found one by one
 RANKED = 44  # bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled
 ROW_FACTS = 6  # number of values kept of a row in addition to its statistics
@@ -23,21 +24,20 @@ _SPAN_KEYS = 1 << 22  # float32s of the largest blocks of keys and spans, in all
 
 @dataclass(frozen=True)
 class Quantities:
-    """How much there is to keep.
+    """Numbers of what is kept.
 
     Attributes:
-        texts: Texts.
-        units: Layers and heads, or means over them, of one text.
-        sources: Tokens of the longest text.
-        rows: Rows whose matrices and contributors are kept, over all texts and units.
-        counted: Rows whose statistics are kept, in the same form.
-        cells: Cells of matrices, over all texts, units and stages.
-        top: Contributors a row.
-        measures: Measures of a contributor.
-        statistics: Statistics of a row.
-        pool: Runs of a pooled map; 0 for no map.
-        place: Float32s that a position takes: two in memory, where it is an int64, and one in a file.
-        spans: Spans of a text; 0 for none.
+        units: Number of layers and heads, or means over them, of one text.
+        sources: Number of tokens of the longest text.
+        rows: Number of rows whose matrices and contributors are kept, over all texts and units.
+        counted: Number of rows whose statistics are kept, over all texts and units.
+        cells: Number of matrix cells, over all texts, units and stages.
+        top: Number of contributors per row.
+        measures: Number of measures of a contributor.
+        statistics: Number of statistics of a row.
+        pool: Number of runs of a pooled map; 0 for no map.
+        place: Float32s per position: two in memory (int64), one in a file.
+        spans: Number of spans of a text; 0 for none.
     """
 
     texts: int
@@ -56,15 +56,15 @@ class Quantities:
 
 @dataclass(frozen=True)
 class TileSize:
-    """The largest tile of a run, as its recorders see it.
+    """The size of a run's largest tile.
 
     Attributes:
-        scores: Scores in it.
-        rows: Rows in it, of every text and head.
-        heads: Heads in it.
-        raw: Raw scores are kept.
-        within: Tokens to both sides of a row whose weights are summed at once.
-        kept: What is kept of all tiles.
+        scores: Number of its scores.
+        rows: Number of its rows, over all texts and heads.
+        heads: Number of its heads.
+        raw: Whether raw scores are kept.
+        within: Number of tokens on both sides of a row whose weights are summed at once.
+        kept: Quantities over all tiles.
     """
 
     scores: int
@@ -95,18 +95,18 @@ class RecordTable:
 
 @dataclass(frozen=True)
 class RecordPart:
-    """One thing that is kept of every layer and head.
+    """A part of a record, kept for every layer and head.
 
     Attributes:
         name: Name in `--keep`, in settings and in records.
         phrase: Description in the help of `--keep`; empty if another option selects the part.
         numbers: Float32s that findings take, over all texts, layers and heads.
         beside: Number of additional float32 values in its recorders.
-        tile: Bytes that its recorders need of the largest tile, while they reduce it.
+        tile: Bytes that its recorders need to reduce the largest tile.
         table: Table of `attnscope convert`; None for none.
-        reported: Reports hold it: always, only of texts with a map, or never.
-        runs_again: The model runs again for it, once for every cut: it is not among `--keep all`.
-        of_spans: Texts have to be divided into spans for it: it is not among `--keep all`.
+        reported: Whether reports hold it: always, only for texts with a map, or never.
+        runs_again: Whether the model runs again for it, once for every cut; then it is not part of `--keep all`.
+        of_spans: Whether it needs texts divided into spans; then it is not part of `--keep all`.
     """
 
     name: str
@@ -121,7 +121,7 @@ class RecordPart:
 
 
 def _top_tile(tile: TileSize) -> int:
-    """Count what ranking takes: rows that are ranked at once, and what was found of them."""
+    """Return the bytes of ranking: rows ranked at once, and their contributors."""
     kept = tile.kept
     stages = MEASURE + MANY * (kept.top > FEW)
     cells = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
@@ -129,7 +129,7 @@ def _top_tile(tile: TileSize) -> int:
 
 
 def _pooled_tile(tile: TileSize) -> int:
-    """Count which run a query or key of the tile belongs to, and the sums of its runs."""
+    """Return the bytes of the run numbers of queries and keys, and of the sums of runs."""
     kept = tile.kept
     return _FLOAT * kept.texts * tile.heads * kept.pool * (tile.rows + 2 * kept.sources + 3 * kept.pool)
 
@@ -219,22 +219,19 @@ EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the wo
 
 
 def reported_parts(with_map: object) -> tuple[str, ...]:
-    """Return the names of the parts that a Report has for each text in addition to its matrices.
+    """Return the names of the parts that a Report holds for each text beside matrices.
 
     Args:
-        with_map: Whether the text is shown as a map of runs of tokens, which has parts of its own.
+        with_map: Whether the text is shown as a map, which has parts of its own.
     """
     return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
 
 
 def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:
-    """Count the float32s that some parts take of one head of one text.
+    """Count the float32s that parts take for one head of one text.
 
     Args:
-        names: The parts.
-        rows: Rows that are shown; those whose statistics are kept, too.
-        sources: See Quantities.
-        cells: See Quantities.
+        rows: Number of shown rows, whose statistics are kept.
         sizes: Other fields of Quantities: `top`, `measures`, `statistics`, `pool`, `place`.
     """
     kept = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)

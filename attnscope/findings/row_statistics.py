@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class RowWeights(Protocol):
-    """The weights of some rows on a device, as a recorder sees them: (B texts, h heads, r rows, k keys) of tensors."""
+    """The weights of some rows on a device: B texts, h heads, r rows, k keys."""
 
     @property
     def weights(self) -> Any:
@@ -53,15 +53,14 @@ class RowWeights(Protocol):
 
 @dataclass(frozen=True)
 class WholeRows:
-    """The whole rows of one head in float64, for a recount by other means.
+    """The whole rows of one head in float64, for an independent recount.
 
     Attributes:
         weights: α, (Q, K).
         masked: Scaled scores, −inf where a key is not allowed, (Q, K).
         query: Position of every query, (Q, 1).
         key: Position of every key, (1, K).
-        tokens: The tokens that keys stand for.
-        self_attention: Queries and keys are the same tokens.
+        tokens: The tokens of the keys.
     """
 
     weights: Array
@@ -77,7 +76,7 @@ class WholeRows:
         return total
 
     def has(self, selects: Callable[[Token], bool]) -> Array:
-        """Return which keys' tokens a predicate selects, (1, K)."""
+        """Return the keys whose tokens a predicate selects, (1, K)."""
         return np.array([[selects(token) for token in self.tokens]])
 
 
@@ -88,12 +87,12 @@ class RowStatistic:
     Attributes:
         name: Name in JSON, tables and Python.
         meaning: Definition and unit.
-        missing: Where it is null, or means something else; empty if nowhere.
-        compute: Computes it on the device, from what a recorder sees.
-        recount: Computes it in NumPy from whole rows, in another way.
-        key_token: For a weight on keys of a kind: which tokens are of that kind.
+        missing: When it is null, or means something else; empty if never.
+        compute: Computes it on the device, from RowWeights.
+        recount: Computes it independently in NumPy, from WholeRows.
+        key_token: For a weight on keys of a kind: selects their tokens.
         aligned: Whether it requires queries and keys to be the same tokens; it is null under cross-attention.
-        within: How far away the keys are whose weight it sums, in tokens; None where it sums other weights.
+        within: Largest distance of the keys whose weight it sums, in tokens; None for another statistic.
         phrase: Format of its average in a header; None if headers do not show it.
         place: Order in a header.
         added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
@@ -117,12 +116,12 @@ class RowStatistic:
 
     @property
     def of_head(self) -> str:
-        """What the number of a head is."""
+        """How a head's rows become one number: mean or largest."""
         return f"{self.meaning[:-1]}; {'the largest' if self.largest else 'the mean'} of the rows."
 
     @property
     def definition(self) -> str:
-        """The meaning, and where it is null."""
+        """The meaning, and when it is null."""
         return f"{self.meaning[:-1]}; {self.missing}." if self.missing else self.meaning
 
 
@@ -255,14 +254,11 @@ _SINK = (
 
 
 def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: bool = True) -> Any:
-    """Return a struct with a field for each statistic, and one for what a sink takes.
+    """Return a struct with a field for each statistic, and one for the weight on the sink.
 
     Args:
-        name: Its name.
-        doc: Its description.
-        kind: Type of the fields.
-        optional: Any may be missing.
-        defined: The description has the meaning of every field.
+        optional: Whether any may be missing.
+        defined: Whether the description has the meaning of every field.
     """
     fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
     fields.append(("sink", kind | None, None))

@@ -111,7 +111,7 @@ class Top(msgspec.Struct, frozen=True):
     left_out: list[str] = []
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         if self.by not in ("weight", "value", "projected") or getattr(self, self.by) is None:
             yield "by", f"is {self.by[:40]!r}, which top does not have"
 
@@ -158,7 +158,7 @@ class HeadReport(msgspec.Struct, frozen=True):
     words: WordWeights | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         for name in ("layer", "head"):
             number = getattr(self, name)
             if number != "mean" and not (isinstance(number, int) and number >= 0):
@@ -226,7 +226,7 @@ class TextReport(msgspec.Struct, frozen=True):
 
     @property
     def sources(self) -> list[Token]:
-        """The tokens that keys stand for."""
+        """The tokens of the keys."""
         return self.tokens if self.context is None else self.context
 
     def axis_lengths(self) -> dict[str, int]:
@@ -238,7 +238,7 @@ class TextReport(msgspec.Struct, frozen=True):
         return lengths | ({"rank": self.heads[0].top.keys.shape[1]} if self.heads else {})
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         if not 0 <= self.padding < max(1, len(self.tokens)):
             yield "padding", f"is {self.padding} of {len(self.tokens)} tokens"
         if any(prediction.position >= lengths["word"] - 1 for prediction in self.generated):
@@ -249,7 +249,7 @@ class TextReport(msgspec.Struct, frozen=True):
 
 
 def with_words(text: TextReport) -> TextReport:
-    """Return a text with the weights between words, of heads whose weights are kept."""
+    """Return a text with the weights between words, of heads that keep weights."""
     if not text.queries or not text.keys:
         message = "--words merges rows and columns, not runs of a map: add --query ROWS"
         return msgspec.structs.replace(text, notes=[*text.notes, message])
@@ -283,13 +283,13 @@ class TextFindings(msgspec.Struct, frozen=True):
     context: list[Token] | None
 
     def __init_subclass__(cls) -> None:
-        """List the shared attributes in the description of a class, which its JSON Schema has, too."""
+        """Add the shared attributes to the description of a class, and so to its JSON Schema."""
         shared = str(TextFindings.__doc__).partition("Attributes:\n")[2].rstrip()
         cls.__doc__ = str(cls.__doc__).replace("Attributes:\n", f"Attributes:\n{shared}\n", 1)
 
     @property
     def sources(self) -> list[Token]:
-        """The tokens that keys stand for."""
+        """The tokens of the keys."""
         return self.tokens if self.context is None else self.context
 
     def axis_lengths(self) -> dict[str, int]:

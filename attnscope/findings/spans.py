@@ -45,7 +45,7 @@ class TextSpans(msgspec.Struct, frozen=True):
     characters: list[list[CharacterRange]]
 
     def number(self, name: str) -> int | None:
-        """Return the number of a span by its name, in any case and with or without a colon; None if there is none.
+        """Return a span's number by its name, ignoring case and a colon; None if there is none.
 
         `answer` is also the last turn of a chat if that is the assistant's.
         """
@@ -98,6 +98,6 @@ class SpanReport(msgspec.Struct, frozen=True):
     selected: list[tuple[int, int]] | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield what axes cannot say; see `axes`."""
+        """Yield contradictions that axes cannot express; see `axes`."""
         if lengths.get("span") != lengths.get("key span"):
             yield "weights", "has not as many key spans as query spans"

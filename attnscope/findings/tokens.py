@@ -48,12 +48,10 @@ _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed:
 
 
 def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple[list[str], int]:
-    """Return words that the tokenizer does not know, wholly or in part, and how many words there are.
+    """Return the words that the tokenizer does not know fully, and the number of words.
 
     Args:
         text: Text of the tokens. A word is a run of characters between white space, or one ideograph.
-        tokens: Tokens of a text or of a pair.
-        segment: Index of the text within the pair.
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
@@ -70,11 +68,7 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
 
 
 def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
-    """Say how many words of texts the tokenizer does not know, and name them, each once; empty where it knows all.
-
-    Args:
-        texts: Text, second text of a pair, and the tokens of both.
-    """
+    """Count and name the words of texts that the tokenizer does not know; empty if it knows all."""
     unknown, count = list[str](), 0
     for text, pair, tokens in texts:
         for segment, written in enumerate((text, pair)):
@@ -90,7 +84,7 @@ CONTINUES = "##", "·"  # prefixes of a piece that continues a word: WordPiece's
 
 
 def continues(tokens: Sequence[Token], position: int) -> bool:
-    """Tell whether a token goes on with the word of the token before it, with no blank or mark between them."""
+    """Tell whether a token continues the word of the token before it, without a blank or mark between them."""
     token = tokens[position]
     if token.special or not token.text:
         return False
@@ -110,7 +104,7 @@ def continues(tokens: Sequence[Token], position: int) -> bool:
 
 
 def _is_in_word(character: str) -> bool:
-    """Tell whether a character is a letter, a digit, an accent or vowel sign of its own, or an invisible joiner."""
+    """Tell whether a character is a letter, a digit, a combining mark, or an invisible joiner."""
     return character.isalnum() or character in _JOINERS or unicodedata.category(character)[0] == "M"
 
 
@@ -133,7 +127,7 @@ def _character(tokens: Sequence[Token], position: int, step: Literal[1, -1]) -> 
 
 
 def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
-    """Return the bytes that a token begins or ends with and shows as `<F0 9F>`, part of a character; else none."""
+    """Return the bytes of a partial character, spelled as `<F0 9F>`, at the start or end of a token; else none."""
     if token.text[0 if step > 0 else -1] != "<>"[step < 0] or token.text in token.piece:
         return b""
     match = re.match(_BYTES, token.text) if step > 0 else re.search(rf"{_BYTES}$", token.text)
@@ -141,14 +135,14 @@ def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
 
 
 def spell_piece(tokens: Sequence[Token], position: int) -> str:
-    """Return what a token is called: its text, or its piece where it has none; one that goes on with a word says so."""
+    """Spell a token by its text, else its piece, marked if it continues a word."""
     token = tokens[position]
     mark = CONTINUES[not _is_wordpiece(token)] if continues(tokens, position) else ""
     return mark + (token.text or token.piece)
 
 
 def spell_word(tokens: Sequence[Token], word: Sequence[int]) -> str:
-    """Return what the tokens of a word spell together; characters of which each has some bytes are whole."""
+    """Spell a word from its tokens; characters split over tokens are joined."""
     try:
         return b"".join(map(_as_bytes, (tokens[position] for position in word))).decode()
     except UnicodeError:  # its first or last bytes are not among them
@@ -168,7 +162,7 @@ def _is_wordpiece(token: Token) -> bool:
 
 
 def group_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[list[int]]:
-    """Group positions, which are in order, by the words that their tokens are pieces of."""
+    """Group ascending positions by the words of their tokens."""
     words: list[list[int]] = []
     for position in positions:
         if words and words[-1][-1] == position - 1 and continues(tokens, position):

@@ -14,43 +14,46 @@ from attnscope.findings.row_statistics import STATISTICS, WITHIN
 from attnscope.request.masks.terms import Function, MaskTerm, leaves
 from attnscope.request.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
 
-TOKEN = 450  # a token as Python objects: its struct, its strings, its numbers in lists
-VOCABULARY_ENTRY = 400  # an entry of a tokenizer.json's vocabulary, as `tokenizers` holds it
-MERGE = 560  # what a merge of a BPE takes in addition, or a piece of a Unigram
-ENCODED = 850  # what `tokenizers` holds of a token in addition, while it encodes
-WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
-RANKED_SINGLY = 8  # sources of a row that are found one after the other, by loops or by operators; more are sorted
-COMPILED_LOOPS = 76 << 20  # what LLVM and the compiled loops take
-READING = (
-    16 << 20
-)  # what a thread that reads stored weights takes in addition to them: its buffers, and its share of malloc
-TILE = 1 << 20  # scores in a tile, at least …
-TILE_ROWS = 32  # … so many rows of them, …
-ENOUGH_ROWS = 128  # … or so many, where these are twice the scores at most
-WINDOW_ROWS = 256  # rows of a tile under a window, at most
-STAGES = 3  # tensors of a tile's size: two stages, and what recorders make of them, …
-SINK = 3  # … what a softmax with sinks makes, and what is copied because of it, …
-BIAS = 2  # … and a bias and the distances that it is made of, …
-FUNCTION = 8  # … and positions, int64, and results of a Python function that is called for every cell
-BUFFERS = 24 << 20  # what products of matrices need in addition, whatever their size
-OF_A_THREAD = 16 << 20  # what another thread's products and small blocks need, whatever their size
-SHAPE = 4 << 20  # what a product of one width of tile is prepared as, …
-SHAPES = 32  # … so many of them at most, …
-NARROWER = 384  # … one for so many tokens of a text under a mask whose tiles become wider
-WRITING = 12 << 20  # what numbers need while they are written, some after the other
-COPIES = 3  # of a JSON text without its numbers, while it is written
-TOKEN_TEXT = 130  # bytes of a token in JSON
-UNIT = 12 << 10  # a layer and head of a text as Python objects, and their names in JSON
-DRAWN = 100  # of a number in a table that is drawn, …
-PICTURE = 3600  # … or in an .svg
-KERNEL = 1 << 20  # cells of a mask that a kernel takes, of each text where they are padded
-KERNEL_CELL = 6  # bytes of them: as bool, and as the number that is added; …
-KERNEL_BIAS = 16  # … with a bias of each head, also distances and what is masked of them
+# Bytes
+TOKEN = 450  # of a token as Python objects: its struct, its strings, its numbers in lists
+VOCABULARY_ENTRY = 400  # of an entry of a tokenizer.json's vocabulary in `tokenizers`
+MERGE = 560  # of a merge of a BPE, or of a piece of a Unigram, in addition
+ENCODED = 850  # of a token in `tokenizers` while it encodes, in addition
+COMPILED_LOOPS = 76 << 20  # of LLVM and the compiled loops
+READING = 16 << 20  # of the thread that reads stored weights: its buffers, and its share of malloc
+BUFFERS = 24 << 20  # of matrix products in addition, whatever their size
+OF_A_THREAD = 16 << 20  # of another thread's products and small blocks, whatever their size
+SHAPE = 4 << 20  # of a product's preparation for one width of tile
+WRITING = 12 << 20  # of numbers while they are written one after the other
+TOKEN_TEXT = 130  # of a token in JSON
+UNIT = 12 << 10  # of a layer and head of a text as Python objects, and their names in JSON
+DRAWN = 100  # of a number in a drawn table
+PICTURE = 3600  # of a number in an .svg
+KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is added
+KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
+
+# Sizes of tiles
+TILE = 1 << 20  # smallest number of scores
+TILE_ROWS = 32  # smallest number of rows
+ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
+WINDOW_ROWS = 256  # largest number of rows under a window
+SHAPES = 32  # largest number of widths that are prepared
+NARROWER = 384  # tokens of a text per width, under a mask whose tiles become wider
+KERNEL = 1 << 20  # cells of a mask that a kernel takes, for each padded text
 PART = 1024  # tokens that an MLP takes at a time
-SPARE = 1.06  # fragmentation between short-lived tensors
-LOGITS = 3  # tensors of a token's logits: themselves, what they are capped by or ranked as, and their probabilities
+RANKED_SINGLY = 8  # sources of a row that are selected one by one; more are sorted
+WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
+
+# Numbers of tensors, or of copies
+STAGES = 3  # of a tile's size: two stages, and what recorders make of them
+SINK = 3  # of a softmax with sinks, and of the copies that it needs
+BIAS = 2  # of a bias and its distances
+FUNCTION = 8  # of positions, int64, and results of a Python function that is called for every cell
+LOGITS = 3  # of a token's logits: themselves, capped or ranked, and their probabilities
 MEASURES = 3  # of a contributor, at most
-HOLES = 4  # what several layers' tensors leave between those of them that are kept, in inputs of a layer
+COPIES = 3  # of a JSON text without its numbers, while it is written
+HOLES = 4  # of a layer's input, left between the kept tensors of several layers
+SPARE = 1.06  # fragmentation between short-lived tensors
 
 
 @dataclass(frozen=True)

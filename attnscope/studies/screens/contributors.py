@@ -14,8 +14,8 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours
 
 LITTLE = 0.005  # weight below which sources are not listed one by one
-SHARP = 4.0  # A source's share of weight over its share of content (or the reverse) that is worth a remark …
-MATTERS = 0.2  # … where the larger of the two is at least this, 1 being the row's strongest source.
+SHARP = 4.0  # ratio of a source's shares of weight and of content that is worth a remark
+MATTERS = 0.2  # smallest share, relative to the row's strongest source, that is worth a remark
 MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
