@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.check.measures import worst_differences
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.check.run import check
 from tests.checks.sentences import MODELS, check_sentences
@@ -20,13 +21,20 @@ def test_no_sentence_raises_a_false_alarm(name, tmp_path):
     assert [(text, one) for text, one in found if one.verdict == "fail"] == []
 
 
-@pytest.mark.parametrize("text", ["no " * 12, "Der alte Mann saß am Fluss und las die Zeitung, bis es dunkel wurde."])
-def test_a_massive_activation_that_amplifies_rounding_is_no_false_alarm(smollm2, text):
-    report = check(RunConfig((TextInput(text.strip()),), str(smollm2)))
+def test_a_massive_activation_that_amplifies_rounding_is_no_false_alarm(smollm2, monkeypatch):
+    texts = ["no " * 11 + "no", "Der alte Mann saß am Fluss und las die Zeitung, bis es dunkel wurde."]
+    of_texts = []
+    real = worst_differences
+    monkeypatch.setattr(
+        "attnscope.studies.check.run.worst_differences", lambda each: real(of_texts.extend(each) or each)
+    )
+    report = check(RunConfig(tuple(map(TextInput, texts)), str(smollm2)))
     assert report.passed
-    weights = next(one for one in report.differences if (one.reference, one.stage) == ("eager transformers", "weights"))
-    assert weights.limits[0] == FLOOR, "nothing has grown in the first layer"
-    assert max(weights.limits) < 0.01, "a bug still shows"
+    assert len(of_texts) == 2
+    for found in of_texts:
+        weights = next(one for one in found if (one.reference, one.stage) == ("eager transformers", "weights"))
+        assert weights.limits[0] == FLOOR, "nothing has grown in the first layer"
+        assert max(weights.limits) < 0.01, "a bug still shows"
 
 
 def test_sentences_are_varied():
