@@ -62,5 +62,5 @@ DUMP_FORMATS = (
     DumpFormat(".csv", "csv"),
     DumpFormat(".parquet", "parquet", extra=PARQUET),
 )
-DUMPS = tuple(one.ending for one in DUMP_FORMATS if one.ending and not one.table)
-TABLES = tuple(one.ending for one in DUMP_FORMATS if one.table)
+DUMPS = tuple(dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and not dump_format.table)
+TABLES = tuple(dump_format.ending for dump_format in DUMP_FORMATS if dump_format.table)

@@ -126,7 +126,7 @@ def layer_kernel(
         v = tl.load(V + (group + keys)[:, None] * E + e[None], mask=there[:, None], other=0.0)
         output = output * factor[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         m = higher
-    base, whole, sink = tl.where(m == float("-inf"), 0.0, m), total, zero
+    base, denominator, sink = tl.where(m == float("-inf"), 0.0, m), total, zero
     if HAS_SINKS:
         # the sink's logit may be far above every score: both are taken relative to the larger one
         logit = tl.load(SINKS + head).to(tl.float32)
@@ -138,15 +138,15 @@ def layer_kernel(
         near16, near64, near256, near1024 = near16 * down, near64 * down, near256 * down, near1024 * down
         output = output * down[:, None]
         sink = tl.exp(logit - top)
-        base, whole = top, total + sink
-    share = 1.0 / tl.where(whole > 0, whole, 1.0)
-    log_whole = tl.log(tl.where(whole > 0, whole, 1.0))
+        base, denominator = top, total + sink
+    share = 1.0 / tl.where(denominator > 0, denominator, 1.0)
+    log_denominator = tl.log(tl.where(denominator > 0, denominator, 1.0))
     blended = (output * share[:, None]).to(OUT.dtype.element_ty)
     tl.store(OUT + (line + rows)[:, None] * E + e[None], blended, mask=inside[:, None])
     step, at = tl.num_programs(2).to(tl.int64) * heads * n, line + rows
     seen = tl.where(v0 > float("-inf"), 0.0, float("nan"))  # a row that sees nothing has no statistics
-    tl.store(STATS + at, base + log_whole, mask=inside)
-    bits = (log_whole * total - spread) * share * 1.4426950408889634
+    tl.store(STATS + at, base + log_denominator, mask=inside)
+    bits = (log_denominator * total - spread) * share * 1.4426950408889634
     tl.store(STATS + step + at, tl.maximum(bits, 0.0) + seen, mask=inside)
     tl.store(STATS + 2 * step + at, distance * share + seen, mask=inside)
     tl.store(STATS + 3 * step + at, first * share + seen, mask=inside)

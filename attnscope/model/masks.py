@@ -323,8 +323,8 @@ class Intersection(Mask):
             return changes[0] if changes else None
 
         def change(scores: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-            for each in changes:
-                scores = each(scores, q, k, heads)
+            for function in changes:
+                scores = function(scores, q, k, heads)
             return scores
 
         return change

@@ -195,7 +195,7 @@ def _inspect(
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     continued = None if not run.generate else continue_texts(run, source, session)
-    grown = None if continued is None else {number: one.tokens for number, one in continued.items()}
+    grown = None if continued is None else {number: result.tokens for number, result in continued.items()}
     plan = make_plan(run, source, grown, sides=sides, every_head=summary)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
@@ -210,10 +210,12 @@ def _inspect(
     if spans is not None:
         selected = _selected_heads(plan, engine.sizes)
         divided = [spans.report(i, str(run.spans or "ranges"), selected) for i in range(len(texts))]
-        texts = [msgspec.structs.replace(text, spans=one) for text, one in zip(texts, divided, strict=True)]
+        texts = [msgspec.structs.replace(text, spans=result) for text, result in zip(texts, divided, strict=True)]
     if run.target is not None:
         attributions = _attribute(plan, batch, model, engine, session.progress)
-        texts = [msgspec.structs.replace(text, attribution=one) for text, one in zip(texts, attributions, strict=True)]
+        texts = [
+            msgspec.structs.replace(text, attribution=result) for text, result in zip(texts, attributions, strict=True)
+        ]
     if continued is not None:
         texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
     if source.compare_outputs is not None:

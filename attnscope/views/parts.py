@@ -214,7 +214,7 @@ class Bars(msgspec.Struct, frozen=True):
         measures: Headings of the numbers; the first is the weight.
         rows: Per query its sources, strongest first; None if it may attend to nothing.
         queries: The queries; None for the one row of a whole text.
-        rest: Per query, a name for its sources with little weight, such as `5 more`, and their weight; None if
+        remainders: Per query, a name for its sources with little weight, such as `5 more`, and their weight; None if
             all are listed.
         compact: A paragraph per query is enough.
         brief: So are the weight and the measure that ranks.
@@ -226,7 +226,7 @@ class Bars(msgspec.Struct, frozen=True):
     queries: Axis | None = None
     title: Spans = ()
     meaning: Spans = ()
-    rest: Sequence[tuple[str, str] | None] = ()
+    remainders: Sequence[tuple[str, str] | None] = ()
     by: int = 0
     compact: bool = False
     brief: bool = False
@@ -235,9 +235,9 @@ class Bars(msgspec.Struct, frozen=True):
         """Return every mark with its meaning."""
         return sorted({bar.remark for row in self.rows for bar in row or () if bar.remark})
 
-    def rests(self) -> Sequence[tuple[str, str] | None]:
-        """Return `rest` of every row."""
-        return self.rest or [None] * len(self.rows)
+    def row_remainders(self) -> Sequence[tuple[str, str] | None]:
+        """Return `remainders` of every row."""
+        return self.remainders or [None] * len(self.rows)
 
 
 class FirstFitting(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
     elif whole:
         np.testing.assert_allclose(np.nan_to_num(merged, nan=1 / len(columns)).sum(1), 1.0, atol=1e-5)
     excluded = {n for n, word in enumerate(columns) if case == "left out" and {0, 9} & set(word)}
-    for row, listed, rest in zip(merged, ranking.rows, ranking.rest, strict=True):
+    for row, listed, rest in zip(merged, ranking.rows, ranking.remainders, strict=True):
         if np.isnan(row).all():
             assert listed is None
             continue

@@ -18,19 +18,19 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def overlapping(
-    spans: Sequence[tuple[int, int, int] | None], others: Sequence[tuple[int, int, int] | None] | None = None
+    spans: Sequence[tuple[int, int, int] | None], compared: Sequence[tuple[int, int, int] | None] | None = None
 ) -> list[bool]:
     """Return which spans share a character with another span; spans of one text are in order.
 
     Args:
         spans: Number of the text, start and end of every token; None for a token that covers no text.
-        others: Spans of the tokens to compare with; None for all.
+        compared: Spans of the tokens to compare with; None for all.
     """
     overlaps = [False] * len(spans)
     for forward in (True, False):
         reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: after it
         for i in range(len(spans)) if forward else reversed(range(len(spans))):
-            here, other = spans[i], spans[i] if others is None else others[i]
+            here, other = spans[i], spans[i] if compared is None else compared[i]
             if here is not None and here[0] in reached:
                 far = reached[here[0]]
                 overlaps[i] = overlaps[i] or (far > here[1] if forward else far < here[2])

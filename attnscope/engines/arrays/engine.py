@@ -167,7 +167,7 @@ class ArraysEngine:
         biases = [torch.from_numpy(self.given.biases[name]) for name in names if name in self.given.biases]
         if not biases:
             return None
-        (bias,) = (each.to(self.device) for each in biases)
+        (bias,) = (matrix.to(self.device) for matrix in biases)
 
         def added(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
             return bias[q, k] if bias.ndim == 2 else bias[heads[:, None, None], q, k]

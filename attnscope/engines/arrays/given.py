@@ -54,8 +54,8 @@ class GivenConfig(ModelConfig, frozen=True):
     def describe_mask(self) -> str:
         """Return the mask of all layers, or how many layers have each, and the function that changes scores."""
         counts = Counter(map(self.mask_of, self.masks))
-        each = f"{', '.join(f'{mask} in {count}' for mask, count in counts.items())} of {len(self.masks)} layers"
-        described = each if self.masks else super().describe_mask()
+        counted = f"{', '.join(f'{mask} in {count}' for mask, count in counts.items())} of {len(self.masks)} layers"
+        described = counted if self.masks else super().describe_mask()
         return described if self.score_mod is None else f"{described}, with {self.score_mod}"
 
 

@@ -50,14 +50,14 @@ def read_masks(
             `causal`.
         rows: Queries of every text, which are those of its last tokens.
     """
-    made = GivenMasks()
+    masks = GivenMasks()
     by_layer = _by_layer(given, layers)
     names: dict[int, str] = {}  # by the identity of what is given, as layers often share it
     for value in by_layer.values():
         if id(value) not in names:
-            names[id(value)] = _named(value, lengths, rows, heads, made)
-    made.masks, made.windows = split_windows({layer: names[id(value)] for layer, value in by_layer.items()})
-    return made
+            names[id(value)] = _named(value, lengths, rows, heads, masks)
+    masks.masks, masks.windows = split_windows({layer: names[id(value)] for layer, value in by_layer.items()})
+    return masks
 
 
 def _by_layer(given: Any, layers: Sequence[int]) -> dict[int, Any]:
@@ -77,21 +77,21 @@ def _by_layer(given: Any, layers: Sequence[int]) -> dict[int, Any]:
     return dict.fromkeys(layers, given)
 
 
-def _named(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, made: GivenMasks) -> str:
+def _named(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, masks: GivenMasks) -> str:
     """Return an expression for a mask, and keep what it names."""
     if given is None or isinstance(given, str):
         return _expression(given or "causal", lengths)
     if callable(given) and not hasattr(given, "__array__"):
         name = first = f"function:{function_name(given)}"
-        while name in made.matrices:
-            name = f"{first}#{len(made.matrices) + 1}"
-        made.matrices[name] = given
+        while name in masks.matrices:
+            name = f"{first}#{len(masks.matrices) + 1}"
+        masks.matrices[name] = given
         return name
     allowed, bias = _matrix(given, lengths, rows, heads)
     name = f"array:{hashlib.sha256(allowed.tobytes() + (b'' if bias is None else bias.tobytes())).hexdigest()[:8]}"
-    made.matrices[name] = allowed
+    masks.matrices[name] = allowed
     if bias is not None:
-        made.biases[name] = bias
+        masks.biases[name] = bias
     return name
 
 

@@ -52,7 +52,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         token_axis("query", text.tokens, words),
         title=title,
         meaning=_norms(list(measures), titled=top.by == "value" and not left_out) if len(measures) > 1 else (),
-        rest=remainders,
+        remainders=remainders,
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
     )
@@ -103,7 +103,7 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
             meaning=_norms([name for name, meaning in MEASURES.items() if meaning in ranking.measures], titled=False),
             queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
             rows=[ranking.rows[row] for _, row in chosen],
-            rest=[ranking.rest[row] for _, row in chosen],
+            remainders=[ranking.remainders[row] for _, row in chosen],
             compact=False,
         )
 

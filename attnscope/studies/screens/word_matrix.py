@@ -63,7 +63,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
         bars,
         rows,
         title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
-        rest=remainders,
+        remainders=remainders,
         compact=compact,
     )
 

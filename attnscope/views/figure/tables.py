@@ -63,7 +63,7 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
-    for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
         row = [_entry(bars.queries, q)]
         for bar in sources or ():
             remark = ours(bar.remark[0], "remark") if bar.remark else ()

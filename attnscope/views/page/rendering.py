@@ -182,7 +182,7 @@ def _bars_of_row(
         )
     if ranked is None:
         lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
-    unlisted = bars.rest[row] if row < len(bars.rest) else None
+    unlisted = bars.remainders[row] if row < len(bars.remainders) else None
     if unlisted is not None:
         lines.append(
             element(

@@ -76,7 +76,7 @@ def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     bars = labelled.bars
     query = 0 if bars.queries is None else max(len("query"), labelled.query + bars.queries.digits + 1)
     source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
-    return query, max([source, *map(len, map(_other, bars.rows, bars.rests()))])
+    return query, max([source, *map(len, map(_other, bars.rows, bars.row_remainders()))])
 
 
 def _number_widths(bars: Bars) -> list[int]:
@@ -84,7 +84,7 @@ def _number_widths(bars: Bars) -> list[int]:
         max([cell_len(name), *(len(bar.numbers[m]) for row in bars.rows for bar in row or ())])
         for m, name in enumerate(bars.measures)
     ]
-    return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.rests() if unlisted)]), *widths[1:]]
+    return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.row_remainders() if unlisted)]), *widths[1:]]
 
 
 def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Table:
@@ -102,7 +102,7 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Tabl
     room = screen.width - _width(labelled, bar, False) - 2  # cells for a part of the text
     within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
-    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
         label = labelled.queried(q)
         for bar_row in row or ():
             cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
@@ -159,7 +159,7 @@ def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> N
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
-    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.rests(), strict=True)):
+    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
         items = [_compact(sources, bar, cells, shown) for bar in row or ()]
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
