@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed")
 
+from textual import events
+from textual.keys import _character_to_key
+
 import attnscope
 from attnscope.cli import main
 from attnscope.studies.explore.saved import report_source
@@ -141,3 +144,18 @@ def test_writing_takes_the_head_to_a_new_file(tmp_path):
     assert "explore writes no .csv" in table and "unknown extension '.doc'" in unknown
     written = attnscope.load(tmp_path / "a.json")[head.layer, head.head]
     assert np.array_equal(written.weights, head.stages["weights"]) and not (tmp_path / "a.csv").exists()
+
+
+@pytest.mark.parametrize(("keys", "screens", "prompt"), [(":zo", 3, ""), ("/le n", 2, "le n")])
+def test_keys_that_are_typed_before_the_screen_has_changed_do_no_harm(keys, screens, prompt):
+    app = ExploreApp(report_source(attnscope.inspect("a bank", layer="all", head="all").data))
+
+    async def walk():
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.pause()
+            for key in keys:
+                app.screen.post_message(events.Key(_character_to_key(key), key))
+            await pilot.pause()
+            return len(app.screen_stack), app.screen_stack[1].query_one("#prompt").value
+
+    assert asyncio.run(walk()) == (screens, prompt) and not app.failure

@@ -18,7 +18,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.heads import HeadsPanel
 from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
-from attnscope.views.explore.overlays import Help, Reader, open_palette
+from attnscope.views.explore.overlays import PALETTE, Help, Reader, open_palette
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
@@ -39,6 +39,9 @@ _MODEL = 32  # characters of a model's name, of which the end says more than the
 _COPIED = 4 << 20  # characters that are copied at most
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
 _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
+# on a small terminal, the panel that shows what an action changes
+_SHOWN_IN = {"display": "heads", "roles": "heads", "predictions": "row"}
+_SHOWN_IN |= dict.fromkeys(("digits", "zoom_in", "zoom_out", "stage", "previous_stage"), "matrix")
 _SMALL = {"heads": "heads", "matrix": "matrix", "row": "row", "text": "text"}
 
 
@@ -106,6 +109,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     """
 
     ENABLE_COMMAND_PALETTE = False
+    CSS = PALETTE
 
     def __init__(
         self,
@@ -298,16 +302,20 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def key(self, event: events.Key) -> bool:
         """Perform the action of a key; return whether it has one."""
-        printable = event.is_printable and event.character and event.character != " "
-        pressed = str(event.character) if printable else event.key
+        printable = event.is_printable and event.character
+        pressed = str(event.character) if printable and event.character != " " else event.key
         if event.key == "ctrl+c":
             self.exit(130)
+            return True
+        if not isinstance(self.screen, WalkScreen):  # typed before what is over the panels was there
+            self.post_message(events.Key(event.key, event.character))
             return True
         if self._asking:
             if event.key == "escape":
                 self._close_prompt(restore=True)
-                return True
-            return False
+            elif printable and event.character:  # in the same way: the prompt keeps what it has seen
+                self.screen.query_one("#prompt", Input).insert_text_at_cursor(event.character)
+            return event.key == "escape" or bool(printable)
         if self._mode == "copy":
             self._mode = ""
             if pressed in _COPY:
@@ -323,6 +331,11 @@ class ExploreApp(App[int], inherit_bindings=False):
     def do(self, name: str, value: Any = None) -> None:
         """Do an action by its name."""
         self.state.error = self._notice = ""
+        panel = _SHOWN_IN.get(name, self.state.place.panel)
+        if not self._wide and panel != self.state.place.panel:
+            self._act(Action(f"{panel}_panel"))
+            if name == "predictions" and self.state.place.predictions:
+                name = "row_panel"  # they are on, and seen now
         special = getattr(self, f"_do_{name}", None)
         if special is not None:
             special()
@@ -471,6 +484,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if value is not None:
             self._act(Action("cut", value))
             self.state.place = replace(self.state.place, predictions=True)
+            if not self._wide and self.state.place.panel != "row":
+                self._notice = "the panel of the row shows the predictions"
 
     def _do_roles(self) -> None:
         scene = self.state.scene

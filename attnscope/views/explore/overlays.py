@@ -12,8 +12,24 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from attnscope.views.explore.ink import Ink
-from attnscope.views.walk.keys import KeyAction, groups, spell_keys
+from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
+PALETTE = """
+CommandPalette Vertical, CommandPalette #--input, CommandList { background: ansi_default; color: ansi_default; }
+CommandPalette #--input { border: none; border-top: hkey ansi_white; }
+CommandPalette #--input.--list-visible { border-top: hkey ansi_white; }
+CommandList, CommandList:focus { border: none; border-bottom: hkey ansi_white; }
+CommandList > .option-list--option-highlighted, CommandList:ansi > .option-list--option-highlighted {
+    background: ansi_white; color: ansi_black; text-style: bold underline;
+}
+CommandList > .option-list--option { color: ansi_default; }
+CommandList, VerticalScroll {
+    scrollbar-size-vertical: 1; scrollbar-color: ansi_white; scrollbar-color-hover: ansi_white;
+    scrollbar-color-active: ansi_white; scrollbar-background: ansi_default;
+    scrollbar-background-hover: ansi_default; scrollbar-background-active: ansi_default;
+}
+SearchIcon { display: none; }
+"""
 _BOX = """
 {0} {{ align: center middle; background: ansi_default 0%; }}
 {0} VerticalScroll {{
@@ -102,7 +118,7 @@ class WalkCommands(Provider):
         app: Any = self.app
         commands = [
             (f"{action.name.replace('_', ' ')}  {spell_keys(action)}", action.help, partial(app.do, action.name))
-            for action in app.actions
+            for action in sorted(app.actions, key=lambda action: action.group == MOVE)  # arrows are known
             if action.name != "palette"
         ]
         commands += [
