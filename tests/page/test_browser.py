@@ -273,6 +273,20 @@ def test_the_row_shows_the_cell_under_the_pointer(open_page, pages):
     assert len(seen) == 3
 
 
+def test_the_query_is_in_sight_in_a_long_text(open_page, pages):
+    page = open_page(pages["long"][0], "#head=L3H0&query=90").page
+    inside = """(() => {
+      const panel = document.getElementById("panel-text").getBoundingClientRect();
+      const query = document.querySelector("#panel-text .query").getBoundingClientRect();
+      return panel.height < 600 && query.top >= panel.top && query.bottom <= panel.bottom;
+    })()"""
+    assert shows(page, inside, True)
+    page.get_by_role("button", name="lines").click()
+    assert shows(page, inside, True)
+    page.evaluate("location.hash = '#head=L3H0&query=3'")
+    assert shows(page, inside, True)
+
+
 DRAWN = """
 window.drawn = [];
 const write = CanvasRenderingContext2D.prototype.fillText;

@@ -41,7 +41,7 @@ export function RowPanel({
           {arithmetic(head, query, key)}
         </p>
       )}
-      <table class="data sources">
+      <table class="data sources" hidden={!listed}>
         <thead>
           <tr>
             <th scope="col">source</th>

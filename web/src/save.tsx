@@ -155,8 +155,7 @@ function download(text: string, file: string, type: string) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = file;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  link.click(); // the URL lives as long as the page: a browser may first ask where to save
 }
 
 // The page as it was opened.

@@ -97,14 +97,8 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
   });
 
   useEffect(() => {
-    const token = box.current!.getElementsByClassName("token")[places.queries.get(query) ?? 0] as
-      | HTMLElement
-      | undefined;
-    const outer = box.current!;
-    if (token && outer.scrollHeight > outer.clientHeight) {
-      const top = token.offsetTop - outer.offsetTop;
-      if (top < outer.scrollTop || top > outer.scrollTop + outer.clientHeight - 30) outer.scrollTop = top - 60;
-    }
+    const token = box.current!.getElementsByClassName("token")[places.queries.get(query) ?? 0] as HTMLElement;
+    if (token) reveal(box.current!, token.offsetTop - box.current!.offsetTop);
   }, [query, scene, count]);
 
   const at = (event: Event): number | null => {
@@ -132,6 +126,11 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
   );
 }
 
+// Scrolls to a line of a panel, unless it is in sight.
+function reveal(panel: HTMLElement, top: number) {
+  if (top < panel.scrollTop || top > panel.scrollTop + panel.clientHeight - 30) panel.scrollTop = top - 60;
+}
+
 const LINE = 20;
 const MOST = 160; // tokens on each side
 
@@ -145,6 +144,8 @@ function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
   const [q0, q1] = window(scene.queries.length);
   const [k0, k1] = window(scene.keys.length);
   const height = Math.max(q1 - q0, k1 - k0) * LINE;
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => reveal(box.current!, (query - q0) * LINE), [query, scene]);
   const every = (q1 - q0) * (k1 - k0) <= 1024;
   const ink = css(ramp(theme, false)[200]!);
   const lines: { q: number; k: number; share: number; strong: boolean }[] = [];
@@ -169,6 +170,7 @@ function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
   return (
     <div
       id="panel-text"
+      ref={box}
       class="lines"
       role="group"
       tabIndex={0}
