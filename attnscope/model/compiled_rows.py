@@ -193,7 +193,7 @@ class _Row:
     """A row as vectors, padded to whole chunks.
 
     Args:
-        rest: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
+        remainder: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
     """
 
     def __init__(self, b: Any, start: Any, size: Any, remainder: Any) -> None:

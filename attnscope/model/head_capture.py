@@ -57,10 +57,12 @@ class RowCapture:
     """A recorder of one query of one head, from the inputs of attention on.
 
     Attributes:
-        found: Name to numbers. `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k`
-            (K, E) before a rotation that was not a model's. The row: `scores`, `scaled`, `masked`, `weights`, `bias`
-            (K,), `output` (Ev,), `sink` (2,) the head's logit and what it takes, where there are such. `out` (D, Ev):
-            this head's part of the output projection.
+        captured: Name to numbers.
+            `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k` (K, E) before a
+            rotation that was not a model's.
+            The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output` (Ev,); `sink` (2,), the head's logit
+            and weight, if it has a sink.
+            `out` (D, Ev): this head's part of the output projection.
         group: The key/value head that serves this one; None before there are tiles.
     """
 
@@ -111,9 +113,9 @@ class HeadCapture(RowCapture):
     """One query of one head, followed through a layer: it also listens to modules of the model.
 
     Attributes:
-        found: Also what there is before attention: `embedded` (D,), `stream` (layers, D) what enters each block up to
-            this one, `x` (D,) what queries are made of; `q`, `k` as projected, `q_norm`, `k_norm` as normed, where
-            they are.
+        captured: Also, from before attention: `embedded` (D,); `stream` (layers, D), the input of each block up to this
+            one; `x` (D,), the input of the query projection; `q`, `k` as projected, and `q_norm`, `k_norm` as normed,
+            if there are such norms.
         sources: Hidden states that keys are projected from, (K, D), on the model's device.
     """
 

@@ -132,8 +132,8 @@ def _next_to_the_query() -> Plant:
 
     def shifted(self: HeadCapture, tile: Any) -> None:
         see(self, tile)
-        if "weights" in self.found:
-            self.found["weights"] = np.roll(self.found["weights"], 1)
+        if "weights" in self.captured:
+            self.captured["weights"] = np.roll(self.captured["weights"], 1)
 
     return HeadCapture, "update", shifted
 
