@@ -62,7 +62,8 @@ def statements(block):
         yield "\n".join(code), None
 
 
-def test_the_notebook_runs_and_shows_what_it_shows():
+def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress not found")  # tqdm's, where Jupyter's widgets are missing
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     saved = nbformat.read(DOCS / "attnscope.ipynb", as_version=4)
     ran = nbclient.NotebookClient(nbformat.from_dict(saved), timeout=60, kernel_name="python3").execute()
