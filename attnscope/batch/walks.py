@@ -1,6 +1,5 @@
 """Walks through dumps: each record with findings is a text, read when it is looked at."""
 
-import shlex
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Header
 from attnscope.batch.record_store import RecordStore
@@ -145,7 +145,7 @@ def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
         unit = places.get((layer, head))
         return None if unit is None else (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
 
-    division = "" if header.settings.spans in (None, *UNNAMED) else f"--spans {shlex.quote(header.settings.spans)}"
+    division = "" if header.settings.spans in (None, *UNNAMED) else f"--spans {quote_for_shell(header.settings.spans)}"
     return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import TUI, AttnscopeError, UsageError, arg
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.cli.parameters import Given
 from attnscope.request.selection import AUTO
 
@@ -110,12 +111,10 @@ def _live(given: Given) -> "Source":
 
     texts = read_texts(given)
     run = replace(run_config(texts, given, stages=(), top=3, cuts=(), words=False), query=None, key=None)
-    import shlex
-
     named = "-" if given.file is None and given.text in (None, "-") else None
     for option in ("file", "chat"):
         if getattr(given, option) is not None:
-            named = f"--{option} {shlex.quote(str(getattr(given, option)))}"
+            named = f"--{option} {quote_for_shell(str(getattr(given, option)))}"
     return LiveSource(run, SessionOpener(texts).open, command=named)
 
 

@@ -1,6 +1,8 @@
 """The model of a walk, without a screen: places, keys, and the numbers of cells against NumPy on exact matrices."""
 
 import re
+import subprocess
+import unicodedata
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.studies.explore.saved import comparison_source, distinct, report_source
+from attnscope.studies.explore.scenes import run_command
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, difference, query_word, strongest_key
 from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell_keys
 from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
@@ -223,3 +226,16 @@ def test_passages_spell_the_text(source):
 def test_a_head_without_numbers_has_no_row():
     head = WalkHead(0, 0)
     assert head.row("weights", 0) is None and head.picture() is None and head.name == "L0H0"
+
+
+@pytest.mark.unix
+@pytest.mark.parametrize(
+    "text", ["it's a \\ bank", "a\x1b[31mred\x1b]0;title\x07's", "b\u202eevil\u202c\x85\xad", "漢字 \n"]
+)
+def test_the_command_on_leaving_holds_nothing_that_a_terminal_obeys_and_is_still_the_text(text):
+    report = attnscope.inspect("a bank").data
+    command = run_command(report.provenance, report.mask, text)
+    assert not any(unicodedata.category(character) in ("Cc", "Cf") for character in command)
+    shell = ["bash", "-c", command.replace("attnscope run ", "printf %s ", 1)]
+    printed = subprocess.run(shell, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}).stdout.decode()
+    assert printed == text

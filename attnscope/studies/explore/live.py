@@ -1,6 +1,5 @@
 """A walk through a model that is in memory, or can be: what is looked at is computed on demand."""
 
-import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.ablation import Ablation, PredictionChange
 from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.run import Report
@@ -202,7 +202,7 @@ class LiveSource(UnitSource):
         scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
-            unit_source = replace(unit_source, division=f"--spans {shlex.quote(str(self.run.spans))}")
+            unit_source = replace(unit_source, division=f"--spans {quote_for_shell(str(self.run.spans))}")
         self._known[variant] = _Known(self._with_roles(scene), unit_source)
         self._keep(variant, report)
 

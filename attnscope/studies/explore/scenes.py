@@ -1,11 +1,11 @@
 """Make scenes of a walk from findings about a text."""
 
-import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.engines.arrays.files import ENDINGS
 from attnscope.findings.head_findings import RoleValues
@@ -323,10 +323,10 @@ def run_command(
     words = ["attnscope", "run"]
     if provenance.weights == "given":
         from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
-        words += ["--qkv", shlex.quote(provenance.model), *mask_options(mask)]
+        words += ["--qkv", quote_for_shell(provenance.model), *mask_options(mask)]
         return " ".join(words) if from_file else ""
     piped = named is None and text.startswith("-")
-    words.append("-" if piped else shlex.quote(text) if named is None else named)
+    words.append("-" if piped else quote_for_shell(text) if named is None else named)
     options = {"--pair": pair, "--context": context}
     if provenance.family == "config":
         options["--config"] = provenance.model
@@ -336,15 +336,15 @@ def run_command(
     options |= {"--engine": provenance.engine, "--dtype": provenance.dtype}
     options["--part"] = provenance.part
     for key in provenance.ignored_keys:
-        words += ["--ignore-key", shlex.quote(key)]
+        words += ["--ignore-key", quote_for_shell(key)]
     words += [
-        f"{option} {shlex.quote(value)}"
+        f"{option} {quote_for_shell(value)}"
         for option, value in options.items()
         if value not in (None, "native", "float32")
     ]
     words += mask_options(mask)
     words += [f"--generate {generated}"] if generated else []
-    return f"printf %s {shlex.quote(text)} | {' '.join(words)}" if piped else " ".join(words)
+    return f"printf %s {quote_for_shell(text)} | {' '.join(words)}" if piped else " ".join(words)
 
 
 def mask_options(mask: MaskUse) -> list[str]:
@@ -356,4 +356,4 @@ def mask_options(mask: MaskUse) -> list[str]:
         "--what-if": mask.what_if if mask.what_if == "same-scores" else None,
         "--hide": mask.hidden,
     }
-    return [f"{option} {shlex.quote(value)}" for option, value in options.items() if value is not None]
+    return [f"{option} {quote_for_shell(value)}" for option, value in options.items() if value is not None]

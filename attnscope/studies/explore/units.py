@@ -1,12 +1,12 @@
 """Words and spans of a text as what a walk leads through: their axes, and the weights between them."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.merge_pieces import merge_cells
 from attnscope.findings.run import TextReport
@@ -45,7 +45,7 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
     spans = text.spans
     if spans is None:
         return TextUnits(text.tokens, text.sources)
-    division = "" if spans.division in UNNAMED else f"--spans {shlex.quote(spans.division)}"
+    division = "" if spans.division in UNNAMED else f"--spans {quote_for_shell(spans.division)}"
     return TextUnits(text.tokens, text.sources, spans.text, report_spans(spans, scene), division)
 
 

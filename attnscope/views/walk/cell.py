@@ -1,16 +1,17 @@
 """The numbers that belong to a cell and to a row, and the command that shows the same place."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, isnan, log
 
 import numpy as np
 
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.views.numbers import formatted, number_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, Scene, WalkHead
 
+_LONGEST = 32  # characters of a token that names a query in a command
 _UNUSUAL = ("scaled", "output")  # stages that `run` shows if they are named
 
 
@@ -209,7 +210,7 @@ def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str
         stage: The stage that is shown; named if it is not among those that `run` shows by itself.
     """
     layer, head = scene.layers[spot.layer], scene.heads[spot.head]
-    words = [scene.command, *(f"--cut {shlex.quote(cut)}" for cut in cuts), scene.unit_options]
+    words = [scene.command, *(f"--cut {quote_for_shell(cut)}" for cut in cuts), scene.unit_options]
     words += ["--layer", str(layer), "--head", str(head), "--query", query_word(scene, spot.query)]
     if stage in _UNUSUAL:
         words += ["--stage", stage]
@@ -249,8 +250,8 @@ def query_word(scene: Scene, query: int) -> str:
     """
     axis, tokens = scene.queries, scene.tokens_of(query)
     name = axis.names[query].text if axis.names else ""
-    plain = name.isalpha() and name.isascii() and scene.unit != "spans"
+    plain = name.isalpha() and name.isascii() and len(name) <= _LONGEST and scene.unit != "spans"
     among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0
     if plain and among == 1:
-        return shlex.quote(name)
+        return name
     return str(tokens[0]) if len(tokens) == 1 or scene.unit == "spans" else f"{tokens[0]}:{tokens[-1] + 1}"

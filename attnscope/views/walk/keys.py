@@ -116,9 +116,8 @@ def spell_key(key: str) -> str:
     if key in SPELLED:
         return SPELLED[key]
     modifiers, _, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
-    if not modifiers:
-        return last
-    return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()])
+    last = last.capitalize() if len(last) > 1 else last  # f1, delete
+    return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()]) if modifiers else last
 
 
 def spell_keys(action: KeyAction, between: str = " ") -> str:
