@@ -36,15 +36,15 @@ _INDEX = "an index; CUDA takes these from the host, by a copy more"
 _SPEED = "a choice of what is faster on the CPU; the numbers are the same"
 EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
-    "torch.tensor(some, dtype=torch.int64, device=like.device)": _INDEX,
+    "torch.tensor(positions, dtype=torch.int64, device=like.device)": _INDEX,
     "h, q, k = (torch.tensor(numbers, device=tile.device)": _INDEX,
     "numbers = torch.arange(heads[0], heads[-1] + 1, device=device)": _INDEX,
     "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,
     "transformers/reference.py k_at = torch.arange(scores.shape[3], device=scores.device)[None]": _INDEX,
     "for part in parts], 1).cpu().numpy()": "the trace has been moved to the CPU",
-    'as none has {weight}", values.cpu())': "read number by number, each of which is copied",
-    "made = model(input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
+    'so the first is shown", values.cpu()': "read number by number, each of which is copied",
+    "result = model(input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
     'return q.device.type != "cpu" and plain and not _tiled_heads … → True': _SPEED,
     "cells < _WORTH_A_THREAD or device.type": "tests/model/test_workers.py looks at threads",
     'every_row_sees = a < b or (device.type == "cpu" … → False': _SPEED,
@@ -243,12 +243,16 @@ def main() -> int:
     return int(bool(missed))
 
 
+def matches(mutant: Mutant, source: bytes, piece: str) -> bool:
+    """Tell whether a key of EQUIVALENT names this change of a file."""
+    text = f"{mutant.path} {source.splitlines()[mutant.line - 1].decode().strip()} {mutant.what}"
+    return all(part in text for part in piece.split(" … "))
+
+
 def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any], most: int | None) -> bool:
     path = folder / mutant.path
     original = path.read_bytes()
-    line = original.splitlines()[mutant.line - 1].decode().strip()
-    text = f"{mutant.path} {line} {mutant.what}"
-    reason = next((why for piece, why in EQUIVALENT.items() if all(part in text for part in piece.split(" … "))), None)
+    reason = next((why for piece, why in EQUIVALENT.items() if matches(mutant, original, piece)), None)
     if reason is not None:
         print(f"{number:4} equivalent  {mutant.path}:{mutant.line}  {mutant.what}: {reason}", flush=True)
         return True
