@@ -204,7 +204,7 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     """Return a role's value over all blocks of sequences, and its standard error.
 
     The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
-    usual one and also holds for ratios and for variances; NaN where there is one block. A block without a row that
+    usual one and also holds for ratios and for variances; NaN for a single block. A block without a row that
     counts (texts of two words) is none: leaving it out changes nothing, and would make the error too large.
 
     Args:

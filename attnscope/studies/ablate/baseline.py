@@ -68,14 +68,14 @@ def run_planned(
         plans: The pass over the text, passes over other texts, and the number of variants that run side by side.
         loaded: The model, and its device.
     """
-    (plan, of_others, at_once), (model, device), c = plans, loaded, ablation.source.config
+    (plan, other_plans, at_once), (model, device), c = plans, loaded, ablation.source.config
     from attnscope.studies.ablate.uncut_states import UncutStates
     from attnscope.studies.ablate.uncut_weights import UncutWeights
 
     batch, engine = prepare(plan, model, device)
     check = memory_check(plan, batch)
     means = ablation.options.how == "mean" and any(cut.queries is None for cut in cuts)
-    uncut_weights = UncutWeights(batch, cuts, (c.n_heads, c.d_value), means=means and not of_others)
+    uncut_weights = UncutWeights(batch, cuts, (c.n_heads, c.d_value), means=means and not other_plans)
 
     def done(n: int, total: int) -> None:
         check()
@@ -83,8 +83,8 @@ def run_planned(
 
     ran = engine.run_uncut(batch, uncut_weights.recorders, done)
     outputs = uncut_weights.mean_outputs()
-    if means and of_others:
-        reference_batch, reference_engine = prepare(of_others[0], model, device)
+    if means and other_plans:
+        reference_batch, reference_engine = prepare(other_plans[0], model, device)
         head_cuts = [cut for cut in cuts if cut.queries is None]  # edges refer to the text, not to the reference
         averaged = UncutWeights(reference_batch, head_cuts, (c.n_heads, c.d_value), means=True)
         reference_engine.forward(reference_batch, averaged.recorders, lambda n, total: check())
@@ -93,7 +93,7 @@ def run_planned(
     baseline = Baseline(
         ablation, cuts, engine, ran, uncut_states, uncut_weights, outputs, at_once, (model, device), check
     )
-    return replace(baseline, others=of_others) if ablation.options.from_others else baseline
+    return replace(baseline, replacement_plans=other_plans) if ablation.options.from_others else baseline
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Baseline:
         at_once: Number of variants that run side by side.
         loaded: The model, and its device.
         check: Raises once the run holds more memory than allowed.
-        others: Passes over the texts that replacements come from; empty for zeros and means.
+        replacement_plans: Passes over the texts that replacements come from; empty for zeros and means.
     """
 
     ablation: AblationRun
@@ -121,7 +121,7 @@ class Baseline:
     at_once: int
     loaded: "tuple[LoadedModel, torch.device]"
     check: Callable[[], None]
-    others: Sequence[RunPlan] = ()
+    replacement_plans: Sequence[RunPlan] = ()
 
     def header(self) -> dict[str, Any]:
         """Return the fields that every report of a text begins with."""
@@ -136,7 +136,7 @@ class Baseline:
             "tokens": text.tokens,
             "context": text.context,
             "targets": self._targets(),
-            "replacing": replacing(self.ablation.options, [plan.text_plans[0] for plan in self.others]),
+            "replacing": replacing(self.ablation.options, [plan.text_plans[0] for plan in self.replacement_plans]),
         }
 
     def _targets(self) -> list[LogitTarget]:
@@ -156,7 +156,7 @@ class Baseline:
         """Return the final states of the text that is patched from, (1, T, D); None for other replacements."""
         if self.ablation.options.how != "patch":
             return None
-        batch, engine = prepare(self.others[0], *self.loaded)
+        batch, engine = prepare(self.replacement_plans[0], *self.loaded)
         return engine.forward(batch, {}, lambda n, total: self.check(), final=True)
 
     def _logits(self, hidden: "Tensor") -> Array:
@@ -177,9 +177,9 @@ class Baseline:
         """Yield one replacement for the cut outputs, or one for each draw."""
         from attnscope.studies.ablate.replacing import FixedOutputs, OtherText
 
-        if not self.others:
+        if not self.replacement_plans:
             yield FixedOutputs(self.outputs)
-        for plan in self.others:
+        for plan in self.replacement_plans:
             batch, engine = prepare(plan, *self.loaded)
             other = OtherText(batch, self.cuts)
             engine.forward(batch, other.recorders, lambda n, total: self.check())

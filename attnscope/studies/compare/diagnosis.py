@@ -235,11 +235,11 @@ class _Trial:
         if _FOLDED in names:
             changes["scale"] = dict.fromkeys(model, 1.0)
         if names & {"mask", "window"} and masks is not None:
-            (mine, mine_windows), (theirs, their_windows) = (
+            (given_mask, mine_windows), (model_mask, their_windows) = (
                 split_windows(by_layer, always=True) for by_layer in (self._own_masks(), masks)
             )
             changes["window"] = their_windows if "window" in names else mine_windows
-            changes["mask"] = theirs if "mask" in names else mine
+            changes["mask"] = model_mask if "mask" in names else given_mask
         arrays = replace(self._arrays.with_settings(**changes), name=f"{self._arrays.name} {sorted(names)}")
         report = inspect(_of_arrays(self._run, self._session, arrays), session=self._session)
         self._session.sources.clear()  # they hold on to variants of the arrays

@@ -14,7 +14,7 @@ def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange,
     """Return the change between two maps of one text, and the maps.
 
     Args:
-        first: Text, head and name of the first side; `second` likewise.
+        first: Text, head and name of the first side; `second` is the other side.
     """
     (first_text, a, name), (second_text, b, other_name) = first, second
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:

@@ -266,7 +266,8 @@ class ReportSelection:
 def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
     """Leave out heads that were chosen for another layer."""
     units = [(head.layer, head.head) for head in chosen.texts[0].heads]
-    if axis == "layer":  # the first layer takes the head that was chosen for the first layer of the other side, …
+    if axis == "layer":
+        # The n-th layer of this side takes the head that was chosen for the n-th layer of the other.
         layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
         units = [(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
     if axis == "head" or len(units) != len(chosen.texts[0].heads):

@@ -417,7 +417,7 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
             yield paragraph((*untrusted(side.label, "remark"), text))
 
 
-Columns = list[tuple[int | None, int | None]]  # positions in both sides; None where a side has none
+Columns = list[tuple[int | None, int | None]]  # positions in both sides; None if a side lacks the token
 
 
 def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
@@ -576,7 +576,7 @@ def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart
 
 
 def _largest_change(head: HeadChange) -> float:
-    """Return the largest share of a row's weight that moved; NaN where none is known."""
+    """Return the largest share of a row's weight that moved; NaN if none is known."""
     known = head.total_variation[~np.isnan(head.total_variation)]
     return float(known.max()) if known.size else float("nan")
 

@@ -338,7 +338,7 @@ def padding(exam: Examination) -> list[Evidence]:
             rows = [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
             if not batch.padding.any():
                 why = "nothing is padded; each row has the outputs that it has alone"
-                rows = [replace(each, verdict="unknown", reason=why) if each.verdict == "ok" else each for each in rows]
+                rows = [replace(row, verdict="unknown", reason=why) if row.verdict == "ok" else row for row in rows]
             evidence += rows
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
     return evidence or [unknown("the batch", "nothing is padded")]
@@ -620,7 +620,7 @@ def mask_4d(exam: Examination) -> list[Evidence]:
             except AttnscopeError as e:
                 evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
                                       f"it does not run with the 4-D mask of the batch: {e.message}"))  # fmt: skip
-    evidence += [each for batch in given for each in _hidden_from_itself(exam, batch)]
+    evidence += [hidden for batch in given for hidden in _hidden_from_itself(exam, batch)]
     evidence += [item for item in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
               if not any(item.examined == other.examined for other in evidence)]  # fmt: skip
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:

@@ -38,25 +38,25 @@ class RoundedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operator."""
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name in _PRODUCTS:
-            return self._rounded(made, *args[_PRODUCTS[name] : _PRODUCTS[name] + 2])
+            return self._rounded(result, *args[_PRODUCTS[name] : _PRODUCTS[name] + 2])
         if name not in _OTHERS:
-            return made
-        return (self._rounded(made[0]), *made[1:]) if isinstance(made, tuple | list) else self._rounded(made)
+            return result
+        return (self._rounded(result[0]), *result[1:]) if isinstance(result, tuple | list) else self._rounded(result)
 
-    def _rounded(self, made: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
+    def _rounded(self, result: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
         """Round numbers to half a step of their type, and a product also to √K·‖x∘w‖ half steps of float32."""
-        if not made.is_floating_point() or made.dtype == torch.float64:
-            return made
-        limits = torch.finfo(made.dtype)
-        wide = made.float()
+        if not result.is_floating_point() or result.dtype == torch.float64:
+            return result
+        limits = torch.finfo(result.dtype)
+        wide = result.float()
         reach = wide.abs() * (limits.eps / 2)
         if left is not None and right is not None:
             sums = torch.matmul(left.float().square(), right.float().square()).sqrt()
             reach = reach + sums * (sqrt(left.shape[-1]) * torch.finfo(torch.float32).eps / 2)
-        noise = torch.rand(made.shape, generator=self._generator).to(made.device) * 2 - 1
+        noise = torch.rand(result.shape, generator=self._generator).to(result.device) * 2 - 1
         # scores of barred keys are the largest number of the type: a step further would be infinite
         ordinary = wide.abs() < limits.max / 2
-        return torch.where(ordinary, wide + noise * reach, wide).to(made.dtype)
+        return torch.where(ordinary, wide + noise * reach, wide).to(result.dtype)

@@ -191,7 +191,7 @@ def _column(values: "np.ndarray") -> list[float | None]:
 
 
 def _allowed(e: Explanation) -> list[float | None]:
-    """Return masked scores; None where a key is not allowed."""
+    """Return masked scores; None for a key that is not allowed."""
     return [None if np.isneginf(value) else value for value in e.row.masked.tolist()]
 
 
