@@ -23,6 +23,13 @@ def with_value(array, value, at=(1, 2, 3)):
     return changed
 
 
+class Failing:
+    """An array whose library cannot convert it."""
+
+    def __array__(self, *_args, **_options):
+        raise RuntimeError("out of order")
+
+
 REFUSED = {
     "NaN": (lambda: attnscope.from_qkv(with_value(Q, np.nan), K, V), "layer 0: q: holds nan at token 2, head 1, dim"),
     "infinity": (lambda: attnscope.from_qkv(Q, with_value(K, -np.inf), V), "layer 0: k: holds -inf at token 2, head 1"),
@@ -46,7 +53,7 @@ REFUSED = {
     "objects": (lambda: attnscope.from_qkv(Q.astype(object), K), "q: holds object"),
     "words": (lambda: attnscope.from_qkv("queries", K), "q: holds <U7, no real numbers"),
     "ragged lists": (lambda: attnscope.from_qkv([[1.0], [1.0, 2.0]], K), "q: is no array"),
-    "sparse": (lambda: attnscope.from_qkv(torch.tensor(Q).to_sparse(), K), "q: is a sparse tensor"),
+    "sparse": (lambda: attnscope.from_qkv(torch.tensor(Q).to_sparse(), K), "q: is a sparse or nested tensor"),
     "layers": (lambda: attnscope.from_qkv([Q, Q], [K]), r"k: has layers \[0\], but q has \[0, 1\]"),
     "numbers of layers": (lambda: attnscope.from_qkv([Q, Q], [K, K], layers=[3]), "are not the numbers of 2 layers"),
     "names of layers": (lambda: attnscope.from_qkv({"a": Q}, {"a": K}), "q: is a dict without numbers of layers"),
@@ -82,6 +89,19 @@ REFUSED = {
         "rope of layer 0: rotates 3 of",
     ),
     "no rotation": (lambda: attnscope.from_qkv(Q, K, rope={"base": 1e4}), "rope: .*unknown field `base`"),
+    "an infinite window": (lambda: attnscope.from_qkv(Q, K, window=float("inf")), "window: inf is not a whole number"),
+    "no keys": (lambda: attnscope.from_qkv(Q, None), "given arrays: has no k; give q and k"),
+    "no weights": (lambda: attnscope.from_weights(None), "weights: is None"),
+    "a tensor without numbers": (lambda: attnscope.from_qkv(torch.empty(4, 5, 4, device="meta"), K), "device meta"),
+    "10^12 numbers in one": (
+        lambda: attnscope.from_qkv(*[np.broadcast_to(np.float32(1), (2, 10**12, 4))] * 2),
+        "needs about 29.1 TiB .q 29.1 TiB., but half of the free memory is",
+    ),
+    "10^12 numbers in one tensor": (
+        lambda: attnscope.from_qkv(*[torch.ones(1).expand(2, 10**12, 4)] * 2),
+        "needs about 29.1 TiB .q 29.1 TiB., but half of the free memory is",
+    ),
+    "a library that fails": (lambda: attnscope.from_qkv(Failing(), K), "q: is no array .out of order."),
     "mask": (lambda: attnscope.from_qkv(Q, K, mask="casual"), "mask: unknown mask 'casual'; did you mean 'causal'"),
     "own mask": (lambda: attnscope.from_qkv(Q, K, mask="own"), "mask: given arrays have no model's own mask"),
     "mask size": (

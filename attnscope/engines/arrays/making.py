@@ -98,6 +98,10 @@ def from_arrays(
     from attnscope.engines.arrays.tensors import as_tensor
 
     axes = parse_layout(values.get("layout"), "layout")
+    known = {part for part, given in parts.items() if given is not None}
+    if "weights" in parts and not known:
+        raise AttnscopeError("is None", where="weights", hint="pass weights, (heads, queries, keys)")
+    _require_parts({"": known}, name)
     by_name = {
         part: _split_layers(part, given, axes, layers, as_tensor) for part, given in parts.items() if given is not None
     }
@@ -165,8 +169,8 @@ def _digest(by_name: Mapping[str, Mapping[int, Any]]) -> bytes:
     digest = hashlib.sha256()
     for part, arrays in by_name.items():
         for layer, tensor in arrays.items():
-            flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
-            sample = flat[:: max(1, flat.numel() // _SAMPLES)].float().cpu().contiguous()
+            places = np.arange(0, tensor.numel(), max(1, tensor.numel() // _SAMPLES))
+            sample = tensor[tuple(np.unravel_index(places, tuple(tensor.shape)))].float().cpu()
             digest.update(f"{part} {layer} {list(tensor.shape)} {tensor.dtype}".encode())
             digest.update(sample.numpy().tobytes())
     return digest.digest()

@@ -105,7 +105,7 @@ def _softcap(value: Any) -> float:
 
 
 def _window(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or int(value) != value:
         raise AttnscopeError(f"{value!r:.40} is not a whole number", where="window", hint="pass a number of tokens")
     if value == -1:
         return None

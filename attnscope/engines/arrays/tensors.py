@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.request.memory import memory_limit, require_memory
 
 _KEPT = (torch.float32, torch.bfloat16, torch.float16)
 _PACKED = ("layers", "texts", "tokens", "heads", "width")
@@ -26,8 +27,13 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
     tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
     if dtype == "bfloat16" and tensor.dtype == torch.uint16:
         tensor = tensor.view(torch.bfloat16)
-    if tensor.layout != torch.strided:
-        raise AttnscopeError("is a sparse tensor", where=where, hint="pass a dense one")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise AttnscopeError("is a sparse or nested tensor", where=where, hint="pass a dense one")
+    if tensor.device.type == "meta":
+        raise AttnscopeError("is a tensor of the device meta, without numbers", where=where, hint="load the numbers")
+    expanded = not tensor.is_quantized and tensor.untyped_storage().nbytes() < tensor.nbytes  # repeats its numbers
+    if expanded or tensor.dtype == torch.float64:
+        _require_copy(4 * tensor.numel(), where)
     if tensor.dtype == torch.float64:
         return tensor.to(torch.float32)
     if tensor.dtype not in _KEPT:
@@ -41,23 +47,34 @@ def _from_library(array: Any, where: str) -> Tensor:
         try:
             tensor: Tensor = torch.utils.dlpack.from_dlpack(array)
             return tensor
-        except (RuntimeError, BufferError, TypeError, ValueError, AttributeError):
+        except (RuntimeError, BufferError, TypeError, ValueError, AttributeError) as e:
             if not hasattr(array, "__array__"):
-                raise
+                raise _no_array(e, where) from e
     try:
         values = np.asarray(array)
-    except (ValueError, TypeError, OverflowError, MemoryError) as e:
-        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise AttnscopeError(f"is no array ({reason})", where=where, hint="pass an array of numbers") from e
+    except Exception as e:  # whatever a library's conversion raises
+        raise _no_array(e, where) from e
     if values.dtype.name == "bfloat16":  # of ml_dtypes, which torch does not know
         return torch.from_numpy(np.ascontiguousarray(values).view(np.uint16).copy()).view(torch.bfloat16)
-    if values.dtype.kind not in "fiub":
+    if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
         hint = "pass float32, bfloat16 or float16"
         raise AttnscopeError(f"holds {values.dtype}, no real numbers", where=where, hint=hint)
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    if not native.flags.writeable or min(native.strides, default=0) < 0:  # torch shares neither
-        native = native.copy()
-    return torch.from_numpy(native)
+    # torch shares none of these
+    copied = not values.dtype.isnative or not values.flags.writeable or min(values.strides, default=0) < 0
+    if copied:
+        _require_copy(values.nbytes, where)
+        values = values.astype(values.dtype.newbyteorder("="))
+    return torch.from_numpy(values)
+
+
+def _no_array(error: Exception, where: str) -> AttnscopeError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return AttnscopeError(f"is no array ({reason:.200})", where=where, hint="pass an array of numbers")
+
+
+def _require_copy(size: int, where: str) -> None:
+    """Refuse an array of which memory does not hold a copy, such as one number that is repeated 10^12 times."""
+    require_memory({where: size}, *memory_limit(None), hint="pass fewer tokens or layers")
 
 
 def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
