@@ -43,8 +43,8 @@ def _items(text: parts.Text) -> list[Element]:
     if len(items) <= _FOLDED:
         return apart
     shown = 2 * _SHOWN - 1
-    more = element("span", f" … {len(items) - _SHOWN} more", look="dim")
-    return [element("details", element("summary", *apart[:shown], more), *apart[shown + 1 :])]
+    more = element("span", f"… {len(items) - _SHOWN} more", look="item dim")
+    return [element("details", element("summary", *apart[:shown], " ", more), *apart[shown + 1 :])]
 
 
 def _cell(cell: Any) -> list[Element]:
