@@ -283,7 +283,7 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
         return unknown(examined, e.message)
     if leaks or any(item.verdict != "ok" for item in turns):
         return unknown(examined, "documents read each other, so positions cannot be told apart from that")
-    worst: Evidence | None = None
+    results: list[Evidence] = []
     try:
         packed = exam.output(batch, backend)
         for row in range(len(documents)):
@@ -291,21 +291,24 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
                 place = (documents[row] == number).nonzero()[:, 0]
                 text = exam.alone(batch.ids[row, place])
                 by_itself = exam.output(text, backend)
-                evidence = exam.compare(
+                results.append(exam.compare(
                     examined, packed[row : row + 1, place], by_itself, text, backend,
                     where=exam.at(batch, backend, row, place),
                     reason="outputs differ from those of the document alone",
-                )  # fmt: skip
-                if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
-                    worst.verdict == "wrong", _share(worst)):  # fmt: skip
-                    worst = evidence
+                ))  # fmt: skip
     except AttnscopeError as e:
         return unknown(examined, e.message)
-    return worst or unknown(examined, "there is no document")
+    return _worst(results) or unknown(examined, "there is no document")
 
 
-def _share(evidence: Evidence) -> float:
-    return float("inf") if evidence.value is None else evidence.value / max(evidence.limit or 0.0, 1e-300)
+def _worst(results: list[Evidence]) -> Evidence | None:
+    """Return the evidence with the largest share of its limit; what is wrong comes before all other."""
+
+    def badness(evidence: Evidence) -> tuple[bool, float]:
+        share = float("inf") if evidence.value is None else evidence.value / max(evidence.limit or 0.0, 1e-300)
+        return evidence.verdict == "wrong", share
+
+    return max(results, key=badness, default=None)
 
 
 def padding(exam: Examination) -> list[Evidence]:
@@ -347,7 +350,7 @@ def padding(exam: Examination) -> list[Evidence]:
 def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
     """Compare each text of a padded batch with the text alone."""
     examined = f"{batch.name} against each alone, {backend}"
-    worst: Evidence | None = None
+    results: list[Evidence] = []
     change = "padding" if batch.padding.any() else "the other rows of the batch"
     try:
         padded = exam.output(batch, backend)
@@ -360,17 +363,14 @@ def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Eviden
             else:
                 places = batch.kept[row].nonzero()[:, 0]
                 row_output = padded[row : row + 1, places.to(padded.device)]
-            evidence = exam.compare(
+            results.append(exam.compare(
                 examined, row_output, by_itself, text, backend,
                 where=exam.at(batch, backend, row, places),
                 reason=f"outputs change with {change}",
-            )  # fmt: skip
-            if worst is None or (evidence.verdict == "wrong", _share(evidence)) > (
-                worst.verdict == "wrong", _share(worst)):  # fmt: skip
-                worst = evidence
+            ))  # fmt: skip
     except AttnscopeError as e:
         return unknown(examined, e.message)
-    return worst or unknown(examined, "there is no text")
+    return _worst(results) or unknown(examined, "there is no text")
 
 
 def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
