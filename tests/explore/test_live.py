@@ -14,6 +14,7 @@ import attnscope
 from attnscope.cli.explore import SessionOpener
 from attnscope.findings.run import with_words
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import IndexSelection
 from attnscope.request.spans import SpanRequest
 from attnscope.studies.explore.live import LiveSource
 from attnscope.views.explore.app import ExploreApp
@@ -65,7 +66,8 @@ def test_cuts_show_the_predictions_of_ablate(panel):
         assert app.state.place.cuts == () and not predicted(region_text(app, "row"))
         return cut, shown
 
-    cut, shown = walk(act)
+    named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])} if panel == "1" else {}
+    cut, shown = walk(act, live(**named))
     assert (": 4→" in cut) == (panel == "2")
     tokens = attnscope.ablate(TEXT, cut=cut).data.effects[0].predictions[0].tokens
     assert len(shown) == len(tokens) >= 5

@@ -159,3 +159,15 @@ def test_keys_that_are_typed_before_the_screen_has_changed_do_no_harm(keys, scre
             return len(app.screen_stack), app.screen_stack[1].query_one("#prompt").value
 
     assert asyncio.run(walk()) == (screens, prompt) and not app.failure
+
+
+def test_a_brief_dump_begins_with_a_number_of_every_head_because_it_has_no_thumbnails():
+    app = ExploreApp(subjects.brief_dump()[0])
+
+    async def walk():
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            return app.state.place.display, region_text(app, "heads")[2]
+
+    display, line = asyncio.run(walk())
+    assert display == "entropy" and re.match(r"[▸ ]L0 +\d\.\d\d", line)

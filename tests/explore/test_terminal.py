@@ -149,7 +149,7 @@ def test_a_model_in_python_is_walked_through(tmp_path):
         f"    print('left at', model.explore({TEXT!r}, layer=3, head=1, query='bank', words=True, cut='L0H1'))\n"
     )
     with closing(PseudoTerminal(script=script)) as terminal:
-        terminal.wait_for(b"mean over", 60)
+        terminal.wait_for(b"mean of", 60)
         terminal.read(0.5)
         terminal.press(b"q")
         assert terminal.end() == 0

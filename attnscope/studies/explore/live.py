@@ -296,7 +296,8 @@ class LiveSource(UnitSource):
         """Predict with cuts."""
         from attnscope.studies.ablate.run import ablate
 
-        run = msgspec.structs.replace(self._config(variant), query=None, key=None, stages=(), cuts=())
+        run = msgspec.structs.replace(self._config(variant), layer=AUTO, head=AUTO, query=None, key=None)
+        run = msgspec.structs.replace(run, stages=(), cuts=())
         options = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
         self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
         known = self._known[variant]

@@ -183,6 +183,9 @@ class WalkState:
             self.place = replace(self.place, unit=requested.unit)
             self._refresh()
             scene = self.scene or scene
+        head_shown = self.source.head(self.variant(), *begin)
+        if scene.numbers and not self.source.computes and head_shown and head_shown.picture() is None:
+            self.place = replace(self.place, display=scene.numbers[0].name)  # brief dumps have no thumbnails
         words = [n for n, special in enumerate(scene.queries.special) if not special]
         layer = _numbered(scene.layers, requested.layer, "layer")
         head = _numbered(scene.heads, requested.head, "head")
