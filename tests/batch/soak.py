@@ -258,7 +258,7 @@ def main():
         print(line)
     waits = sorted(soak.waits)
     seconds = time.monotonic() - started
-    median, most = (round(1000 * wait) for wait in (statistics.median(waits), waits[-1]))
+    median, most = (round(1000 * wait) for wait in (statistics.median(waits), waits[-1])) if waits else (0, 0)
     print(
         f"{len(waits)} signals and {given.kills} kills in {seconds:.0f} s, {soak.wholes} dumps became whole, "
         f"{len(soak.wrong)} wrong; a signal ended its process in {median} ms (median), {most} ms at most"

@@ -95,6 +95,11 @@ def batches() -> Iterator[tuple[str, Arguments]]:
             "batch": {"input_ids": right, "attention_mask": mask}}  # fmt: skip
     adds = lambda features: own.pad(  # noqa: E731
         {"input_ids": [[*feature["input_ids"], 7] for feature in features]}, return_tensors="pt")  # fmt: skip
+    torch.manual_seed(6)
+    sizes = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "pad_token_id": 0,
+             "num_attention_heads": 2, "max_position_embeddings": 40}  # fmt: skip
+    yield "i-bert, whose table of positions is of a class of its own", {"model": hf.IBertModel(hf.IBertConfig(**sizes))}
+    yield "mra, whose positions begin at 2", {"model": hf.MraModel(hf.MraConfig(**sizes))}
     yield "llama, collator that adds a token", {"model": model("llama"), **texts, "collator": adds}
 
 

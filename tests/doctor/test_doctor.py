@@ -12,8 +12,10 @@ import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.cli import main
 from attnscope.studies.doctor.checks import CHECKS
+from attnscope.studies.doctor.subject import make_subject
 from attnscope.testing import assert_attention_is_sound
 from tests.doctor.bugs import TEXTS, block_mask, ids, model, pack, padded, tokenizer
+from tests.doctor.sound import batches
 from tests.helpers.schemas import validate
 
 
@@ -243,3 +245,11 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     assert main([*arguments, "-o", str(tmp_path / "doctor.xml")]) == 1
     failure = ET.parse(tmp_path / "doctor.xml").getroot().find(".//failure")
     assert "later ones are replaced" in failure.get("message") and "repair:" in failure.text
+
+
+def test_positions_begin_where_the_model_begins_them():
+    cases = dict(batches())
+    names = ("i-bert, whose table of positions is of a class of its own", "mra, whose positions begin at 2")
+    for name, begin in zip(names, (1, 2), strict=True):
+        assert make_subject(cases[name]["model"], None, None, None).position_offset == begin
+        assert attnscope.doctor(**cases[name])["padding"].verdict == "ok"

@@ -76,20 +76,26 @@ class Subject:
 
     @property
     def longest(self) -> int | None:
-        """Largest number of positions of the model; None if unknown."""
+        """Largest number of positions that it was made for; None if unknown."""
         most = getattr(self.config, "max_position_embeddings", None)
-        if not isinstance(most, int) or most < 1:
-            return None
-        offset = self.position_offset
-        return most - offset
+        return most - (self._after_padding or 0) if isinstance(most, int) and most >= 1 else None
 
     @property
     def position_offset(self) -> int:
-        """Position of the first token: after the padding index where the table of positions has one (RoBERTa)."""
+        """Position of the first token: after the padding index (RoBERTa), or as its `position_ids` begin (YOSO)."""
+        if self._after_padding is not None:
+            return self._after_padding
+        held = [buffer for name, buffer in self.model.named_buffers() if name.rpartition(".")[2] == "position_ids"]
+        return int(held[0].flatten()[0]) if held and held[0].numel() else 0
+
+    @property
+    def _after_padding(self) -> int | None:
+        """Index after that of padding in the table of positions, whatever its class; None if it has no such index."""
         for name, module in self.model.named_modules():
-            if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-                return module.padding_idx + 1
-        return 0
+            index = getattr(module, "padding_idx", None)
+            if "position" in name and isinstance(index, int):
+                return index + 1
+        return None
 
     @property
     def learned_positions(self) -> bool:
