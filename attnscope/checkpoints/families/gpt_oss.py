@@ -46,7 +46,7 @@ GPT_OSS = replace(
         "router_bias": True,
     },
     modules={
-        **{ours: theirs for ours, theirs in LLAMA.modules.items() if ".mlp." not in ours},
+        **{name: entry for name, entry in LLAMA.modules.items() if ".mlp." not in name},
         "blocks.{l}.attention": "layers.{l}.self_attn",
         "blocks.{l}.mlp.router": f"{_MLP}.router",
         "blocks.{l}.mlp.experts.{x}.gate": Stacked(f"{_MLP}.experts.gate_up_proj", "gate", _HALVES, True, True),

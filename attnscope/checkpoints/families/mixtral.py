@@ -21,7 +21,7 @@ MIXTRAL = replace(
         "experts_per_token": key("num_experts_per_tok"),
     },
     modules={
-        **{ours: theirs for ours, theirs in MISTRAL.modules.items() if ".mlp." not in ours},
+        **{name: entry for name, entry in MISTRAL.modules.items() if ".mlp." not in name},
         "blocks.{l}.mlp.router": (f"{_OLD}.gate", f"{_NEW}.gate"),
         "blocks.{l}.mlp.experts.{x}.gate": (
             f"{_OLD}.experts.{{x}}.w1",

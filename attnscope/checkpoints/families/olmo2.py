@@ -18,7 +18,7 @@ OLMO2 = replace(
         "norm_wide": True,
     },
     modules={
-        **{ours: theirs for ours, theirs in LLAMA.modules.items() if "norm" not in ours},
+        **{name: entry for name, entry in LLAMA.modules.items() if "norm" not in name},
         "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
         "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
         "blocks.{l}.norm_attention_out": "layers.{l}.post_attention_layernorm",
