@@ -224,7 +224,7 @@ class Journal:
                 self._files.truncate(self._descriptor, end)
 
     def _begin_anew(self, owed: int) -> None:
-        """Continue in a new file beside this one."""
+        """Continue in a new file, which replaces this one after `owed` records."""
         with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             self._old, self._descriptor = self._descriptor, descriptor

@@ -36,6 +36,7 @@ class _Adapter:
 
     Attributes:
         modules: Module to its tensors by part (`lora_A`, …).
+        full_tensors: Tensors that replace those of the base, by the base's names.
         named: Cached modules that a regular expression of the config names.
     """
 

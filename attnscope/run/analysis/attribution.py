@@ -24,6 +24,7 @@ def attribution(
     Args:
         position: Position of the token whose final state gives the logit.
         targets: Id of the target, and of the token whose logit is subtracted.
+        logit: Maps an id to its logit, before a soft-cap.
         text: Tokens of the text, a function from id to piece, and the soft-cap.
     """
     n_tokens, spell, softcap = text

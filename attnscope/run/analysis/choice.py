@@ -20,6 +20,7 @@ class HeadRanking:
 
     Attributes:
         description: Phrase for the head with the largest value; `{}` stands for the value.
+        mean: Phrase for the layer with the largest average, with `{}` for it.
         none: Phrase for the first head if every value is 0.
         values: The value of every head, (layers, heads).
     """
