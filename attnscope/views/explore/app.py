@@ -239,11 +239,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene.random:
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
         head = state.head
-        name = "" if head is None else head.name
+        place = f"  {head.name if head is not None else f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"
+        short: Line = [*line, Segment(ink.plain(place[1:]))]
         model = escape_control(scene.model)
         line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
         mask = self._mask_name(scene)
-        line += [Segment(ink.plain(f"  {name or f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"))]
+        line += [Segment(ink.plain(place))]
         line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
         if state.source.total > 1:
             name = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
@@ -257,11 +258,12 @@ class ExploreApp(App[int], inherit_bindings=False):
             line += [Segment(ink.plain(f"  without {_named(state.place.cuts)}"), ink.style("warning"))]
         if state.status:
             line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
-        if state.error:
-            line += [Segment(ink.plain(f"  {state.error}"), ink.style("bad"))]
-        elif self._notice:
-            line += [Segment(ink.plain(f"  {self._notice}"), ink.style("good"))]
-        return cut(line, width)
+        look = ink.style("bad" if state.error else "good")
+        message = Segment(ink.plain(f"  {state.error or self._notice}"), look)
+        if not message.text.strip():
+            return cut(line, width)
+        # until the next key, a message is worth more than what is always there
+        return cut([*(line if cells_wide([*line, message]) <= width else short), message], width)
 
     def _mask_name(self, scene: Scene) -> str:
         """Return the chosen mask or side, with its meaning."""
