@@ -10,7 +10,6 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Header
 from attnscope.batch.reports import read_report
 from attnscope.batch.walks import dump_source
-from attnscope.findings.run import Report
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.formats import export
 from attnscope.studies.screens.header import counted, report_header
@@ -56,7 +55,7 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
 
 
 def _parts(header: Header, shown: SavedSource, total: int) -> Iterator[ViewPart | Walk]:
-    yield from report_header(Report(header.provenance, header.mask, []), DisplaySettings(2, options=False))
+    yield from report_header(header.provenance, header.mask, DisplaySettings(2, options=False))
     lines = [("dump", (*untrusted(header.input.name), *note(f" · {counted(total, 'text')} with findings")))]
     if len(shown.texts) < total:
         lines.append(("note", note(f"the page has the first {len(shown.texts)} of {total:,} texts")))

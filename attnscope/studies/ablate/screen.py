@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import TextReport
 from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
@@ -95,7 +95,7 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
 def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     shown = TextReport(0, study.text, study.pair, study.tokens, study.context, [], [], [])
     yield from unknown_words([shown])
-    yield from report_header(Report(study.provenance, study.mask, []), settings)
+    yield from report_header(study.provenance, study.mask, settings)
     yield text_header(shown, 1, settings)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
-from attnscope.findings.run import MaskUse, Report, TextReport
+from attnscope.findings.run import MaskUse, TextReport
 from attnscope.studies.screens.header import report_header, text_header, unknown_words
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
@@ -19,7 +19,7 @@ def present_check(report: CheckReport, settings: DisplaySettings, display: Displ
     """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
     texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
     yield from unknown_words(texts)
-    yield from report_header(Report(report.provenance, MaskUse(report.mask, report.mask), []), settings, labelled=True)
+    yield from report_header(report.provenance, MaskUse(report.mask, report.mask), settings, labelled=True)
     for text, checked in zip(texts, report.texts, strict=True):
         yield text_header(text, len(texts), settings)
         if checked.fully_masked:

@@ -219,7 +219,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
     other_sides = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
     yield from unknown_words([text for side in other_sides for text in side.report.texts])
-    yield from report_header(first, settings)
+    yield from report_header(first.provenance, first.mask, settings, cuts=first.cuts)
     for side in comparison.sides[1:]:
         if side.report.provenance.weights == "random" != first.provenance.weights:
             yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
@@ -236,7 +236,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     elif used and first.mask.what_if is None:
         line += (Span(WHAT_IF.get(str(used.pop()), "")),)
     masks = [
-        (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report)))
+        (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report.provenance)))
         for side in other_sides
     ]
     yield Facts([("compare", line), *(("mask", mask) for mask in masks)])

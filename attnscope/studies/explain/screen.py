@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import TextReport
 from attnscope.studies.explain.screen_rows import (
     blend_grid,
     cell_parts,
@@ -40,7 +40,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
     text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
     yield from unknown_words([text])
-    yield from report_header(Report(e.provenance, e.mask, []), settings, labelled=True)
+    yield from report_header(e.provenance, e.mask, settings, labelled=True)
     yield text_header(text, 1, settings)
     yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
     yield GAP

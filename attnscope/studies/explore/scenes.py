@@ -119,7 +119,7 @@ def ordered(numbers: Iterable[Number]) -> list[Number]:
 def fact_lines(report: Report) -> list[tuple[str, Spans]]:
     """Return the provenance as lines."""
     settings = DisplaySettings(2, options=False)
-    parts = report_header(report, settings, labelled=True)
+    parts = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     return [(name, joined(value)) for part in parts if isinstance(part, Facts) for name, value in part.lines]
 
 

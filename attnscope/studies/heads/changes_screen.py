@@ -74,13 +74,15 @@ def _header(
         TextReport(n, text.text, None, text.tokens, text.context, [], [], []) for n, text in enumerate(first.texts)
     ]  # fmt: skip
     yield from unknown_words(texts)
-    yield from report_header(Report(first.provenance, first.mask, []), settings)
+    yield from report_header(first.provenance, first.mask, settings)
     other = Report(second.provenance, second.mask, [])
     if second.provenance.weights == "random" != first.provenance.weights:
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(labels[1])))
     yield Facts([("compare", (Span(f"{comparison.axis}: "), *_arrow(labels)))])
     if other.mask != first.mask:
-        yield Facts([("mask", (*untrusted(labels[1]), Span(": "), *describe_mask(other.mask, own_mask_name(other))))])
+        yield Facts(
+            [("mask", (*untrusted(labels[1]), Span(": "), *describe_mask(other.mask, own_mask_name(other.provenance))))]
+        )
     if isinstance(first, HeadRoles):
         yield Facts([(name, note(text)) for name, text in describe_probes(first)])
         return

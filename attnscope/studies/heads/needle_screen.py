@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attnscope.findings.needle import NeedleSurvey
-from attnscope.findings.run import Report
 from attnscope.studies.screens.header import more_options, notes, report_header
 from attnscope.studies.study import Display
 from attnscope.views.numbers import formatted
@@ -19,7 +18,7 @@ _SHADES = "·░▒▓█"
 
 def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn the reading of a needle into parts."""
-    yield from report_header(Report(survey.provenance, survey.mask, []), settings)
+    yield from report_header(survey.provenance, survey.mask, settings)
     named = "  ".join(
         f"L{layer}H{head} {formatted(value, 'z.2f')}"
         for (layer, head), value in zip(survey.heads[:_NAMED], survey.retrieval, strict=False)

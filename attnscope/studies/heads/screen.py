@@ -8,7 +8,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import TextReport
 from attnscope.studies.screens.header import (
     counted,
     more_options,
@@ -38,7 +38,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
     """Turn the roles of all heads into parts, with two digits, because they have standard errors."""
     settings, listing = replace(settings, precision=2), display.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
-    yield from report_header(Report(survey.provenance, survey.mask, []), settings)
+    yield from report_header(survey.provenance, survey.mask, settings)
     yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
     yield GAP
     if len(survey.roles) <= ROLES_ALONE:
@@ -70,7 +70,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
         for number, text in enumerate(measured.texts)
     ]
     yield from unknown_words(texts)
-    yield from report_header(Report(measured.provenance, measured.mask, []), settings)
+    yield from report_header(measured.provenance, measured.mask, settings)
     for written, text in zip(texts, measured.texts, strict=True):
         yield text_header(written, len(texts), settings)
         yield Facts(list(describe_rows(text)))

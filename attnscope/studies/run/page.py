@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def present_page(report: Report, settings: DisplaySettings, display: Display) -> "Iterator[ViewPart | Walk]":
     """Turn a report into the parts of a page."""
     yield from unknown_words(report.texts)
-    yield from report_header(report, settings, labelled=True)
+    yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     for text in report.texts:
         yield text_header(text, len(report.texts), settings)
     for text in report.texts:

@@ -41,7 +41,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
     if settings.streamed:
         yield GAP
     yield from unknown_words(report.texts)
-    yield from report_header(report, settings, labelled=True)
+    yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     for text, thumbnails in zip(report.texts, small, strict=True):
         yield text_header(text, len(report.texts), settings)
         if settings.ids:

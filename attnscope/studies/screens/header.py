@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
-from attnscope.findings.run import STAGES, HeadReport, MaskUse, Report, TextReport
+from attnscope.findings.run import STAGES, HeadReport, MaskUse, Provenance, Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
@@ -48,12 +48,18 @@ def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
         yield paragraph((_UNKNOWN_WORDS, Span(text)), remark=True)
 
 
-def report_header(report: Report, settings: DisplaySettings, *, labelled: bool = False) -> Iterator[ViewPart]:
+def report_header(
+    provenance: Provenance,
+    mask: MaskUse,
+    settings: DisplaySettings,
+    *,
+    cuts: Sequence[str] = (),
+    labelled: bool = False,
+) -> Iterator[ViewPart]:
     """Present the provenance, random weights first: model, mask, and unusual settings.
 
     `labelled`: the title of every head says that weights are random.
     """
-    provenance = report.provenance
     if provenance.weights == "random" and not (labelled and settings.data_only):
         text = " untrained model: real arithmetic, meaningless patterns"
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(text)))
@@ -81,11 +87,11 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     if provenance.adapter is not None:
         lines.append(("adapter", untrusted(provenance.adapter)))
     if provenance.family != "weights":
-        lines.append(("mask", describe_mask(report.mask, own_mask_name(report))))
-    if report.cuts:
-        lines.append(("cut", (*untrusted(", ".join(report.cuts), "warning"), Span("; the model ran without"))))
-    if settings.verbose and report.mask.what_if in _EXPLAINED:
-        lines.append(("what if", ours(f"{report.mask.what_if}: {_EXPLAINED[report.mask.what_if]}")))
+        lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
+    if cuts:
+        lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; the model ran without"))))
+    if settings.verbose and mask.what_if in _EXPLAINED:
+        lines.append(("what if", ours(f"{mask.what_if}: {_EXPLAINED[mask.what_if]}")))
     if settings.verbose and provenance.values != "exact":  # a map says so itself
         lines.append(("values", untrusted(provenance.values)))
     if provenance.weights_hash is not None:
@@ -98,9 +104,9 @@ def report_header(report: Report, settings: DisplaySettings, *, labelled: bool =
     yield Facts([*lines, *(("note", note(remark)) for remark in noted)])
 
 
-def own_mask_name(report: Report) -> str:
+def own_mask_name(provenance: Provenance) -> str:
     """Return the name of a mask that is no what-if: the model's own, or given with queries and keys."""
-    return "given" if report.provenance.weights == "given" else "the model's own"
+    return "given" if provenance.weights == "given" else "the model's own"
 
 
 def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
