@@ -226,4 +226,4 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
         numbers = " ".join(f"{moved[layer, head]:.2f}" for head in range(4))
         assert f"L{layer}   {numbers}" in shown
     few = compare_sides("mask", [Side("own", sheet(2, 4, 4)), Side("causal", sheet(2, 4, 4, allowed=causal))])
-    assert "moved most follow" not in draw(few, 80)
+    assert "most moved follow" not in draw(few, 80)
