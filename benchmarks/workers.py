@@ -59,7 +59,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="attnscope-workers-") as name:
         folder = Path(name)
         write(folder / "short.txt", given.texts, 20)
-        write(folder / "long.txt", max(8, given.texts // 10), 100)  # the sample has room for 128 tokens
+        write(folder / "long.txt", given.texts // 3, 80)  # at most 128 tokens, which the sample has room for
         for source, limit in (("short.txt", SHORT), ("long.txt", NEVER)):
             pairs = [
                 (seconds(folder, source), seconds(folder, source, "--workers", "auto")) for _ in range(given.repeats)

@@ -26,12 +26,19 @@ class Settings(msgspec.Struct, frozen=True):
     """Every option that changes what a dump holds.
 
     Attributes:
+        layer: Layers, as typed.
+        head: Heads, as typed.
         query: Rows, as typed; None for all.
         key: Columns of stages, as typed; None for all.
+        keep: What is kept of every layer and head.
+        stages: Stages whose matrices are kept.
         top: Number of contributors per query.
+        by: Measure that ranks contributors.
         special: Whether special tokens and the first token take part in the ranking.
         pool: Rows and columns of a pooled map.
+        truncate: Whether texts that exceed the model's limit are truncated.
         column: Column of a table, or member of a JSON object, that holds the text.
+        skip: Number of records skipped at the start.
         limit: Number of records read after these; None for all.
         shard: Number and count: every count-th block of these records, starting with the number-th (from 1).
         statistics: Row statistics that are kept; None for all.
@@ -80,6 +87,7 @@ class InputFacts(msgspec.Struct, frozen=True):
     """Facts about the input.
 
     Attributes:
+        name: The file, as the user named it.
         format: `txt`, `jsonl`, `csv`, `tsv`, `parquet` or `arrow`.
         sha256: SHA-256 of its bytes on disk; of a folder, that of the SHA-256 of each file, one a line.
         records: Number of records in it, before any are skipped.
@@ -100,12 +108,14 @@ class Grouping(msgspec.Struct, frozen=True):
         window: Largest number of values kept of the texts that are sorted by length together.
         cells: 0; in older dumps, a limit on the numbers that one text may need. Memory now decides that, and another
             run may have more.
+        threads: Number of torch's threads.
         window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
         first_window_tokens: Largest number of tokens in the first window. Each later window may have 16 times as many
             as the one before, up to `window_tokens`; 0, as in older dumps, for `window_tokens` in all windows.
         block_characters: Largest number of characters in a block, the unit that shards and workers share out (at least
             one text); the first blocks are shorter, as the first windows are. 0, as in older dumps: every window
             follows from the one before, and a shard has every N-th text.
+        block_texts: Largest number of texts in a block.
     """
 
     tokens: int
@@ -133,7 +143,16 @@ class Grouping(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a dump."""
+    """The first line of a dump.
+
+    Attributes:
+        schema: Name and version of this format.
+        provenance: What produced the numbers.
+        mask: Which keys a query could see.
+        settings: The requested settings.
+        input: Facts about the input.
+        grouping: How texts are grouped into forward passes.
+    """
 
     schema: str
     provenance: Provenance

@@ -99,20 +99,31 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         line: Line in the input, from 1; for a .parquet file, the row.
         hash: First 16 hex digits of the SHA-256 of its texts (of its bytes if they cannot be read).
         status: `ok`, `skipped` (no text) or `failed`.
+        error: Why it failed or was skipped.
         needs: How many numbers would have to be kept of a text that memory does not hold: the one failure that a later
             run tries again; absent otherwise.
+        text: The text.
+        pair: The second text of an encoder's pair.
+        context: The text that provides keys and values in cross-attention.
+        fields: All other members of the record in the input.
         notes: Remarks for the reader, such as what was truncated or left out.
         tokens: Its tokens.
+        sources: Tokens of the context under cross-attention.
+        queries: Positions of the rows.
         keys: Positions of the columns of stages; absent if no stage is kept.
         units: Layer and head of every unit: numbers, or `mean`.
         positions: Positions at which effects compare predictions and final hidden states: the last token of a causal
             model, the mask tokens of a masked one; absent if the hidden states of all tokens are compared.
+        top: Strongest sources.
+        rows: Row statistics.
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
         received: Weight that every source receives from other tokens, (unit, source); only in reports, see
             HeadReport.
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
             averaged over a run of those queries that may attend to anything. At most as large as there are tokens.
         divided: The text divided into spans; with `--keep spans` and `--keep span_effects`.
+        spans: The weight between them.
+        effects: What changes where each head is cut.
         span_effects: Effect of cutting the answer, or `--query`, off from each span.
         span_rows: Positions of the tokens whose reading `span_effects` cuts.
         span_positions: Positions at which they compare predictions and final hidden states.
@@ -203,6 +214,10 @@ class End(msgspec.Struct, frozen=True):
 
     Attributes:
         end: True.
+        records: Number of records in the dump.
+        ok: Number of records with findings.
+        skipped: Number of records without text.
+        failed: Number of records that failed.
     """
 
     end: Literal[True]

@@ -72,7 +72,7 @@ COMMANDS = [
     f"check {SHORT} --model {{t5}} --engine transformers --part encoder",
     f"run {TEXT} --spans sentences --layer all --head all",
     f"run {TEXT} --spans sentences --layer mean --head mean",
-    "doctor --model {llama} --attn eager",
+    "doctor --model {llama} --attn eager,sdpa",
     "batch {texts} --keep top,rows",
     "batch {texts} --keep columns,pooled,top --by projected",
     "batch {texts} --stage weights",
