@@ -99,9 +99,13 @@ def _least_row(weights: Array, measure: str) -> float:
 def _zeroed(model: Model, text: Text, number: int) -> Number:
     """Value zeroing of one layer, by running the model without the value of each token."""
 
+    visible = np.zeros((text.n, text.n), bool)
+
     def blend(gone: int) -> "object":
         def given(at: int, layer: Layer, used: Allowed, weights: Array) -> Array:
             values = layer.v.copy()
+            if at == number and gone < 0:
+                visible[:] = (weights > 0).any(0)
             if at == number and gone >= 0:
                 values[:, gone] = 0.0
             return weights @ values
@@ -115,6 +119,8 @@ def _zeroed(model: Model, text: Text, number: int) -> Number:
     cosines = np.array([change_of(whole, one)[0] for one in others]).T
     cosines = np.where(1 - cosines < 1e-12, 1.0, cosines)  # float64 leaves rounding where nothing changes
     value = shares(1 - cosines)
+    # A change below rounding may be listed or not; 1e-300 is above 0 and below every limit.
+    value = np.where((value == 0) & visible & value.any(-1, keepdims=True), 1e-300, value)
     sums = (1 - cosines).sum(-1, keepdims=True)
     off = 8 * ROUNDINGS * U
     slack = off * np.sqrt(np.maximum(2 * (1 - cosines), 0)) + off**2
