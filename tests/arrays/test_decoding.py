@@ -10,6 +10,7 @@ import transformers as hf
 import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
+from attnscope.engines.transformers.blocks import cache_argument
 from tests.helpers import architectures
 
 TOKENS = "the old bank by the river was very old".split()
@@ -47,9 +48,10 @@ def test_a_step_of_transformers_with_a_cache_is_the_last_row_of_eager_attention(
 
     with torch.no_grad():
         weights = [layer[0, :, -1:].numpy() for layer in eager(ids, output_attentions=True).attentions]
-        cache = model(ids[:, :-1], use_cache=True).past_key_values
+        name = cache_argument(model)
+        cache = model(ids[:, :-1], use_cache=True)[name]
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", keep)
-        model(ids[:, -1:], past_key_values=cache)
+        model(ids[:, -1:], **{name: cache})
     step = attnscope.from_qkv(**{name: [call[name] for call in calls] for name in calls[0]})
     assert step.data.texts[0].queries == [5]
     np.testing.assert_allclose(step.weights, np.stack(weights), atol=1e-6)

@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 
+from attnscope.engines.transformers.blocks import cache_argument
 from tests.helpers.tiny_models import TABLE
 
 Arguments = dict[str, Any]
@@ -390,12 +391,15 @@ def encoder_is_causal(stack: ExitStack) -> Arguments:
     """A T5 whose encoder is masked as its decoder is."""
     from transformers.models.t5 import modeling_t5 as module
 
+    made = t5()
+    no_cache: Any = {cache_argument(made): None}
+
     def causal(**given: Any) -> Any:
         given.pop("encoder_hidden_states", None)
-        return module.create_causal_mask(past_key_values=None, **given)
+        return module.create_causal_mask(**no_cache, **given)
 
     stack.enter_context(patch.object(module, "create_bidirectional_mask", causal))
-    return {"model": t5()}
+    return {"model": made}
 
 
 def t5() -> Any:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from peft import LoraConfig
+from peft import LoraConfig, inject_adapter_in_model
 
 import attnscope
 from tests.explanation.test_families import QUERY, TEXT, save
@@ -83,7 +83,7 @@ def test_what_a_model_does_besides_its_weights_fails_the_check_of_that_step(chan
 
 def test_a_model_whose_steps_are_not_known_is_refused(tmp_path):
     model, words = made("llama", tmp_path)
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], r=2))
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"], r=2), model)
     with pytest.raises(attnscope.AttnscopeError, match=r"self_attn\.q_proj\.weight' is missing; explain does not foll"):
         attnscope.explain(TEXT, model=model, tokenizer=words, query=QUERY, layer=0, head=1)
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ repeated for every text of a batch.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +19,14 @@ from attnscope.model.module_hooks import first_argument
 from attnscope.model.stack import BlockObserver
 from attnscope.request.masks.terms import Mask
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past")  # a layer that runs again must not add to caches
+# Arguments that hold keys and values of earlier tokens; `cache` from transformers 5.24 on.
+CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | None]]
+
+
+def cache_argument(model: nn.Module) -> str | None:
+    """Return the name under which a model takes and returns its cache; None if it takes none."""
+    return next((name for name in CACHES if name in signature(model.forward).parameters), None)
 
 
 def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Module]:
@@ -78,7 +85,8 @@ class BlockRerunner:
             raise cannot_rerun(layer)
 
         def run_block(x: Tensor, hooks: AttentionHooks) -> Tensor:
-            given = {key: None if key in _CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
+            # A layer that runs again must not add to caches.
+            given = {key: None if key in CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
             more = [_repeated(value, len(x)) for value in args]
             if args:
                 more[0] = x.contiguous()

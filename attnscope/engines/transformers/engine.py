@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.engines.protocol import EngineSettings, UncutRun
-from attnscope.engines.transformers.blocks import BlockRerunner, cannot_rerun, find_blocks
+from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.layer_modules import layer_modules
 from attnscope.engines.transformers.loading import TransformersModel
@@ -296,6 +296,7 @@ class TransformersContinuation:
 
     def __init__(self, loaded: TransformersModel) -> None:
         self._loaded, self._cache, self._seen = loaded, None, 0
+        self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         """Return the logits of the next token."""
@@ -305,8 +306,8 @@ class TransformersContinuation:
             self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         with torch.inference_mode(), capturing(session):
-            result = self._loaded.predicting(**inputs, past_key_values=self._cache, use_cache=True)
-        self._cache, self._seen = result.past_key_values, tokens.ids[0].shape[1]
+            result = self._loaded.predicting(**inputs, **{self._cache_name: self._cache}, use_cache=True)
+        self._cache, self._seen = getattr(result, self._cache_name), tokens.ids[0].shape[1]
         logits: Tensor = result.logits[0, -1].float()
         return logits
 

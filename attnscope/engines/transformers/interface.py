@@ -23,8 +23,8 @@ _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?at
 _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
 # Arguments that models pass along, and that eager attention ignores as well, or uses as we do.
 _INERT = frozenset(
-    "position_ids cache_position position_embeddings past_key_values past_key_value token_type_ids cu_seq_lens_q "
-    "cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
+    "position_ids cache_position position_embeddings cache past_key_values past_key_value token_type_ids "
+    "cu_seq_lens_q cu_seq_lens_k cu_seqlens max_seqlen max_length_q max_length_k seq_idx input_ids padding_mask".split()
 )
 
 

@@ -31,8 +31,8 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
     subject = exam.subject
     if subject.kind == "bidirectional":
         return [unknown("the model", "a bidirectional model does not decode")]
-    if subject.core is None or not (subject.takes("past_key_values") and subject.takes("use_cache")):
-        return [unknown("the model", "it takes no past_key_values and use_cache")]
+    if subject.core is None or not (subject.cache_name and subject.takes("use_cache")):
+        return [unknown("the model", "it takes no cache and use_cache")]
     if not exam.rows:
         return [unknown("the model", NO_PROBES)]
     evidence = []
@@ -53,7 +53,7 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
 
 def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, sizes: Any) -> Evidence:
     side = "decoder_input_ids" if exam.two_halves else "input_ids"
-    ids = batch.given[side]
+    ids, cache_name = batch.given[side], exam.subject.cache_name or ""
     length = ids.shape[1]
     examined = f"{batch.name} {what}, {backend}"
     if length < _DECODED + 2:
@@ -71,13 +71,13 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
                 if "position_ids" in batch.given:
                     given["position_ids"] = batch.given["position_ids"][:, done : done + size]
             if past is not None:
-                given["past_key_values"] = past
+                given[cache_name] = past
             with exam.subject.under(backend):
                 step_output = exam.subject.raw(given, use_cache=True)
-            past = getattr(step_output, "past_key_values", None)
+            past = getattr(step_output, cache_name, None)
             output = first_tensor(step_output)
             if past is None or output is None:
-                return unknown(examined, "it returns no past_key_values")
+                return unknown(examined, f"it returns no {cache_name}")
             outputs.append(output)
             done += size
     except AttnscopeError as e:

@@ -19,6 +19,7 @@ from attnscope.engines.transformers.backends import (
     using_backend,
     watching,
 )
+from attnscope.engines.transformers.blocks import cache_argument
 from attnscope.studies.check.rounding import rounded_again
 from attnscope.studies.doctor.any_tokenizer import AnyTokenizer
 from attnscope.studies.doctor.operators import RoundedOperators
@@ -123,6 +124,11 @@ class Subject:
         """Tell whether `forward` has an argument of this name."""
         model = self.model if self.core is None else self.core
         return self.call is None and name in inspect.signature(model.forward).parameters
+
+    @property
+    def cache_name(self) -> str | None:
+        """Name under which `forward` takes and returns a cache; None if it takes none."""
+        return cache_argument(self.model if self.core is None else self.core) if self.call is None else None
 
     def run(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Tensor:
         """Run a batch and return its logits, or hidden states, (B, T, D).

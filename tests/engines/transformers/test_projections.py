@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from peft import LoraConfig
+from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 import attnscope
@@ -71,7 +71,7 @@ def test_copying_of_a_model_in_memory(kind, tmp_path):
 
 
 def adapted(model):
-    model.add_adapter(LoraConfig(target_modules=["v_proj"], r=2))
+    inject_adapter_in_model(LoraConfig(target_modules=["v_proj"], r=2), model)
 
 
 def replaced(model):
