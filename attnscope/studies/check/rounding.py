@@ -25,7 +25,8 @@ from attnscope.studies.check.observe import LayerStages
 
 FLOOR = 1e-5  # smallest limit: the parity that is promised in float32
 _RUNS = 3
-_FACTOR = 2.0  # correct models of all families differed by at most the largest of three runs; half of them by a third
+# Correct models differ by at most the largest of three runs; single sentences on SmolLM2 by up to 2.4 times it.
+_FACTOR = 4.0
 
 Limits = list[dict[str, float]]
 

@@ -19,7 +19,7 @@ from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.subject import Subject
 
-_RUNS, _FACTOR = 3, 2.0  # as in studies.check.rounding
+_RUNS, _FACTOR = 3, 2.0
 _BUDGET = 3e9  # multiplications beyond which layers that share a mask are read once
 
 

@@ -15,7 +15,7 @@ from attnscope.studies.doctor.audit import AttentionPlace, Audit, Finding
 from attnscope.studies.doctor.batches import ExaminedBatch, probe
 from attnscope.studies.doctor.subject import Subject
 
-_RUNS, _FACTOR = 3, 2.0  # as in studies.check.rounding
+_RUNS, _FACTOR = 3, 2.0
 # In bfloat16 and float16, sums in the residual stream and in kernels round as well, where no module shows it. A sound
 # model (SmolLM2 in bfloat16) came to 1.5 times the limit with a factor of 2, in one of 30 layers.
 LOW_FACTOR = 3.0
