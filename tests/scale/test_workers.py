@@ -77,8 +77,11 @@ def children():
 
 
 def killed_at_random(tmp_path, kills, seed, workers, texts=MANY):
-    """Dumps, during which workers are killed; how many kills there were, and how many dumps were right."""
-    luck, sent, right = random.Random(seed), 0, 0
+    """Kill workers while dumps are written, and compare each dump with that of one process; return the kills.
+
+    A dump gets two kills at most: three that chance to hit the same text make it `failed`, as they should.
+    """
+    luck, sent = random.Random(seed), 0
     (tmp_path / "one").mkdir()
     expected, _ = written(tmp_path / "one", texts)
     while sent < kills:
@@ -86,7 +89,7 @@ def killed_at_random(tmp_path, kills, seed, workers, texts=MANY):
 
         def kill(stop=stop, here=here, sent=sent):
             while not stop.wait(luck.uniform(0.01, 0.12)):
-                if sent + here[0] < kills and (there := children()):
+                if here[0] < min(2, kills - sent) and (there := children()):
                     os.kill(luck.choice(there), signal.SIGKILL)
                     here[0] += 1
 
@@ -99,16 +102,14 @@ def killed_at_random(tmp_path, kills, seed, workers, texts=MANY):
             killer.join()
         assert found == expected
         assert summary.counts["ok"] == len(texts)
-        sent, right = sent + here[0], right + 1
+        sent += here[0]
         (tmp_path / "dump.jsonl").unlink()
         assert children() == []
-    return sent, right
+    return sent
 
 
 def test_workers_that_are_killed_lose_and_double_nothing(tmp_path):
-    sent, right = killed_at_random(tmp_path, 10, 3, 3)
-    assert sent == 10
-    assert right >= 1
+    assert killed_at_random(tmp_path, 10, 3, 3) == 10
 
 
 def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
