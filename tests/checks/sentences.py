@@ -4,7 +4,8 @@
 
 Sentences are drawn from a grammar: prose, numbers, code, other scripts, repetitions, from one word to a paragraph; for
 rxnmapper, which reads reactions, SMILES. A model whose package is not installed is skipped, and named. Prints, for each
-check, the largest share of its limit that was measured; exits with 1 if a check failed.
+check, the largest share of its limit that was measured; exits with 1 if a check failed. After every twenty sentences
+it prints how many are done, and the largest share so far.
 """
 
 import argparse
@@ -160,7 +161,9 @@ MODELS = {
 }
 
 
-def check_sentences(name: str, count: int, seed: int, folder: Path) -> Iterator[tuple[str, Check]]:
+def check_sentences(
+    name: str, count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None
+) -> Iterator[tuple[str, Check]]:
     """Yield checks of varied sentences, with the sentence of each: of twenty sentences the one nearest to the limit.
 
     Args:
@@ -168,6 +171,7 @@ def check_sentences(name: str, count: int, seed: int, folder: Path) -> Iterator[
         count: Sentences.
         seed: Of the random numbers.
         folder: For files of the model.
+        progress: Called with the number of checked sentences, after the checks of twenty were yielded.
     """
     from msgspec.structs import replace
 
@@ -178,6 +182,7 @@ def check_sentences(name: str, count: int, seed: int, folder: Path) -> Iterator[
         some = tuple(TextInput(text) for text in texts[start : start + AT_ONCE])
         report = check(replace(run, texts=some))
         yield from ((some[one.text].text, one) for one in report.checks)
+        progress(start + len(some))
 
 
 def main() -> int:
@@ -193,8 +198,13 @@ def main() -> int:
             print(f"{name}: skipped, {MODELS[name].package} is not installed")
             continue
         worst: dict[str, tuple[float, str, Check]] = {}
+
+        def show(done: int, name: str = name, worst: dict[str, tuple[float, str, Check]] = worst) -> None:
+            largest = max((share for share, _, _ in worst.values()), default=0.0)
+            print(f"{name}: {done} of {parsed.count} sentences, {largest:.3f} of a limit at most", flush=True)
+
         with tempfile.TemporaryDirectory() as folder:
-            for text, one in check_sentences(name, parsed.count, parsed.seed, Path(folder)):
+            for text, one in check_sentences(name, parsed.count, parsed.seed, Path(folder), show):
                 if one.verdict == "fail":
                     failed += 1
                     print(f"{name}: FALSE ALARM: {one} on {json.dumps(text)}", flush=True)
