@@ -104,292 +104,112 @@ _TABLE_OR_JSON = Literal["table", "json"]
 _FORMATS = Literal["table", "heat", "json"]
 _MASK_FORMS = ", ".join(term.form for term in TERMS if term is not Own)
 
+# Rows of a table: one argument a line would make it twice as long.
+# fmt: off
 TEXTS = (
-    Option(
-        "text",
-        TEXT,
-        "Text to inspect; without it, or with -, standard input is read as one text.",
-        metavar="TEXT",
-        argument=True,
-    ),
+    Option("text", TEXT, "Text to inspect; without it, or with -, standard input is read as one text.", metavar="TEXT",
+        argument=True),
     Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files"),
-    Option(
-        "chat",
-        TEXT,
-        "Read messages instead (JSON: a list of role and content, or an object with messages, documents and tools) and "
-        "render them with the model's own chat template; - reads standard input.",
-        metavar="FILE|-",
-        complete="files",
-    ),
-    Option(
-        "keep_newline",
-        TEXT,
-        "Keep the last newline of standard input; otherwise it is left out, since echo adds one.",
-    ),
+    Option("chat", TEXT, "Read messages instead (JSON: a list of role and content, or an object with messages, "
+        "documents and tools) and render them with the model's own chat template; - reads standard input.",
+        metavar="FILE|-", complete="files"),
+    Option("keep_newline", TEXT,
+        "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
     Option("context", TEXT, "Text that provides keys and values in cross-attention.", metavar="TEXT"),
 )
 THE_MODEL = (
-    Option(
-        "model",
-        MODEL,
-        "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in the Hugging Face "
-        "cache (org/name), or name of a bundled sample; default: the bundled sample.",
-        metavar="PATH|NAME",
-        short="-m",
-        complete="samples",
-        variable="ATTNSCOPE_MODEL",
-    ),
-    Option(
-        "adapter",
-        MODEL,
-        "LoRA adapter to add to the weights: a folder with adapter_config.json and adapter_model.safetensors; none "
-        "adds no adapter.",
-        metavar="PATH",
-        complete="files",
-    ),
-    Option(
-        "config",
-        MODEL,
-        "Stack described in TOML, or name of a bundled config. Weights are random unless the stack names a weights "
-        "file.",
-        metavar="FILE|NAME",
-        complete="configs",
-    ),
-    Option(
-        "tokenizer",
-        MODEL,
-        "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json or tokenizer.model, or "
-        "a folder that has one.",
-        metavar="PATH",
-        complete="files",
-    ),
-    Option(
-        "qkv",
-        MODEL,
-        "Queries, keys and values that another program computed (.safetensors or .npz) instead of a model and a text, "
-        "for run, compare, explain, heads and batch.",
-        metavar="FILE",
-        complete="files",
-    ),
-    Option(
-        "ignore_key",
-        MODEL,
-        "Ignore a key of config.json that would be refused; repeatable. Recorded in the output, and noted on every "
-        "screen.",
-        metavar="NAME",
-        several="yes",
-    ),
-    Option(
-        "trust_config",
-        MODEL,
-        "Accept a config.json that refers to its own model code. The code is not run, so the real model may differ "
-        "from what is shown.",
-    ),
+    Option("model", MODEL, "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in "
+        "the Hugging Face cache (org/name), or name of a bundled sample; default: the bundled sample.",
+        metavar="PATH|NAME", short="-m", complete="samples", variable="ATTNSCOPE_MODEL"),
+    Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
+        "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
+    Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
+        "names a weights file.", metavar="FILE|NAME", complete="configs"),
+    Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
+        "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
+    Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
+        "model and a text, for run, compare, explain, heads and batch.", metavar="FILE", complete="files"),
+    Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
+        "output, and noted on every screen.", metavar="NAME", several="yes"),
+    Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
+        "real model may differ from what is shown."),
 )
 THE_MACHINE = (
-    Option(
-        "device",
-        MACHINE,
-        "Device; auto uses CUDA for all but small work.",
-        arguments.device,
-        "auto|cpu|cuda[:N]|mps",
-        "auto",
-        complete=("auto", "cpu", "cuda", "mps"),
-    ),
-    choice(
-        "dtype", MACHINE, Dtype, "Data type of the model; scores and softmax are always float32.", default="float32"
-    ),
+    Option("device", MACHINE, "Device; auto uses CUDA for all but small work.", arguments.device,
+        "auto|cpu|cuda[:N]|mps", "auto", complete=("auto", "cpu", "cuda", "mps")),
+    choice("dtype", MACHINE, Dtype, "Data type of the model; scores and softmax are always float32.",
+        default="float32"),
     Option("truncate", MACHINE, "Truncate texts that exceed the model's limit, with a note."),
-    Option(
-        "max_memory",
-        MACHINE,
-        "Limit memory, such as 800M or 1.5G; default: half of the free memory.",
-        arguments.size,
-        "SIZE",
-    ),
-    number(
-        "threads",
-        MACHINE,
-        1,
-        "Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.",
-        arguments.THREADS,
-    ),
-    choice(
-        "engine",
-        MACHINE,
-        EngineWord,
-        "Run the model with attnscope's own code, or with transformers (install attnscope[transformers]), which "
-        "supports nearly every architecture.",
-        default="native",
-    ),
-    choice(
-        "part",
-        MACHINE,
-        PartWord,
-        "Attention of an encoder-decoder to show, with {engine} transformers; for decoder and cross, TEXT is the "
-        "decoder's input and {context} the encoder's.",
-    ),
+    Option("max_memory", MACHINE, "Limit memory, such as 800M or 1.5G; default: half of the free memory.",
+        arguments.size, "SIZE"),
+    number("threads", MACHINE, 1,
+        "Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.", arguments.THREADS),
+    choice("engine", MACHINE, EngineWord, "Run the model with attnscope's own code, or with transformers (install "
+        "attnscope[transformers]), which supports nearly every architecture.", default="native"),
+    choice("part", MACHINE, PartWord, "Attention of an encoder-decoder to show, with {engine} transformers; for "
+        "decoder and cross, TEXT is the decoder's input and {context} the encoder's."),
     Option("hash_weights", MACHINE, "Record a SHA-256 hash of all weights in the output."),
 )
-LAYER = Option(
-    "layer",
-    COMPUTE,
-    f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
-    parse_indices_or_label("layer"),
-    "LAYERS",
-    "auto",
-    short="-l",
-    complete=("auto", "all", "mean"),
-)
-HEAD = replace(
-    LAYER,
-    name="head",
-    help=f"Heads, in the same form, or L2H3,L0H1. {_AUTO_HEAD}",
-    read=parse_indices_or_label("head"),
-    metavar="HEADS",
-    short="-H",
-)
-QUERY = Option(
-    "query",
-    COMPUTE,
-    "Rows: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by commas. Numbers that are not "
-    "positions, and anything in quotation marks, are words.",
-    _positions(arg("query")),
-    "ROWS",
-    short="-q",
-)
+LAYER = Option("layer", COMPUTE, f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
+    parse_indices_or_label("layer"), "LAYERS", "auto", short="-l", complete=("auto", "all", "mean"))
+HEAD = replace(LAYER, name="head", help=f"Heads, in the same form, or L2H3,L0H1. {_AUTO_HEAD}",
+    read=parse_indices_or_label("head"), metavar="HEADS", short="-H")
+QUERY = Option("query", COMPUTE, "Rows: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
+    "commas. Numbers that are not positions, and anything in quotation marks, are words.", _positions(arg("query")),
+    "ROWS", short="-q")
 KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS")
-SPANS = Option(
-    "spans",
-    COMPUTE,
-    f"Divide the text into named spans: {', '.join(SPAN_WORDS[:-1])}, turns (of a chat), marks that each begin a span "
-    "('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, start and end of each span (in characters, or "
-    'with "unit": "tokens"). {query} and {key} then take the names of spans.',
-    parse_spans,
-    "SPANS",
-    complete=SPAN_WORDS,
-)
-MASK = Option(
-    "mask",
-    COMPUTE,
-    f"own (the model's), {_MASK_FORMS}, or a file with a boolean or additive matrix ({' '.join(MASK_FILES)}); "
-    "combine with + (and), | (or) and parentheses.",
-    parse_mask,
-    "MASK",
-    "own",
-    complete="masks",
-)
-WHAT_IF = choice(
-    "what_if",
-    COMPUTE,
-    WhatIf,
-    "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.",
-    default="stack",
-)
-HIDE = Option(
-    "hide",
-    COMPUTE,
+SPANS = Option("spans", COMPUTE, f"Divide the text into named spans: {', '.join(SPAN_WORDS[:-1])}, turns (of a chat), "
+    "marks that each begin a span ('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, start and "
+    'end of each span (in characters, or with "unit": "tokens"). {query} and {key} then take the names of spans.',
+    parse_spans, "SPANS", complete=SPAN_WORDS)
+MASK = Option("mask", COMPUTE, f"own (the model's), {_MASK_FORMS}, or a file with a boolean or additive matrix "
+    f"({' '.join(MASK_FILES)}); combine with + (and), | (or) and parentheses.", parse_mask, "MASK", "own",
+    complete="masks")
+WHAT_IF = choice("what_if", COMPUTE, WhatIf,
+    "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.", default="stack")
+HIDE = Option("hide", COMPUTE,
     'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
-    lambda text: None if text == "none" else _positions(arg("hide"))(text),
-    "TOKENS",
-)
-STAGE = Option(
-    "stages",
-    COMPUTE,
-    f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}, or weights alone "
-    "if all three fill more than a screen.",
-    arguments.stages,
-    "STAGES",
-    flag="--stage",
-    complete="stages",
-)
+    lambda text: None if text == "none" else _positions(arg("hide"))(text), "TOKENS")
+STAGE = Option("stages", COMPUTE, f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: "
+    f"{DEFAULT_STAGES}, or weights alone if all three fill more than a screen.", arguments.stages, "STAGES",
+    flag="--stage", complete="stages")
 TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3")
 _RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
 BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight")
-BY_LOGIT = choice(
-    "by",
-    COMPUTE,
-    RankBy,
-    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.",
-    default="weight",
-)
-SPECIAL = Option(
-    "special", COMPUTE, "Exclude special tokens and the first token from the ranking.", flag="--no-special", off=False
-)
-POOLED = number(
-    "pool",
-    COMPUTE,
-    1,
-    "Show a map of N × N runs of tokens and the most attended tokens instead of matrices. Tables of texts longer than "
-    f"{PRINTED} tokens show a {POOL} × {POOL} map unless {{query}} or {{key}} is given.",
-    arguments.LARGEST_POOL,
-)
-TARGET = Option(
-    "target",
-    COMPUTE,
-    "Token whose logit {by} logit breaks down, such as ' store' with its leading space; given twice, the difference "
-    "between the two logits. Default: the most probable token.",
-    metavar="TOKEN",
-    several="yes",
-)
-WORDS = Option(
-    "words",
-    COMPUTE,
-    "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
-)
+BY_LOGIT = choice("by", COMPUTE, RankBy,
+    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.", default="weight")
+SPECIAL = Option("special", COMPUTE, "Exclude special tokens and the first token from the ranking.",
+    flag="--no-special", off=False)
+POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the most attended tokens instead of "
+    f"matrices. Tables of texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless {{query}} or {{key}} is "
+    "given.", arguments.LARGEST_POOL)
+TARGET = Option("target", COMPUTE, "Token whose logit {by} logit breaks down, such as ' store' with its leading space; "
+    "given twice, the difference between the two logits. Default: the most probable token.", metavar="TOKEN",
+    several="yes")
+WORDS = Option("words", COMPUTE,
+    "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.")
 FORMAT = choice("format", SHOW, _FORMATS, "Output format: table (default), heat (a heat map), or json (exact).")
 DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Output format: table (default) or json (exact).")
 JSON = Option("json", SHOW, "Short for {format} json.")
-FILE_OUT = Option(
-    "output",
-    SHOW,
-    "Write to a file; the extension sets the format: {endings}.",
-    Path,
-    "FILE",
-    short="-o",
-    complete="files",
-)
-PRECISION = number(
-    "precision",
-    SHOW,
-    0,
-    "Decimal places in tables; json, .safetensors and .npz are exact.",
-    9,
-    metavar="DIGITS",
-    default="2",
-)
+FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
+    short="-o", complete="files")
+PRECISION = number("precision", SHOW, 0, "Decimal places in tables; json, .safetensors and .npz are exact.", 9,
+    metavar="DIGITS", default="2")
 QUIET = Option("quiet", SHOW, _DATA_ONLY)
-VERBOSE = Option(
-    "verbose",
-    SHOW,
-    "In a terminal, show the model's full path, its device and all notes, every matrix of {stages}, and small "
-    "contributors one by one.",
-)
+VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, its device and all notes, every matrix "
+    "of {stages}, and small contributors one by one.")
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
 _LOOKS = (
-    choice(
-        "look",
-        SHOW,
-        Literal["figure", "terminal"],
-        "Look of an .svg: a figure on white, or the terminal's tables.",
-        default="figure",
-    ),
+    choice("look", SHOW, Literal["figure", "terminal"], "Look of an .svg: a figure on white, or the terminal's tables.",
+        default="figure"),
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
-    Option(
-        "header",
-        SHOW,
-        "Leave out the header, hints and notes, as in a figure for a paper.",
-        flag="--no-header",
-        off=False,
-    ),
-    Option(
-        "open",
-        SHOW,
-        "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
-    ),
+    Option("header", SHOW, "Leave out the header, hints and notes, as in a figure for a paper.", flag="--no-header",
+        off=False),
+    Option("open", SHOW,
+        "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
@@ -401,14 +221,8 @@ def _tolerance(name: str, help: str, metavar: str = "X") -> Option:
 
 def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
     file = FILE_OUT if output is None else replace(FILE_OUT, help=output)
-    return (
-        format,
-        JSON,
-        file,
-        replace(PRECISION, help=precision, default=default),
-        *_LOOKS,
-        VERBOSE if format is FORMAT else VERBOSE_FACTS,
-    )
+    verbose = VERBOSE if format is FORMAT else VERBOSE_FACTS
+    return format, JSON, file, replace(PRECISION, help=precision, default=default), *_LOOKS, verbose
 
 
 def _compared(options: tuple[Option, ...], *names: str) -> tuple[Option, ...]:
@@ -419,552 +233,237 @@ def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
     return replace(option, group=group, help=help, **more)
 
 
-CUTS = Option(
-    "cuts",
-    CUT,
-    "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), or edges of any of "
-    'these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are written as for {query}. '
-    "Repeatable; all cuts are made together.",
-    parse_cut,
-    "CUT",
-    flag="--cut",
-    several="yes",
-)
-RAN_WITHOUT = _grouped(
-    CUTS,
-    COMPUTE,
-    "Show the attention of the model without a head (L5H1) or an edge (L5H1: it→animal), written as for ablate, which "
-    "shows what changes. Repeatable.",
-)
+CUTS = Option("cuts", CUT, "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), "
+    'or edges of any of these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are '
+    "written as for {query}. Repeatable; all cuts are made together.", parse_cut, "CUT", flag="--cut", several="yes")
+RAN_WITHOUT = _grouped(CUTS, COMPUTE, "Show the attention of the model without a head (L5H1) or an edge (L5H1: "
+    "it→animal), written as for ablate, which shows what changes. Repeatable.")
 RUN = (
-    *TEXTS,
-    *THE_MODEL,
+    *TEXTS, *THE_MODEL,
     *SELECTION[:-2],
-    BY_LOGIT,
-    SPECIAL,
-    SPANS,
-    RAN_WITHOUT,
-    POOLED,
-    Option(
-        "measure",
-        COMPUTE,
-        "Show how much each token contributes to every token over {layer}, instead of the heads' weights: rollout, "
-        "rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
-        arguments.flow_measure,
-        "NAME",
-        "weights",
-        complete="flow_measures",
-    ),
+    BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
+    Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
+        "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+        arguments.flow_measure, "NAME", "weights", complete="flow_measures"),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
-    Option(
-        "predict",
-        COMPUTE,
-        "Show the five most probable tokens: the next one, or at every [MASK]. Default: if the checkpoint has an "
-        "output head, all layers run anyway and the texts are short.",
-        off="--no-predict",
-    ),
-    number(
-        "generate",
-        COMPUTE,
-        0,
+    Option("predict", COMPUTE, "Show the five most probable tokens: the next one, or at every [MASK]. Default: if the "
+        "checkpoint has an output head, all layers run anyway and the texts are short.", off="--no-predict"),
+    number("generate", COMPUTE, 0,
         "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
-        arguments.GENERATED,
-        default="0",
-    ),
-    TARGET,
-    WORDS,
-    number(
-        "least",
-        COMPUTE,
-        0,
-        "List the K tokens that receive the least weight from other tokens; over all layers and heads, unless {layer} "
-        "or {head} selects some.",
-        metavar="K",
-        default="0",
-    ),
-    Option(
-        "input_ids",
-        TEXT,
-        "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally attention_mask, "
-        "position_ids and token_type_ids, named as in transformers. Each has the shape (tokens) or (texts, tokens), "
-        "padded on either side. - reads standard input.",
-        metavar="FILE|-",
-        complete="files",
-    ),
+        arguments.GENERATED, default="0"),
+    TARGET, WORDS,
+    number("least", COMPUTE, 0, "List the K tokens that receive the least weight from other tokens; over all layers "
+        "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
+    Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
+        "attention_mask, position_ids and token_type_ids, named as in transformers. Each has the shape (tokens) or "
+        "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files"),
     Option("ids", SHOW, "List the tokens with their ids. In a terminal only."),
     Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
-    choice(
-        "table",
-        SHOW,
-        Literal["matrices", "contributors", "rows", "columns", "spans"],
-        "Table that a {or_tables} file holds: matrices (one row per cell of a stage; default), contributors (one row "
-        "per query and rank), rows (statistics, one row per query), columns (of a map) or spans (of {spans}).",
-    ),
+    choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
+        "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
+        "(statistics, one row per query), columns (of a map) or spans (of {spans})."),
     *_shown(PRECISION.help, "2", FORMAT),
     *THE_MACHINE,
 )
+COMPARED_STAGES = replace(STAGE, help=f"Stages that {{tolerance}} compares and json has (tables show the weights), "
+    f"separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}.")
 COMPARE = (
     *_compared(TEXTS, "text", "chat"),
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
-    *_compared(
-        tuple(
-            replace(
-                option,
-                help=f"Stages that {{tolerance}} compares and json has (tables show the weights), separated by commas: "
-                f"{', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}.",
-            )
-            if option is STAGE
-            else option
-            for option in SELECTION
-        ),
-        "mask",
-        "hide",
-        "layer",
-        "head",
-    ),
-    SPANS,
-    POOLED,
-    Option(
-        "summary",
-        SHOW,
-        "Show only how much weight moves in each head, of all layers and heads unless selected.",
-    ),
+    *_compared((*SELECTION[:7], COMPARED_STAGES, *SELECTION[8:]), "mask", "hide", "layer", "head"),
+    SPANS, POOLED,
+    Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected."),
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
     *_compared(THE_MACHINE, "dtype", "engine"),
-    _tolerance(
-        "tolerance",
-        "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by more than X times the "
-        "largest value of its layer; all layers and heads unless selected. Print a one-line verdict and the worst cell "
-        "of every stage instead of tables ({format} prints both).",
-    ),
+    _tolerance("tolerance", "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "
+        "more than X times the largest value of its layer; all layers and heads unless selected. Print a one-line "
+        "verdict and the worst cell of every stage instead of tables ({format} prints both)."),
     _tolerance("relative", "Allow R·|first| on top, as in numpy.testing.assert_allclose.", "R"),
 )
 EXPLAIN = (
-    *TEXTS,
-    *THE_MODEL,
+    *TEXTS, *THE_MODEL,
     replace(QUERY, help="Token to explain: a position such as 3, or a word.", metavar="TOKEN"),
-    replace(
-        KEY,
-        help="Key whose dot product is broken down; default: the one with the largest dot product.",
-        metavar="TOKEN",
-    ),
+    replace(KEY, help="Key whose dot product is broken down; default: the one with the largest dot product.",
+        metavar="TOKEN"),
     replace(LAYER, help="Layer, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",)),
     replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",)),
-    number(
-        "top",
-        COMPUTE,
-        1,
-        "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
-        metavar="K",
-    ),
-    SPANS,
-    MASK,
-    WHAT_IF,
-    HIDE,
+    number("top", COMPUTE, 1, "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
+        metavar="K"),
+    SPANS, MASK, WHAT_IF, HIDE,
     *_shown("Decimal places in tables; json is exact.", "4"),
     *THE_MACHINE,
 )
 HEADS = (
-    replace(
-        TEXTS[0],
-        help=f"Text to measure on; - reads standard input. Default: what is piped (if it begins within {PATIENCE} "
-        "seconds), or built-in texts; {key} and {measure} need a text.",
-    ),
+    replace(TEXTS[0], help="Text to measure on; - reads standard input. Default: what is piped (if it begins within "
+        f"{PATIENCE} seconds), or built-in texts; {{key}} and {{measure}} need a text."),
     *TEXTS[1:],
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
-    QUERY,
-    KEY,
-    _grouped(
-        WORDS,
-        COMPUTE,
-        "Take the whole words that {query} and {key} name a piece of: weights are summed over a word's keys and "
-        "averaged over its queries.",
-    ),
-    SPANS,
-    MASK,
-    WHAT_IF,
-    HIDE,
-    Option(
-        "against",
-        MEASURE,
-        "Keys to compare {key} with, in the same form: shows the weight on {key} minus the weight on these keys, and "
-        "lists heads by the size of this difference.",
-        _positions(arg("against")),
-        "COLUMNS",
-    ),
-    Option(
-        "role",
-        MEASURE,
+    QUERY, KEY,
+    _grouped(WORDS, COMPUTE, "Take the whole words that {query} and {key} name a piece of: weights are summed over a "
+        "word's keys and averaged over its queries."),
+    SPANS, MASK, WHAT_IF, HIDE,
+    Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
+        "weight on these keys, and lists heads by the size of this difference.", _positions(arg("against")), "COLUMNS"),
+    Option("role", MEASURE,
         "Show only these roles, separated by commas, with their values for every head; see Roles below.",
-        arguments.roles,
-        "ROLES",
-        complete="roles",
-    ),
-    Option(
-        "measure",
-        MEASURE,
-        "One number for every head instead of roles: weight, value or projected (of {key}, averaged over {query}; "
-        "default with {key}: weight), or a statistic of the average row: {row_statistics}.",
-        arguments.measure,
-        "NAME",
-        complete="measures",
-    ),
-    number(
-        "draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.", arguments.DRAWS[1]
-    ),
-    Option(
-        "needle",
-        MEASURE,
-        "Hide this sentence in long texts, ask for its answer at the end, and show how much the retrieval heads read "
-        "of it by length and depth, and the answer's probability; such as 'The key of the vault is 71432.'",
-        arguments.text(arg("needle")),
-        "TEXT",
-    ),
-    Option(
-        "answer",
-        MEASURE,
-        "Part of the {needle} that is its answer; default: its last word.",
-        arguments.text(arg("answer")),
-        "TEXT",
-    ),
-    Option(
-        "filler",
-        MEASURE,
-        "Text around the {needle}, repeated if it is short; default: built-in texts.",
-        Path,
-        "FILE",
-        complete="files",
-    ),
-    Option(
-        "lengths",
-        MEASURE,
-        "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
-        arguments.series(arg("lengths"), 8, 1 << 24, integers=True),
-        "LENGTHS",
-    ),
-    Option(
-        "depths",
-        MEASURE,
-        "Shares of the text before the {needle}; default: 0,0.1,…,1.",
-        arguments.series(arg("depths"), 0, 1, integers=False),
-        "DEPTHS",
-    ),
+        arguments.roles, "ROLES", complete="roles"),
+    Option("measure", MEASURE, "One number for every head instead of roles: weight, value or projected (of {key}, "
+        "averaged over {query}; default with {key}: weight), or a statistic of the average row: {row_statistics}.",
+        arguments.measure, "NAME", complete="measures"),
+    number("draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.",
+        arguments.DRAWS[1]),
+    Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
+        "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
+        "is 71432.'", arguments.text(arg("needle")), "TEXT"),
+    Option("answer", MEASURE, "Part of the {needle} that is its answer; default: its last word.",
+        arguments.text(arg("answer")), "TEXT"),
+    Option("filler", MEASURE, "Text around the {needle}, repeated if it is short; default: built-in texts.", Path,
+        "FILE", complete="files"),
+    Option("lengths", MEASURE, "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
+        arguments.series(arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS"),
+    Option("depths", MEASURE, "Shares of the text before the {needle}; default: 0,0.1,…,1.",
+        arguments.series(arg("depths"), 0, 1, integers=False), "DEPTHS"),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
-    number(
-        "top",
-        SHOW,
-        1,
-        "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
-        metavar="K",
-    ),
+    number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
+        metavar="K"),
     choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
     *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"),
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *TEXTS,
-    *THE_MODEL,
-    CUTS,
-    choice(
-        "each",
-        CUT,
-        Each,
-        "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from each span of the text, "
-        "on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans {spans} or {chat}.",
-    ),
+    *TEXTS, *THE_MODEL, CUTS,
+    choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
+        "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
+        "{spans} or {chat}."),
     _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",)),
-    _grouped(
-        HEAD,
-        CUT,
-        "With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
-        default="all",
-        complete=("all",),
-    ),
-    _grouped(
-        QUERY,
-        CUT,
-        "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off from spans instead "
-        "of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by commas.",
-        metavar="TOKENS",
-    ),
+    _grouped(HEAD, CUT, "With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
+        default="all", complete=("all",)),
+    _grouped(QUERY, CUT, "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off "
+        "from spans instead of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
+        "commas.", metavar="TOKENS"),
     _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),
-    _grouped(
-        WORDS,
-        CUT,
-        "Cut edges between whole words: with {each} edge, all edges from the pieces of one word to those of another "
-        "together; in {cuts}, {query} and {key}, the whole word that a piece belongs to.",
-    ),
-    choice(
-        "replacement",
-        CUT,
-        Replacement,
-        "What replaces the output of a cut head: zero, its mean over the text's tokens, or resample: its output at the "
-        "same positions of other texts, averaged over draws of these. With resample, edges are replaced, too.",
-        default="zero",
-        flag="--with",
-    ),
-    Option(
-        "patch_from",
-        CUT,
-        "Patch instead of cutting: replace outputs of heads, and what edges read, by those of this text at the same "
-        "positions. Usually TEXT is the corrupted text and this the clean one; both have equally many tokens.",
-        metavar="OTHER",
-        flag="--from",
-    ),
-    Option(
-        "others",
-        CUT,
-        "With {replacement} resample, draw from the texts of this file, one per line; default: built-in texts.",
-        Path,
-        "FILE",
-        flag="--from-file",
-        complete="files",
-    ),
+    _grouped(WORDS, CUT, "Cut edges between whole words: with {each} edge, all edges from the pieces of one word to "
+        "those of another together; in {cuts}, {query} and {key}, the whole word that a piece belongs to."),
+    choice("replacement", CUT, Replacement, "What replaces the output of a cut head: zero, its mean over the text's "
+        "tokens, or resample: its output at the same positions of other texts, averaged over draws of these. With "
+        "resample, edges are replaced, too.", default="zero", flag="--with"),
+    Option("patch_from", CUT, "Patch instead of cutting: replace outputs of heads, and what edges read, by those of "
+        "this text at the same positions. Usually TEXT is the corrupted text and this the clean one; both have equally "
+        "many tokens.", metavar="OTHER", flag="--from"),
+    Option("others", CUT,
+        "With {replacement} resample, draw from the texts of this file, one per line; default: built-in texts.", Path,
+        "FILE", flag="--from-file", complete="files"),
     number("draws", CUT, 1, "With {replacement} resample, number of draws; default: 4.", arguments.DRAWS[1]),
     number("seed", CUT, 0, "With {replacement} resample, seed of the draws; default: 0."),
-    _grouped(
-        TARGET,
-        CUT,
-        "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the difference between "
-        "the two logits. {each} then ranks by the size of its change.",
-    ),
-    Option(
-        "reference",
-        CUT,
-        "With {replacement} mean, average over the tokens of this text instead. Tokens that {hide} names are hidden in "
-        "it as well.",
-        metavar="TEXT",
-    ),
-    Option(
-        "at",
-        CUT,
-        "Tokens at which predictions and hidden states are compared, written as for {query}; default: the last token, "
-        "or every [MASK] for a masked language model.",
-        _positions(arg("at")),
-        "TOKENS",
-    ),
-    Option(
-        "answer",
-        CUT,
-        "With {each} span, the answer, which the text is continued by; begin it with a space if it needs one. Default: "
-        "the last turn of a chat, or what the model generates.",
-        arguments.text(arg("answer")),
-        "TEXT",
-    ),
-    number(
-        "generate",
-        CUT,
-        0,
-        "With {each} span, tokens of an answer that the model generates; default: 8.",
-        arguments.GENERATED,
-    ),
-    SPANS,
-    MASK,
-    HIDE,
+    _grouped(TARGET, CUT, "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
+        "difference between the two logits. {each} then ranks by the size of its change."),
+    Option("reference", CUT, "With {replacement} mean, average over the tokens of this text instead. Tokens that "
+        "{hide} names are hidden in it as well.", metavar="TEXT"),
+    Option("at", CUT, "Tokens at which predictions and hidden states are compared, written as for {query}; default: "
+        "the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS"),
+    Option("answer", CUT, "With {each} span, the answer, which the text is continued by; begin it with a space if it "
+        "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
+        "TEXT"),
+    number("generate", CUT, 0, "With {each} span, tokens of an answer that the model generates; default: 8.",
+        arguments.GENERATED),
+    SPANS, MASK, HIDE,
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
-    *_shown(
-        "Decimal places in tables; files other than pictures and .txt are exact.",
-        "3",
-        output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}.",
-    ),
+    *_shown("Decimal places in tables; files other than pictures and .txt are exact.", "3",
+        output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}."),
     *THE_MACHINE,
 )
 EXPLORE = (
-    replace(
-        TEXTS[0],
-        help="Text to explore; or what was saved: a dump ({dumps} or a folder), or a report or comparison "
-        "(.json, .npz, .safetensors). - reads a text from standard input.",
-        metavar="TEXT|FILE",
-        complete="files",
-    ),
+    replace(TEXTS[0], help="Text to explore; or what was saved: a dump ({dumps} or a folder), or a report or "
+        "comparison (.json, .npz, .safetensors). - reads a text from standard input.", metavar="TEXT|FILE",
+        complete="files"),
     *TEXTS[1:],
     *THE_MODEL,
     replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",)),
-    replace(
-        HEAD,
-        help="Head to begin at, in the same form; auto picks the one whose weights depend most on content.",
-        metavar="HEAD",
-        complete=("auto",),
-    ),
+    replace(HEAD, help="Head to begin at, in the same form; auto picks the one whose weights depend most on content.",
+        metavar="HEAD", complete=("auto",)),
     replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN"),
     replace(KEY, help="Column to begin at.", metavar="TOKEN"),
-    MASK,
-    WHAT_IF,
-    HIDE,
+    MASK, WHAT_IF, HIDE,
     replace(SPANS, help=f"Begin with the weights between spans of the text; {SPANS.help[0].lower()}{SPANS.help[1:]}"),
     Option("words", SHOW, "Begin with the weights between words, as in run; the key u changes back to tokens."),
     replace(RAN_WITHOUT, help="Begin without a head or an edge, as the key x does; see ablate. Repeatable."),
-    Option(
-        "keys",
-        SHOW,
-        "TOML file that binds other keys to actions; default: attnscope/keys.toml in the folder of your settings "
-        "(XDG_CONFIG_HOME, or ~/.config).",
-        Path,
-        "FILE",
-        complete="files",
-    ),
+    Option("keys", SHOW, "TOML file that binds other keys to actions; default: attnscope/keys.toml in the folder of "
+        "your settings (XDG_CONFIG_HOME, or ~/.config).", Path, "FILE", complete="files"),
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     replace(QUIET, help="On leaving, do not print the command that shows the same place."),
     *THE_MACHINE,
 )
 CHECK = (
-    replace(
-        TEXTS[0],
-        group=OTHER,
-        help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
-    ),
+    replace(TEXTS[0], group=OTHER,
+        help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds."),
     TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
     QUIET,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
-    DATA_FORMAT,
-    JSON,
-    *THE_MODEL,
-    *THE_MACHINE,
+    DATA_FORMAT, JSON, *THE_MODEL, *THE_MACHINE,
 )
 _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
     _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts."),
-    Option(
-        "attn",
-        OTHER,
-        "Implementations of attention to examine, by their names in transformers, separated by commas: eager, sdpa, "
-        "flex_attention, flash_attention_2 …; default: eager,sdpa.",
-        arguments.names(arg("attn")),
-        "NAMES",
-        complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),
-    ),
-    number(
-        "longest_probe",
-        OTHER,
-        16,
-        "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512.",
-    ),
-    DATA_FORMAT,
-    JSON,
+    Option("attn", OTHER, "Implementations of attention to examine, by their names in transformers, separated by "
+        "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.", arguments.names(arg("attn")),
+        "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2")),
+    number("longest_probe", OTHER, 16,
+        "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512."),
+    DATA_FORMAT, JSON,
     replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
     *(option for option in _LOOKS[1:] if option.name != "open"),
     replace(VERBOSE, help="Show every measurement, and why each check matters."),
     *(option for option in THE_MODEL if option.name != "qkv"),
-    replace(
-        _OF_MACHINE["dtype"],
-        default=None,
-        help="Data type of the model; default: the one that its config.json names.",
-    ),
+    replace(_OF_MACHINE["dtype"], default=None,
+        help="Data type of the model; default: the one that its config.json names."),
     _OF_MACHINE["device"],
     _OF_MACHINE["threads"],
     _OF_MACHINE["max_memory"],
 )
 INFO = (
-    *THE_MODEL,
-    DATA_FORMAT,
-    JSON,
+    *THE_MODEL, DATA_FORMAT, JSON,
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
     Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
 CONVERT = (
-    Option(
-        "source",
-        OTHER,
-        "Finished dump ({dumps} or a folder), report of run (.json), or table of either ({tables}).",
-        Path,
-        "IN",
-        complete="files",
-        argument=True,
-        required=True,
-    ),
-    Option(
-        "target",
-        OTHER,
-        "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.",
-        Path,
-        "OUT",
-        complete="files",
-        argument=True,
-        required=True,
-    ),
-    choice(
-        "table",
-        OTHER,
-        Literal[tuple(table.name for table in _TABLES)],
-        f"Table to write: {', '.join(f'{table.name} ({table.rows})' for table in _TABLES)}; default: the first of "
-        "these that IN has.",
-    ),
+    Option("source", OTHER,
+        "Finished dump ({dumps} or a folder), report of run (.json), or table of either ({tables}).", Path, "IN",
+        complete="files", argument=True, required=True),
+    Option("target", OTHER,
+        "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.", Path, "OUT",
+        complete="files", argument=True, required=True),
+    choice("table", OTHER, Literal[tuple(table.name for table in _TABLES)], "Table to write: "
+        f"{', '.join(f'{table.name} ({table.rows})' for table in _TABLES)}; default: the first of these that IN has."),
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide notes on standard error."),
 )
 MERGE = (
-    Option(
-        "parts",
-        OTHER,
-        "Parts that batch wrote with --shard 1/N to N/N, in any order.",
-        metavar="PART",
-        complete="files",
-        argument=True,
-        several="yes",
-    ),
-    Option(
-        "output",
-        OTHER,
-        "The whole dump: {resumed}, or a name without extension if the parts are folders.",
-        Path,
-        "OUT",
-        short="-o",
-        complete="files",
-    ),
+    Option("parts", OTHER, "Parts that batch wrote with --shard 1/N to N/N, in any order.", metavar="PART",
+        complete="files", argument=True, several="yes"),
+    Option("output", OTHER, "The whole dump: {resumed}, or a name without extension if the parts are folders.", Path,
+        "OUT", short="-o", complete="files"),
     Option("status", OTHER, "Instead of joining the parts, print in one line how far they are."),
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
 VERIFY = (
-    Option(
-        "dump",
-        OTHER,
-        "Finished dump: {dumps}, or a folder.",
-        Path,
-        "DUMP",
-        complete="files",
-        argument=True,
-        required=True,
-    ),
-    Option(
-        "input",
-        OTHER,
-        "The texts that the dump was made of; default: the file that its header names.",
-        metavar="FILE",
-        complete="files",
-    ),
+    Option("dump", OTHER, "Finished dump: {dumps}, or a folder.", Path, "DUMP", complete="files", argument=True,
+        required=True),
+    Option("input", OTHER, "The texts that the dump was made of; default: the file that its header names.",
+        metavar="FILE", complete="files"),
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
 IMPORT = (
-    Option(
-        "source",
-        OTHER,
-        "Folder with pickled weights: pytorch_model.bin, as one file or in shards.",
-        Path,
-        "SRC",
-        complete="files",
-        argument=True,
-        required=True,
-    ),
-    Option(
-        "target",
-        OTHER,
-        "New folder for model.safetensors and copies of config and tokenizer files.",
-        Path,
-        "DST",
-        argument=True,
-        required=True,
-    ),
-    Option(
-        "max_memory",
-        OTHER,
+    Option("source", OTHER, "Folder with pickled weights: pytorch_model.bin, as one file or in shards.", Path, "SRC",
+        complete="files", argument=True, required=True),
+    Option("target", OTHER, "New folder for model.safetensors and copies of config and tokenizer files.", Path, "DST",
+        argument=True, required=True),
+    Option("max_memory", OTHER,
         "Limit the memory of the process that reads the pickles, such as 8G; default: half of the free memory.",
-        arguments.size,
-        "SIZE",
-    ),
+        arguments.size, "SIZE"),
     Option("quiet", OTHER, "Hide notes on standard error."),
 )
 PULL = (
@@ -972,134 +471,64 @@ PULL = (
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
 BATCH = (
-    Option(
-        "file",
-        INPUT,
-        "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of datasets.save_to_disk; files "
-        "may be compressed as .gz or .zst, and be at s3://, gs:// or hf://. Without it, or with -, standard input is "
-        "read.",
-        metavar="FILE",
-        argument=True,
-    ),
-    Option(
-        "chat",
-        INPUT,
-        "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a chat on each line "
-        "(its messages, or an object with messages); - reads standard input.",
-        metavar="FILE|-",
-        complete="files",
-    ),
-    choice(
-        "format",
-        INPUT,
-        Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
-        "Format of the input, if the file's extension does not show it.",
-        flag="--from",
-    ),
-    Option(
-        "column",
-        INPUT,
+    Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of "
+        "datasets.save_to_disk; files may be compressed as .gz or .zst, and be at s3://, gs:// or hf://. Without it, "
+        "or with -, standard input is read.", metavar="FILE", argument=True),
+    Option("chat", INPUT, "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a "
+        "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
+        complete="files"),
+    choice("format", INPUT, Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
+        "Format of the input, if the file's extension does not show it.", flag="--from"),
+    Option("column", INPUT,
         "Column or JSON member that holds the text; a JSON object without it may have messages of a chat.",
-        arguments.text(arg("column")),
-        "NAME",
-        "text",
-    ),
+        arguments.text(arg("column")), "NAME", "text"),
     number("skip", INPUT, 0, "Skip the first N texts.", default="0"),
     number("limit", INPUT, 1, "Stop after N texts."),
-    Option(
-        "shard",
-        INPUT,
-        "Process every N-th block of texts, starting with the I-th; attnscope merge joins the parts. slurm stands for "
-        "the task of a job array.",
-        arguments.shard,
-        "I/N|slurm",
-        "1/1",
-    ),
+    Option("shard", INPUT, "Process every N-th block of texts, starting with the I-th; attnscope merge joins the "
+        "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1"),
     *THE_MODEL,
     replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean")),
     replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean")),
     *SELECTION[2:7],
-    replace(
-        STAGE,
-        help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
-        default="none",
-    ),
+    replace(STAGE, help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
+        default="none"),
     *SELECTION[8:],
-    Option(
-        "keep",
-        COMPUTE,
-        f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
+    Option("keep", COMPUTE, f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
-        arguments.some_of(arg("keep"), "part", KEPT),
-        "WHAT",
-        BRIEF,
-        complete=KEPT,
-    ),
+        arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT),
     SPANS,
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans."),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
-    Option(
-        "output",
-        OUTPUT,
-        "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all resumable); {whole} "
-        "(one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is written as whole objects.",
-        Path,
-        "OUT",
-        short="-o",
-        complete="files",
-        required=True,
-    ),
-    Option(
-        "table",
-        OUTPUT,
-        f"Tables of a .parquet folder, separated by commas: {', '.join(table.name for table in _TABLES)}; several "
-        "become subfolders. Default: the first of these that is kept.",
-        arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)),
-        "TABLES",
-        complete=tuple(table.name for table in _TABLES),
-    ),
+    Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
+        "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
+        "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True),
+    Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
+        f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
+        "kept.", arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",
+        complete=tuple(table.name for table in _TABLES)),
     Option("strict", OUTPUT, "Stop at the first failed record."),
-    Option(
-        "max_minutes",
-        OUTPUT,
+    Option("max_minutes", OUTPUT,
         "Stop after this many minutes, with everything saved and exit code 1; the same command resumes.",
-        arguments.minutes,
-        "MINUTES",
-    ),
-    Option(
-        "workers",
-        OUTPUT,
-        "Number of processes that compute, on one thread each unless {threads} is given; they share the weights. auto "
-        "takes as many as there are CPUs if they are faster than one process with threads. Default: one process.",
-        arguments.workers,
-        "N|auto",
-    ),
-    Option(
-        "ray",
-        OUTPUT,
-        "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, host:port, or without "
-        "an address one that is started here.",
-        metavar="[ADDRESS]",
-    ),
+        arguments.minutes, "MINUTES"),
+    Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
+        "share the weights. auto takes as many as there are CPUs if they are faster than one process with threads. "
+        "Default: one process.", arguments.workers, "N|auto"),
+    Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
+        "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
     number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
     Option("actor_cpus", OUTPUT, "CPUs of an actor.", arguments.amount("actor_cpus"), "N", "1"),
     Option("actor_gpus", OUTPUT, "GPUs of an actor.", arguments.amount("actor_gpus"), "N", "0"),
     Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
-    number(
-        "sbatch",
-        OUTPUT,
-        1,
-        "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each of which writes one "
-        "part.",
-        arguments.TASKS,
-    ),
+    number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
+        "of which writes one part.", arguments.TASKS),
     Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),
     *THE_MACHINE,
 )
+# fmt: on
 COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "run": RUN,
     "compare": COMPARE,
