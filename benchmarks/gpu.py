@@ -31,12 +31,13 @@ commands have every part once, the first ones first:
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -46,13 +47,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "msgspec", "orjson", "rich", "safetensors", "tokenizers", "transformers", "typer", "zlib-ng", "hypothesis",
     "pytest", "pluggy", "iniconfig", "packaging", "huggingface-hub", "regex", "pyyaml",
-    "click", "shellingham", "pygments", "markdown-it-py", "mdurl", "sortedcontainers",
+    "click", "shellingham", "pygments", "markdown-it-py", "mdurl", "sortedcontainers", "annotated-doc",
+    "annotated-types", "anyio", "h11", "hf-xet", "httpcore2", "httpx2", "idna", "pydantic", "pydantic-core", "tqdm",
+    "truststore", "typing-inspection",
 )  # fmt: skip
 HEADS, GROUPS, WIDTH, TOP = 32, 8, 128, 5
 PARITY = (
     "tests/parity/test_cuda.py", "tests/devices/test_precision.py", "tests/devices/test_budgets.py",
-    "tests/devices/test_doctor.py", "tests/pipeline/test_pipeline.py",
+    "tests/devices/test_doctor.py", "tests/devices/test_python.py", "tests/pipeline/test_pipeline.py",
 )  # fmt: skip
+
+SIMULATED = """
+from tests.devices.simulation import simulated_devices
+devices = simulated_devices()
+devices.__enter__()
+"""
 
 
 def say(name: str, value: object = None, unit: str = "", **more: object) -> None:
@@ -259,8 +268,12 @@ def kernels(bench: Bench) -> None:
 
 def programs(bench: Bench) -> None:
     """Whole processes."""
-    from measure import attnscope, take_turns
+    import measure
+    import torch
     from models import write_gpt2, write_text
+
+    if bench.cuda and torch.version.cuda is None:
+        measure.CLI = SIMULATED + measure.CLI
 
     size = {"layers": 2, "width": 96} if bench.small else {"layers": 12, "width": 768}
     with tempfile.TemporaryDirectory() as folder:
@@ -275,11 +288,11 @@ def programs(bench: Bench) -> None:
         for name, words in works.items():
             places = {
                 place: lambda place=place, words=words: (
-                    attnscope(*words, "--model", model, "--device", place, "--quiet").seconds
+                    measure.attnscope(*words, "--model", model, "--device", place, "--quiet").seconds
                 )
                 for place in (bench.device, "cpu")
             }
-            took = take_turns(places, min(3, bench.runs))
+            took = measure.take_turns(places, min(3, bench.runs))
             say(name, took[bench.device], "s", cpu=round(took["cpu"], 2))
 
 
@@ -333,6 +346,18 @@ def installed(wheels: Path | None) -> Iterator[str]:
         yield os.pathsep.join(paths)
 
 
+def run_limited(command: Sequence[str], seconds: float) -> int:
+    """Return the exit code of a process; 124 if it took too long and was ended, with all processes that it started."""
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def main() -> int:
     """Run the parts, one process after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -366,10 +391,7 @@ def main() -> int:
         for name in given.parts or PARTS:
             os.environ |= {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "ATTNSCOPE_PART": name}
             started, command = time.time(), [sys.executable, __file__, name, "--here", *options]
-            try:
-                code = subprocess.run(command, timeout=PARTS[name][1]).returncode
-            except subprocess.TimeoutExpired:
-                code = 124
+            code = run_limited(command, PARTS[name][1])
             say("ended", code or "well", seconds=round(time.time() - started, 1))
             failed += [name] * bool(code)
     print("failed: " + ", ".join(failed) if failed else "all parts ended well")

@@ -6,11 +6,15 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from attnscope.cli import main
 from benchmarks.measure import choices
@@ -143,13 +147,57 @@ def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
 ) -> None:
     monkeypatch.setenv("OUT", str(tmp_path))
 
-    def too_long(command: list[str], timeout: float) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
+    wait = subprocess.Popen.wait
 
-    monkeypatch.setattr(subprocess, "run", too_long)
+    def too_long(process: "subprocess.Popen[bytes]", seconds: float | None = None) -> int:
+        if seconds is None:
+            return wait(process)
+        raise subprocess.TimeoutExpired("", seconds)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", too_long)
     code, printed, _ = run_here("gpu.py", "facts", "sdpa", "--device", "cpu")
     assert (code, printed.count("124")) == (1, 2)
     assert printed.endswith("failed: facts, sdpa\n")
+
+
+@pytest.mark.unix
+def test_what_a_part_of_the_benchmark_of_cuda_has_started_ends_with_it(tmp_path: Path) -> None:
+    """A test session that went on would share the GPU with the next part."""
+    run_limited = runpy.run_path(str(BENCHMARKS / "gpu.py"))["run_limited"]
+    started = tmp_path / "started"
+    assert run_limited(["sh", "-c", f"sleep 60 & echo $! > {started}; wait"], 0.5) == 124
+    until = time.monotonic() + 10
+    while Path("/proc", started.read_text().strip(), "exe").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert time.monotonic() < until
+    assert run_limited([sys.executable, "-c", "exit(3)"], 60) == 3
+
+
+def test_the_benchmark_of_cuda_runs_every_test_that_is_marked_so() -> None:
+    marked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path != Path(__file__) and "@pytest.mark.cuda" in path.read_text()
+    }
+    parts = runpy.run_path(str(BENCHMARKS / "gpu.py"))["PARTS"].values()
+    assert {file for work, _ in parts if isinstance(work, partial) for file in work.keywords["files"]} == marked
+
+
+def test_the_wheels_of_the_benchmark_of_cuda_need_no_other_packages() -> None:
+    """Besides those that come with torch."""
+
+    def needed(names: Iterable[str]) -> set[str]:
+        found, left = set[str](), list(names)
+        while left:
+            name = left.pop().lower().replace("_", "-")
+            if name not in found:
+                found.add(name)
+                every = map(Requirement, metadata.requires(name) or [])
+                left += [one.name for one in every if not one.marker or one.marker.evaluate({"extra": ""})]
+        return found
+
+    packages = runpy.run_path(str(BENCHMARKS / "gpu.py"))["PACKAGES"]
+    assert needed(["attnscope", *packages]) - needed(["torch", "numpy"]) <= {"attnscope", *packages}
 
 
 def test_the_import_is_measured_against_its_floor() -> None:

@@ -152,6 +152,10 @@ class DeviceMemoryExceeded(AttnscopeError):
     """A GPU has no memory left: less at a time may fit."""
 
 
+class DeviceFailed(AttnscopeError):
+    """A GPU or its driver fails: other texts would fail as well."""
+
+
 class UsageError(AttnscopeError):
     """The command line itself is wrong: an unknown option value, a range that cannot be read."""
 

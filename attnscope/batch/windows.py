@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
+from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
 from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
@@ -41,6 +41,7 @@ class TextWorker(Protocol[T]):
             ModelError: The model cannot be read, so that none can be done.
             MemoryExceeded: The run takes more memory than it may.
             DeviceMemoryExceeded: They do not fit into a GPU's memory together.
+            DeviceFailed: The GPU fails, so that none can be done.
         """
 
 
@@ -258,7 +259,7 @@ class WindowComputer(Generic[T]):
         ready = [prepared for _, prepared in group if not isinstance(prepared, Record)]
         try:
             return self._work.process(ready)
-        except (ModelError, MemoryExceeded):
+        except (ModelError, MemoryExceeded, DeviceFailed):
             raise
         except AttnscopeError as e:
             if len(group) == 1:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError, DeviceMemoryExceeded, arg
+from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, arg
 from attnscope.base.system.gpu import cuda_device
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.threads import count_threads
@@ -124,7 +124,7 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
     if not isinstance(error, RuntimeError) or not any(name in message for name in _GPU_LIBRARIES):
         return None
     lines = " ".join(message.split("\n", 1)[0].split())
-    if "out of memory" in message:
+    if "out of memory" in message or "CUBLAS_STATUS_ALLOC_FAILED" in message:
         hint = (
             f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}, or use {arg('device', 'cpu')}"
         )
@@ -132,7 +132,7 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
     hint = f"use {arg('device', 'cpu')}"
     if "no kernel image" in message:
         hint = f"install a build of torch for this GPU, or use {arg('device', 'cpu')}"
-    return AttnscopeError(f"the GPU failed: {lines.rstrip('.')}", hint=hint)
+    return DeviceFailed(f"the GPU failed: {lines.rstrip('.')}", hint=hint)
 
 
 @contextmanager

@@ -74,6 +74,26 @@ def test_batch_goes_on_with_fewer_texts_at_a_time(simulated: str, tmp_path: Path
     assert dump([SHORT, TEXT, SHORT]) == (Exit.SOME_RECORDS_FAILED, ["ok", "failed", "ok"])
 
 
+@pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "No CUDA GPUs are available"])
+def test_batch_ends_if_the_gpu_fails_and_goes_on_when_it_works_again(
+    simulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """Every later text would fail as well."""
+
+    def fail(*given: object, **named: object) -> None:
+        raise RuntimeError(f"{message}\nCUDA kernel errors might be …")
+
+    (tmp_path / "texts.txt").write_text(f"{SHORT}\n{SHORT}")
+    words = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "dump.jsonl"), "--device", simulated, "--quiet"]
+    with monkeypatch.context() as broken:
+        broken.setattr("torch.softmax", fail)
+        assert main(words) == Exit.FAILED
+    assert f"error: the GPU failed: {message}" in capsys.readouterr().err
+    assert main(words) == Exit.DONE
+    records = map(json.loads, (tmp_path / "dump.jsonl").read_text().splitlines()[1:])
+    assert [record["status"] for record in records if "status" in record] == ["ok", "ok"]
+
+
 @pytest.mark.parametrize(
     ("message", "hint"),
     [
@@ -83,7 +103,7 @@ def test_batch_goes_on_with_fewer_texts_at_a_time(simulated: str, tmp_path: Path
         ),
         ("CUDA error: device-side assert triggered", "device='cpu'"),
         ("The NVIDIA driver on your system is too old (found version 11040). Please update", "device='cpu'"),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "device='cpu'"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "the GPU is full"),
         ("MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB). Tried to …", "device='cpu'"),
     ],
 )
