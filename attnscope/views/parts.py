@@ -12,7 +12,7 @@ import msgspec
 from attnscope.findings.arrays import Matrix
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits
-from attnscope.views.scales import Scale
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.spans import Look, Span, Spans
 
 
@@ -142,7 +142,7 @@ class Panel(msgspec.Struct, frozen=True):
     texts: Sequence[Sequence[str]]
     rows: Axis
     columns: Axis
-    scale: Scale
+    scale: Scale | LogScale
     digits: Digits
     masked_rows: Sequence[bool] = ()
     arithmetic: Spans = ()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import isfinite, log
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class LogScale:
 
     low: float
     high: float
+    signed: ClassVar[bool] = False
 
     @classmethod
     def of(cls, weights: Matrix) -> "LogScale":
@@ -48,8 +50,10 @@ class LogScale:
         high = float(known.max()) if known.size else 1.0
         return cls(max(high / _LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
 
-    def place(self, weight: float) -> float:
-        """Return the place of a weight above zero on the scale, from 0 to 1."""
+    def place(self, weight: float) -> float | None:
+        """Return the place of a weight on the scale, from 0 to 1; None for zero and for NaN."""
+        if not weight > 0:
+            return None
         if self.high <= self.low:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
@@ -69,15 +73,21 @@ def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
     return known
 
 
-def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1) -> str:
-    """Describe the numbers of queries and keys in a cell of pool_largest; empty if it is one of each.
+def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1, of_map: bool = False) -> str:
+    """Describe what a cell of pool_largest stands for; empty if that is one weight.
 
-    `together`: number of its rows that are drawn as one cell.
+    Args:
+        together: Number of its rows that are drawn as one cell.
+        of_map: Whether the matrix is the map of a long text, with runs of tokens.
     """
     queries, keys = shape[-2:]
     starts = [n * queries // rows for n in range(0, rows, together)]
     most = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
     per = f"{most} × {-(-keys // columns)}"
+    if of_map:
+        cells = f"the {queries} × {keys} map" if per == "1 × 1" else f"up to {per} cells of the {queries} × {keys} map"
+        cells = f"a cell of {cells}" if per == "1 × 1" else f"the largest of {cells}"
+        return f"; a cell is {cells}: the weight on a run of keys, averaged over a run of queries"
     return "" if per == "1 × 1" else f"; a cell is the largest of up to {per} (queries × keys)"
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from math import log
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -150,12 +151,12 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
     assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
     colour = draw(made, 80, format="heat", colour="truecolor")
-    assert colour.count("▀") == 2 * 5 * 18
+    assert colour.count("▀") == 2 * 5 * 6  # where one of two cells has the weight
 
 
 def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing():
     offered = draw(sheet(2, 5, 6), 120, format="heat").rpartition("more ")[2]
-    assert "--layer N" in offered
+    assert "--layer L --head H (stages and contributors)" in offered
     assert "--top" not in offered
     assert "--stage" not in offered
 
@@ -180,7 +181,38 @@ def test_long_texts_and_few_heads():
     heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
     assert are_thumbnails(text)
-    assert "a cell is the largest of" not in draw(replace(long, texts=[text]), 200, format="heat", colour="truecolor")
+    assert "the largest of" not in draw(replace(long, texts=[text]), 200, format="heat", colour="truecolor")
+
+
+@pytest.mark.parametrize("format", ["table", "heat"])
+def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
+    long = sheet(2, 3, 2)
+    maps = [pooled_of(np.power(weights_of(90), n), 16) for n in (1, 2, 3, 1, 2, 3)]
+    heads = [replace(head, stages={}, pooled=pooled) for head, pooled in zip(long.texts[0].heads, maps, strict=True)]
+    shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format=format)
+    known = np.concatenate([pooled.weights[pooled.weights > 0] for pooled in maps])
+    high = float(known.max())
+    low = max(float(known.min()), high / 1000)
+    lines = shown.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("L0 "))
+    for head, pooled in enumerate(maps[:3]):
+        drawn = [line.ljust(80)[3 + 17 * head : 19 + 17 * head] for line in lines[first : first + 8]]
+        for line, pair in zip(drawn, pooled.weights.reshape(8, 2, 16).max(axis=1), strict=True):
+            places = [log(max(weight, low) / low) / log(high / low) if weight else -1 for weight in pair]
+            assert line == "".join(" " if place < 0 else "░▒▓█"[min(3, int(place * 4))] for place in places)
+    assert shown.count("logarithmic") == 1
+    assert "a cell is the largest of up to 2 × 1 cells of the 16 × 16 map" in " ".join(shown.split())
+    assert "most attended  of" not in shown
+
+
+def test_numbers_of_many_heads_that_fill_screens_become_a_grid():
+    few, many = (draw(sheet(2, heads, 12), 80, brief=True) for heads in (2, 5))
+    assert "L1H1" in few and "not shown: numbers" not in few
+    assert "not shown: numbers and contributors of 10 heads (--layer L --head H, or --stage weights)" in " ".join(
+        many.split()
+    )
+    assert len(many.splitlines()) < 60 and many.count("weights  0") == 1
+    assert "not shown: numbers" not in draw(sheet(2, 5, 12), 80)
 
 
 @pytest.mark.parametrize("colour", [None, "truecolor"])

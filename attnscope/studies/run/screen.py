@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadReport, Report, TextReport
@@ -26,18 +28,19 @@ from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, HeatGrid, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import Scale
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 
 _MOST_EACH = 8  # heads of several layers that are drawn one below another with all stages
 _MOST_OF_LAYER = 3  # heads of one layer that are
+_MOST_LINES = 200  # lines of numbers that are printed for many heads
 
 
 def present_report(report: Report, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn a report into parts."""
     heat = display.format == "heat"
-    small = [heat and are_thumbnails(text, brief=settings.brief) for text in report.texts]
+    small = [(heat or _are_maps(text)) and are_thumbnails(text, brief=heat and settings.brief) for text in report.texts]
     if settings.streamed:
         yield GAP
     yield from unknown_words(report.texts)
@@ -95,9 +98,15 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         yield GAP
         yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
         return
-    for head in heads:
-        yield GAP
-        yield from _present_head(report, text, head, settings, heat)
+    each = [part for head in heads for part in (GAP, *_present_head(report, text, head, settings, heat))]
+    if heat or not settings.brief or not are_thumbnails(text):
+        yield from each
+        return
+    option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
+    omitted = paragraph(
+        ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim"), remark=True
+    )
+    yield FirstFitting([each], [GAP, _thumbnails(text), omitted], lines=_MOST_LINES)
 
 
 def _present_head(
@@ -188,6 +197,11 @@ def shown_heads(text: TextReport) -> list[HeadReport]:
     return text.heads if text.spans is None else [head for head in text.heads if head.chosen is None]
 
 
+def _are_maps(text: TextReport) -> bool:
+    """Tell whether a map replaces the matrices of every head."""
+    return not text.queries and all(head.pooled is not None for head in text.heads)
+
+
 def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     """Tell whether a text has so many heads that they are drawn side by side, on one scale.
 
@@ -196,18 +210,25 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     layers = {head.layer for head in text.heads}
     numbered = all(isinstance(number, int) for head in text.heads for number in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    most = 1 if brief else _MOST_EACH if len(layers) > 1 else _MOST_OF_LAYER
+    most = 1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
     return numbered and drawn and len(text.heads) > most
 
 
 def _thumbnails(text: TextReport) -> HeatGrid:
-    """Return the weights of every head, on one scale from 0 to 1, with the queries and keys of the first."""
+    """Return the weights of every head, on one scale, with the queries and keys of the first.
+
+    The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
+    head.
+    """
     if text.words is None:
         axes = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
     else:
         axes = word_axes(text, text.words)
-    drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
-    panels = [Panel("weights", ours(head_name(head)), _weights(head), [], *drawn) for head in text.heads]
+    weights = [_weights(head) for head in text.heads]
+    scale = LogScale.of(np.stack(weights)) if _are_maps(text) else Scale(0.0, 1.0, False)
+    drawn = *axes, scale, Digits(2)
+    titles = [ours(head_name(head)) for head in text.heads]
+    panels = [Panel("weights", title, matrix, [], *drawn) for title, matrix in zip(titles, weights, strict=True)]
     return HeatGrid(panels, [(int(head.layer), int(head.head)) for head in text.heads])
 
 

@@ -336,8 +336,8 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
     if any(len(text.queries) > 1 for text in report.texts):
         more.append("--query WORD")
     if thumbnails:
-        option = "--layer" if len({head.layer for head in heads}) > 1 else "--head"
-        more.append(f"{option} N (stages and contributors)")
+        maps = not any(text.queries for text in report.texts)
+        more.append(f"--layer L --head H ({'its map and most attended tokens' if maps else 'stages and contributors'})")
     elif any(text.queries for text in report.texts):
         missing = [stage for stage in STAGES if stage not in stages]
         if missing and all(text.words is None for text in report.texts):

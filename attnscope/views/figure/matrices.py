@@ -190,8 +190,10 @@ def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -
 
 
 def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
-    """Draw every head small, layers below each other and heads side by side, on one scale from 0 to 1."""
-    if (grid := label_grid(panels, places)) is not None:
+    """Draw every head small, layers below each other and heads side by side, on one scale."""
+    scale = panels[0].scale
+    logarithmic = isinstance(scale, LogScale)
+    if not logarithmic and (grid := label_grid(panels, places)) is not None:
         draw_labelled(canvas, panels, grid)
         return
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
@@ -211,16 +213,18 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
             if (layer, head) in by_place:
                 x = left + n * (side + 4)
                 pixels = pool_largest(by_place[layer, head], rows, columns)
-                colours = [[_shade(pixel) for pixel in row] for row in pixels.tolist()]
+                colours = [[_shade(scale.place(pixel)) for pixel in row] for row in pixels.tolist()]
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
-    cell = pooled_cells(shape, rows, columns)
-    put_legend(canvas, "0", "1", f"weights: queries are rows, keys are columns{cell}")
+    ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
+    description = "weights, logarithmic; grey: exactly zero" if logarithmic else "weights"
+    cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
+    put_legend(canvas, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
 
-def _shade(weight: float) -> str | None:
-    return None if weight < 0 else ramp_colour(round(weight * _THUMBNAIL_STEPS) / _THUMBNAIL_STEPS, signed=False)
+def _shade(place: float | None) -> str | None:
+    return None if place is None else ramp_colour(round(place * _THUMBNAIL_STEPS) / _THUMBNAIL_STEPS, signed=False)
 
 
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
@@ -245,7 +249,8 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     for n in range(0, n_rows, every):
         canvas.text(x - 4, y + (n + 0.5) * cell + size * 0.35, ours(rows[n]), size=size, anchor="end")
     colours = [
-        [ramp_colour(scale.place(w), signed=False) if w > 0 else None for w in row] for row in pooled.weights.tolist()
+        [None if (place := scale.place(w)) is None else ramp_colour(place, signed=False) for w in row]
+        for row in pooled.weights.tolist()
     ]
     canvas.cells(x, y, (cell, cell), colours, apart=False)
     canvas.frame(x, y, cell * n_columns, cell * n_rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.segment import Segment
 
 from attnscope.views import parts
@@ -40,13 +40,13 @@ class _Page(Screen):
     most: int = SCREENFUL
     kept: list[list[Segment]] = field(default_factory=list)
 
-    def put(self, renderable: RenderableType, width: int = 0) -> None:
-        """Record a renderable instead of printing it.
+    def put_lines(self, lines: Iterable[list[Segment]]) -> None:
+        """Record lines instead of printing them.
 
         Raises:
             _FullError: There are too many lines.
         """
-        self.kept.extend(self.lines(renderable, width))
+        self.kept.extend(lines)
         if len(self.kept) > self.most:
             raise _FullError
 

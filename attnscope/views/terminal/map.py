@@ -138,11 +138,14 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
     """Draw one character (or two) for one run of queries, or for two of them above each other."""
     colours = [_colour(screen, picture, value) for value in values]
     if not screen.colours:
-        shade = SHADES[min(3, int(picture.scale.place(values[0]) * 4))] if values[0] > 0 else " "
-        return shade * picture.cell, ""
+        return map_shade(picture.scale.place(values[0])) * picture.cell, ""
     if picture.lines == 1:
         return " " * picture.cell, Style(bgcolor=colours[0]) if colours[0] else ""
-    upper, lower = (*colours, None)[:2]
+    return half_blocks(*colours)
+
+
+def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, Style | str]:
+    """Return a character whose halves have two colours; None for the background of the terminal."""
     if upper and lower:
         return (" ", Style(bgcolor=upper)) if upper == lower else (_UPPER, Style(color=upper, bgcolor=lower))
     return (_UPPER, Style(color=upper)) if upper else (_LOWER, Style(color=lower)) if lower else (" ", "")
@@ -150,23 +153,31 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
 
 def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
     """Return the colour of a weight; None for exactly zero, and for NaN."""
-    if not screen.colours or not value > 0:
-        return None
-    return ramp_style(picture.scale.place(value), False, screen.colours).bgcolor
+    place = picture.scale.place(value)
+    return None if place is None or not screen.colours else ramp_style(place, False, screen.colours).bgcolor
+
+
+def map_shade(place: float | None) -> str:
+    """Return the shade of a place on a logarithmic scale, without colours."""
+    return " " if place is None else SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))]
+
+
+def put_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
+    """Print the scale, and what is blank."""
+    low, high = f"{scale.low:.2g}", f"{scale.high:.2g}"
+    if screen.colours:
+        # smaller weights have the colour of the lower end
+        below = bool(((weights > 0) & (weights < scale.low)).any())
+        items = [ramp_text(f"{'<' if below else ''}{low}", high, False, screen.colours)]
+    else:
+        bounds = [*(f"{scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
+        shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
+        items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
+    meaning = Text("logarithmic; blank: exactly zero", "dim")
+    screen.put(flow([flow(items, screen.width, " "), meaning], screen.width, "  "))
 
 
 def _put_legend(screen: Screen, picture: Picture) -> None:
-    """Print the scale, and what is blank."""
-    low, high = f"{picture.scale.low:.2g}", f"{picture.scale.high:.2g}"
-    if screen.colours:
-        # smaller weights have the colour of the lower end
-        below = bool(((picture.weights > 0) & (picture.weights < picture.scale.low)).any())
-        items = [ramp_text(f"{'<' if below else ''}{low}", high, False, screen.colours)]
-    else:
-        bounds = [*(f"{picture.scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
-        shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
-        items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
-    scale, meaning = flow(items, screen.width, " "), Text("logarithmic; blank: exactly zero", "dim")
-    screen.put(flow([scale, meaning], screen.width, "  "))
+    put_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))

@@ -9,8 +9,9 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.scales import pool_largest, pooled_cells
+from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
+from attnscope.views.terminal.map import half_blocks, map_shade, put_log_scale
 from attnscope.views.terminal.screen import Screen
 
 _NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
@@ -24,7 +25,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     """Print the weights of every head, by layer and head, as a thumbnail.
 
     A cell of a thumbnail is the largest weight of the queries and keys that fall into it, so that nothing strong is
-    lost; all are drawn on one scale from 0 to 1.
+    lost; all are drawn on one scale, that of the first.
     """
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
@@ -35,7 +36,8 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     blocks = -(-len(heads) // at_once)
     at_once = -(-len(heads) // blocks)
     width = min(_WIDEST, shape[1], max(narrowest, (screen.width - label) // at_once - 1))
-    lines = max(_LEAST, min(_LINES // len(layers), shape[0] // 2 + 1))  # half a line stays free between layers
+    # half a line stays free between layers
+    lines = max(_LEAST, min(_LINES // (len(layers) * blocks), shape[0] // 2 + 1))
     rows = min(shape[0], 2 * lines - 1)
     for first in range(0, len(heads), at_once):
         beside = heads[first : first + at_once]
@@ -48,39 +50,46 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
             for line in range(-(-(rows + (layer != layers[-1])) // 2)):
                 row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
                 for head_pixels in pixels:
-                    row.append_text(_line(screen, head_pixels, line, width)).append(" ")
+                    row.append_text(_line(screen, panels[0].scale, head_pixels, line, width)).append(" ")
                 screen.put(row, width=label + len(numbers))
     screen.say("")
-    _put_legend(screen, shape, rows, width)
+    _put_legend(screen, panels, rows, width)
 
 
-def _line(screen: Screen, pixels: Pixels | None, line: int, width: int) -> Text:
+def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int) -> Text:
     """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
     drawn = Text()
     for column in range(width):
-        pair = (
-            []
-            if pixels is None
-            else [p for p in pixels[2 * line : 2 * line + 2, column : column + 1].ravel() if p >= 0]
-        )
+        drawn_rows = [] if pixels is None else pixels[2 * line : 2 * line + 2, column].tolist()
+        pair = [weight for weight in drawn_rows if weight >= 0]
         if not pair:
             drawn.append(" ")
         elif not screen.colours:
-            drawn.append(SHADES[min(len(SHADES) - 1, int(max(pair) * len(SHADES)))])
+            place = scale.place(max(pair))
+            drawn.append(map_shade(place) if isinstance(scale, LogScale) else _shade(place))
         elif screen.ascii:
-            drawn.append(" ", Style(bgcolor=_colour(screen, float(max(pair)))))
+            drawn.append(" ", Style(bgcolor=_colour(screen, scale, max(pair))))
         else:
-            below = _colour(screen, float(pair[1])) if len(pair) == 2 else None
-            drawn.append("▀", Style(color=_colour(screen, float(pair[0])), bgcolor=below))
+            drawn.append(*half_blocks(*(_colour(screen, scale, weight) for weight in pair)))
     return drawn
 
 
-def _colour(screen: Screen, weight: float) -> Color | None:
-    return ramp_style(weight, False, screen.colours).bgcolor
+def _shade(place: float | None) -> str:
+    return SHADES[min(len(SHADES) - 1, int((place or 0.0) * len(SHADES)))]
 
 
-def _put_legend(screen: Screen, shape: tuple[int, ...], rows: int, width: int) -> None:
-    scale = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
+def _colour(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
+    place = scale.place(weight)
+    return None if place is None else ramp_style(place, False, screen.colours).bgcolor
+
+
+def _put_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:
+    scale = panels[0].scale
     halves = screen.colours and not screen.ascii  # a line shows two rows of cells apart
-    cell = pooled_cells(shape, rows, width, together=1 if halves else 2)
-    screen.say(("weights", "bold"), "  ", scale, (f"  queries are rows, keys are columns{cell}", "dim"))
+    logarithmic = isinstance(scale, LogScale)
+    cell = pooled_cells(panels[0].matrix.shape, rows, width, together=1 if halves else 2, of_map=logarithmic)
+    ramp = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
+    drawn = () if logarithmic else ("  ", ramp)
+    screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
+    if isinstance(scale, LogScale):
+        put_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
