@@ -1,4 +1,4 @@
-"""Texts of .parquet and Arrow files, and of folders that `datasets` saved."""
+"""Texts of .parquet and Arrow files, and of folders of them, which `datasets`, Spark and others write."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,11 +7,13 @@ from typing import IO, Any
 
 import msgspec
 
-from attnscope.base.errors import PARQUET, AttnscopeError
+from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg
 from attnscope.batch.items import Item, check_header, from_row
 from attnscope.findings.codec import decode_json
 
-ENDINGS = {"arrow": "arrow", "feather": "arrow"}  # of a name, to the format
+ENDINGS = {"arrow": "arrow", "feather": "arrow", "parquet": "parquet"}  # of a name, to the format
+_HIDDEN = ("_", ".")  # first characters of names that are no part of a table, such as _SUCCESS
+_TEXT = ("string", "large_string", "string_view")
 _STATE, _SPLITS = "state.json", "dataset_dict.json"  # of `datasets`
 _FILE, _OLD = b"ARROW1", b"FEA1"  # first bytes of Arrow's file format, which has an index, and of the first Feather
 _ROWS = 1024  # of a table that are Python values at a time
@@ -28,38 +30,49 @@ class _State(msgspec.Struct):
     indices: list[_DataFile] | None = msgspec.field(name="_indices_data_files", default=None)
 
 
-def dataset_files(folder: str) -> list[str]:
-    """Return the files of a folder that `Dataset.save_to_disk` wrote, in order."""
+def folder_files(folder: str) -> tuple[list[str], str]:
+    """Return the files of a folder that holds one table, in order, and their format."""
     path = Path(folder)
     if (path / _SPLITS).is_file():
         splits = sorted(child.name for child in path.iterdir() if (child / _STATE).is_file())
         hint = f"pass one of them, such as {path / splits[0]}" if splits else "save a split of it"
         raise AttnscopeError(f"holds several splits ({', '.join(splits)})", where=folder, hint=hint)
-    if not (path / _STATE).is_file():
-        hint = "pass a file of texts, or a folder that datasets saved (save_to_disk)"
-        raise AttnscopeError("is a folder", where=folder, hint=hint)
+    if (path / _STATE).is_file():
+        return _saved_files(path), "arrow"
+    kinds = {child: ENDINGS.get(child.suffix[1:]) for child in path.iterdir() if not child.name.startswith(_HIDDEN)}
+    files = sorted(str(child) for child, kind in kinds.items() if kind is not None)
+    formats = sorted({kind for kind in kinds.values() if kind is not None})
+    if len(formats) == 1:
+        return files, formats[0]
+    what = "is a folder with .arrow and .parquet files" if formats else "is a folder without .arrow or .parquet files"
+    raise AttnscopeError(what, where=folder, hint="pass a file of texts, or a folder whose files are one table")
+
+
+def _saved_files(path: Path) -> list[str]:
+    """Return the files of a folder that `Dataset.save_to_disk` wrote, in order."""
     try:
         state = decode_json((path / _STATE).read_bytes(), _State)
     except (OSError, ValueError) as e:  # msgspec.DecodeError is one
         raise AttnscopeError(f"cannot be read ({e})", where=path / _STATE) from e
     if state.indices:
         hint = "save it again after flatten_indices()"
-        raise AttnscopeError("holds a selection of the rows of its files", where=folder, hint=hint)
+        raise AttnscopeError("holds a selection of the rows of its files", where=path, hint=hint)
     names = [file.filename for file in state.files]
     if any(os.path.basename(name) != name for name in names):
         raise AttnscopeError("names a file that is not in the folder", where=path / _STATE)
     return [str(path / name) for name in names]
 
 
-def from_parquet(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
-    """Yield the rows of a .parquet file."""
+def from_parquet(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[Item]:
+    """Yield the rows of .parquet files, one file after the other."""
     PARQUET.require("reading .parquet", where=name)
     from pyarrow import parquet
 
     def batches() -> Iterator[Any]:
-        table = parquet.ParquetFile(file)
-        check_header(table.schema_arrow.names, column, name)
-        yield from table.iter_batches(batch_size=_ROWS)
+        for file in files:
+            table = parquet.ParquetFile(file)
+            _check_column(table.schema_arrow, column, name)
+            yield from table.iter_batches(batch_size=_ROWS)
 
     yield from _items(batches(), name, column, ".parquet")
 
@@ -82,12 +95,27 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
                 raise AttnscopeError("is of the first version of Feather", where=name, hint=hint)
             indexed = start == _FILE
             reader = ipc.open_file(file) if indexed else ipc.open_stream(file)
-            check_header(reader.schema.names, column, name)
+            _check_column(reader.schema, column, name)
             for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
                 batch.validate(full=True)  # else a damaged offset reads memory that is not the file's
                 yield from (batch.slice(first, _ROWS) for first in range(0, batch.num_rows, _ROWS))
 
     yield from _items(batches(), name, column, ".arrow")
+
+
+def _check_column(schema: Any, column: str, name: str) -> None:
+    """Refuse a table whose column of texts is missing, or holds something else."""
+    check_header(schema.names, column, name)
+    if column not in (texts := [field.name for field in schema if _is_text(field.type)]):
+        hint = f"use one that holds text: {', '.join(texts)}" if texts else "convert it to text"
+        message = f"the column '{column}' of {name} holds {str(schema.field(column).type)[:80]}, not text"
+        raise UsageError(message, where=arg("column"), hint=hint)
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXT
 
 
 def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterator[Item]:

@@ -6,8 +6,9 @@ milliseconds. A worker gets a whole block and forms its windows and groups itsel
 a single process. This process only reads texts and writes records.
 
 A worker may be killed at any time. Another one goes on with its block, after the groups that have arrived. It
-names the texts of each group before it computes them: texts that were being computed at two deaths run alone, and one
-that ends its process for the third time is given up.
+names the texts of each group before it computes them: texts that were being computed together at a death run alone
+first, so that chance, which hits a single text hardly twice, is told from a text that ends its process: at the third
+death, it is given up.
 """
 
 import os
@@ -37,7 +38,7 @@ from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, Window
 
 T = TypeVar("T")
 _DEATHS = 3  # of processes that compute a text, after which the text is to blame
-_TOGETHER = 2  # of these at most while it is computed with others; chance alone may have caused them
+_TOGETHER = 6  # of processes that compute texts together, each of which can be computed alone
 _IDLE_DEATHS = 10  # of processes in the same block that had not begun to compute
 _BUFFERED = 1 << 28  # bytes of records that wait for those of an earlier block
 _TICK = 0.5  # seconds after which the time limit is looked at
@@ -360,9 +361,9 @@ def _suspects(block: _Block, group: tuple[int, ...], reason: str) -> Suspects:
     if len(group) == 1 and deaths >= _DEATHS:
         error = f"ended the process that computed it {deaths} times ({reason})"
         return replace(suspects, failed={**suspects.failed, group[0]: error})
+    if len(group) > 1 and {*group}.isdisjoint(suspects.alone):
+        return replace(suspects, alone={*suspects.alone, *group})
     if len(group) > 1 and deaths >= _TOGETHER:
-        if {*group}.isdisjoint(suspects.alone):
-            return replace(suspects, alone={*suspects.alone, *group})
         return replace(suspects, apart={*suspects.apart, *group})
     return suspects
 

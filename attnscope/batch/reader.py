@@ -22,7 +22,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
-from attnscope.batch.arrow_input import ENDINGS, dataset_files, from_arrow, from_parquet
+from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
 from attnscope.batch.blocks import cost
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.input_lines import COMPRESSED, open_decompressed
@@ -45,11 +45,14 @@ class InputReader:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
         self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
-        folder = name != "-" and os.path.isdir(name)
-        if folder and format not in (None, "arrow"):
-            raise UsageError("a folder holds Arrow files", where=arg("from", format), hint="remove it")
-        self._packing = "" if folder else self._packing
-        self.format = format or ("arrow" if folder else _format(endings, name))
+        files = [name]
+        if name != "-" and os.path.isdir(name):
+            self._packing = ""
+            files, self.format = folder_files(name)
+            if format not in (None, self.format):
+                raise UsageError(f"the folder holds .{self.format} files", where=arg("from", format), hint="remove it")
+        else:
+            self.format = format or _format(endings, name)
         if self.format == "txt" and column != Settings().column:
             hint = f"remove it, or set {arg('from')} if the file is a table or .jsonl"
             raise UsageError(
@@ -60,7 +63,7 @@ class InputReader:
         self._facts: InputFacts | None = None
         self._files: list[Any] = []
         try:
-            for path in dataset_files(name) if folder else [name]:
+            for path in files:
                 self._files.append(_open(path))
         except BaseException:
             self._close()
@@ -75,7 +78,8 @@ class InputReader:
             with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
                 yield from self._parsed(file)
         else:
-            yield from from_arrow(self._files, self.name, self._column)
+            read = from_parquet if self.format == "parquet" else from_arrow
+            yield from read(self._files, self.name, self._column)
         if self._file_states() != self._states:
             raise AttnscopeError("changed while it was read", where=self.name, hint="run the command again")
 
@@ -89,7 +93,7 @@ class InputReader:
         if self.format == "jsonl":
             return from_jsonl(file, self.name, self._column)
         if self.format == "parquet":
-            return from_parquet(file, self.name, self._column)
+            return from_parquet([file], self.name, self._column)
         if self.format == "arrow":
             return from_arrow([file], self.name, self._column)
         if self.format == ARRAYS:

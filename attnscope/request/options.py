@@ -471,9 +471,9 @@ PULL = (
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
 BATCH = (
-    Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of "
-        "datasets.save_to_disk; files may be compressed as .gz or .zst, and be at s3://, gs:// or hf://. Without it, "
-        "or with -, standard input is read.", metavar="FILE", argument=True),
+    Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of .arrow "
+        "or .parquet files (datasets.save_to_disk, Spark); files may be compressed as .gz or .zst, and be at s3://, "
+        "gs:// or hf://. Without it, or with -, standard input is read.", metavar="FILE", argument=True),
     Option("chat", INPUT, "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a "
         "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
         complete="files"),

@@ -186,7 +186,7 @@ class Soak:
         put_back(case.target, case.older)
 
     def kill_workers(self, kills, most=1.0):
-        """Kill random workers of dumps with three of them; as many as asked, over as many dumps as that takes."""
+        """Kill random workers of dumps with three of them: ten for each dump, so that no text is hit three times."""
         source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
         lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))
         source.write_text("\n".join(lines) + "\n")
@@ -199,7 +199,7 @@ class Soak:
                 time.sleep(self.luck.random() * most)
                 with suppress(OSError, IndexError):
                     workers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-                    if sent + here < kills:
+                    if here < min(10, kills - sent):
                         os.kill(int(self.luck.choice(workers)), signal.SIGKILL)
                         here += 1
             code, said = os.waitstatus_to_exitcode(done[1]), Path(self.errors).read_bytes()

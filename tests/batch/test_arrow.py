@@ -5,6 +5,7 @@ import struct
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather, ipc
 
@@ -86,6 +87,36 @@ def test_datasets_saves_such_folders(tmp_path, expected):
     assert error.value.parts.hint == f"pass one of them, such as {tmp_path / 'f' / 'test'}"
 
 
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_a_folder_of_files_is_one_table(tmp_path, ending, expected):
+    for name, rows in (("b", ROWS[3:]), ("a", ROWS[:3])):
+        table = write_stream(tmp_path / f"{name}.arrow", rows)
+        if ending == "parquet":
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+            (tmp_path / f"{name}.arrow").unlink()
+    (tmp_path / "t.jsonl").rename(tmp_path / "_SUCCESS")
+    found, facts = read(tmp_path)
+    assert [row[:5] for row in found if row[5] is None] == expected
+    assert (facts.format, facts.records) == (ending, 4)
+    (tmp_path / "other.arrow").write_bytes(b"")
+    (tmp_path / "other.parquet").write_bytes(b"")
+    with pytest.raises(AttnscopeError, match=r"is a folder with \.arrow and \.parquet files"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["struct", "list", "dictionary"])
+def test_a_column_of_texts_holds_texts(tmp_path, kind):
+    texts = pa.array([row["body"] for row in ROWS])
+    columns = {"struct": pa.StructArray.from_arrays([texts], ["s"]), "list": pa.array([["a"]] * 4)}
+    column = columns[kind] if kind in columns else texts.dictionary_encode()
+    pq.write_table(pa.table({"body": column, "other": texts}), tmp_path / "t.parquet")
+    if kind == "dictionary":
+        assert [row[3] for row in read(tmp_path / "t.parquet")[0]] == texts.to_pylist()
+        return
+    with pytest.raises(UsageError, match=rf"the column 'body' of .*t\.parquet holds {kind}<.*>, not text; .*: other$"):
+        read(tmp_path / "t.parquet")
+
+
 def test_every_byte_of_a_folder_counts(tmp_path):
     first, second = (save(tmp_path / name) for name in "ab")
     assert read(first)[1].sha256 == read(second)[1].sha256
@@ -96,7 +127,7 @@ def test_every_byte_of_a_folder_counts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: (path / "state.json").unlink(), "is a folder"),
+        (lambda path: [child.unlink() for child in path.iterdir()], "is a folder without .arrow or .parquet files"),
         (lambda path: (path / "state.json").write_text("{}"), "cannot be read"),
         (lambda path: (path / "data-00001-of-00002.arrow").unlink(), "no such file"),
         (lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"text"), "damaged .arrow file"),
@@ -137,7 +168,7 @@ def test_other_columns_and_formats(tmp_path, monkeypatch):
     folder = save(tmp_path / "d")
     with pytest.raises(UsageError, match="has no column 'text'"):
         read(folder, "text")
-    with pytest.raises(UsageError, match="a folder holds Arrow files"):
+    with pytest.raises(UsageError, match=r"the folder holds \.arrow files"):
         InputReader(str(folder), "txt", "text")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(AttnscopeError, match=r"reading \.arrow needs pyarrow"):

@@ -128,7 +128,7 @@ def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
     assert (records[30]["status"], records[30]["error"]) == ("failed", reason)
     for record, other in zip(records, others, strict=True):
         assert record["index"] == 30 or (record["status"], record["tokens"]) == ("ok", other["tokens"])
-    assert computed(tmp_path)[30] == 3  # twice with its group, then alone
+    assert computed(tmp_path)[30] == 3  # with its group, then twice alone
 
 
 @pytest.mark.parametrize("often", ["once", "twice"])
