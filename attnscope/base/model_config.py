@@ -178,6 +178,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope
 
+    @property
+    def score_mod(self) -> str | None:
+        """Name of the Python function that changes scores; None for none."""
+        return None
+
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
         return self._under(self.windows[layer] if self.windows else None)

@@ -139,6 +139,7 @@ class HeadReport(msgspec.Struct, frozen=True):
             receive if each of them spread its weight evenly over the keys that it may attend to; null for a source that
             none of them may attend to. None unless requested (`--least`).
         words: The weights between words (`--words`); None unless requested.
+        score_mod: Name of the Python function that changed `scaled` last; None if there is none.
     """
 
     layer: int | str
@@ -156,6 +157,7 @@ class HeadReport(msgspec.Struct, frozen=True):
     means: Means | None = None
     received: Annotated[Floats, along("source")] | None = None
     words: WordWeights | None = None
+    score_mod: str | None = None
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""

@@ -47,5 +47,8 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
         extent = TextExtent(length, len(text_plan.context or text_plan.tokens), counted)
     place = TextSlice(index, queries, keys, extent)
     left_out = [] if plan.run.special else ["special tokens", "first token"]
-    heads = [head_report(unit, recorded, trace, place, left_out=left_out) for unit, recorded in trace.recorded]
+    heads = [
+        head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod)
+        for unit, recorded in trace.recorded
+    ]
     return msgspec.structs.replace(text, queries=queries, keys=keys, heads=heads)

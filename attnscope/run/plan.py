@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, spell_options
 from attnscope.base.files.mask_files import read_mask
 from attnscope.base.model_config import ModelConfig
+from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
 from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
@@ -87,6 +88,12 @@ class RunPlan:
     def own_mask(self) -> bool:
         """The mask is the model's own."""
         return all(isinstance(term, Own) for term in self.terms)
+
+    @property
+    def score_mod(self) -> str | None:
+        """Names of the Python functions that change scores, in order; None if there are none."""
+        functions = [self.config.score_mod, None if self.run.score_mod is None else str(self.run.score_mod)]
+        return ", then ".join(as_unicode(name) for name in functions if name is not None) or None
 
     @property
     def config(self) -> ModelConfig:

@@ -556,7 +556,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = []
     for unit, recorded in trace.recorded:
-        heads.append(head_report(unit, recorded, trace, place, left_out=left_out))
+        heads.append(head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod))
         check()
     predictions = []
     if trace.hidden is not None:
@@ -627,8 +627,8 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     else:
         # "causal, with window:4 in 2 of 3 layers" is no term of an expression.
         used = as_unicode(spell_mask(seen_by if "," in own else used_mask(seen_by, own)))
-    if run.score_mod is not None:
-        used += f", with {as_unicode(str(run.score_mod))}"
+    functions = [source.config.score_mod if used != own else None, run.score_mod]
+    used += "".join(f", with {as_unicode(str(function))}" for function in functions if function is not None)
     whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
     if hidden:
         return MaskUse(whose, used, run.what_if, hidden[0])

@@ -16,6 +16,8 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.request.masks.terms import SlidingWindow
+from attnscope.studies.explore.scenes import walk_head
+from attnscope.views.walk.cell import CellNumbers, arithmetic
 
 TEXT = "The bank by the river was closed"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -78,6 +80,31 @@ def test_a_function_of_scores_changes_them_before_the_mask(engine: str, what_if:
     expected = softmax(np.where(k <= q, expected, -np.inf))
     assert np.allclose(np.asarray(report.weights)[0], expected, atol=1e-5)
     assert "with score_mod:lambda in line" in report.data.mask.used
+
+
+def test_every_view_names_the_functions_that_changed_scores() -> None:
+    """A mask in place of the arrays' own leaves their function in force, and says so."""
+
+    def louder(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return 2 * score + 1
+
+    q, k, v = np.random.default_rng(1).normal(size=(3, 2, 4, 8)).astype(np.float32)
+    given = attnscope.from_qkv(q, k, v, score_mod=louder, layer=0, head=1, stages="scaled,masked,weights")
+    for options, mask, functions in (
+        ({}, "causal, with score_mod:louder", "score_mod:louder"),
+        ({"mask": "causal"}, "causal, with score_mod:louder", "score_mod:louder"),
+        ({"mask": "bidirectional"}, "bidirectional, with score_mod:louder", "score_mod:louder"),
+        ({"score_mod": louder}, "causal, with score_mod:louder, with score_mod:louder", "score_mod:louder, then "),
+    ):
+        report = given.inspect(layer=0, head=1, stages="masked,weights", **options)
+        assert report.data.mask.used == mask
+        assert (report.data.mask.what_if is None) == (mask == given.data.mask.own)
+        assert f"masked   scores × 0.3536, changed by {functions}" in report.text(width=200)
+    expected = 2 * q[1] @ k[1].T / np.sqrt(8) + 1
+    assert np.allclose(given.scaled[0, 0], expected, atol=1e-5)
+    head = walk_head(given.data.texts[0], given.data.texts[0].heads[0])
+    cell = CellNumbers({"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, None, False, None)
+    assert arithmetic(head, cell) == "q·k 1.00 × 0.354 changed by score_mod:louder = 1.71"
 
 
 def test_rows_without_a_finite_score_are_masked() -> None:

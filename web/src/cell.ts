@@ -32,7 +32,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
     if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {
       parts.push(`× ${general(unit.scale, 3)}`);
       if (unit.softcap !== null) parts.push(`soft-capped at ${general(unit.softcap, 6)}`);
-      if (unit.bias !== null) parts.push(`+ ${unit.bias} bias`);
+      if (unit.later) parts.push(unit.later);
       parts.push(`= ${sizedText(logit)}`);
     }
   } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${sizedText(logit)}`);

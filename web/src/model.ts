@@ -52,7 +52,7 @@ interface Unit {
   name: string;
   scale: number | null;
   softcap: number | null;
-  bias: string | null;
+  later: string;
   stages: Record<string, Source>;
   start: number;
   masked: number[];

@@ -34,13 +34,20 @@ class TextSlice:
 
 
 def head_report(
-    unit: HeadSelection, recorded: UnitRecorders, trace: Trace, place: TextSlice, *, left_out: list[str]
+    unit: HeadSelection,
+    recorded: UnitRecorders,
+    trace: Trace,
+    place: TextSlice,
+    *,
+    left_out: list[str],
+    score_mod: str | None = None,
 ) -> HeadReport:
     """Return one unit's findings about one text.
 
     Args:
         trace: Recorded values, and their tokens.
         left_out: Names of the tokens that are excluded from the ranking.
+        score_mod: Name of the Python function that changed scores.
     """
     text, queries, extent, record_spec = place.text, place.queries, place.extent, trace.record_spec
     rows, counted = _index_of(queries, record_spec.rows), _index_of(queries, record_spec.counted)
@@ -67,6 +74,7 @@ def head_report(
         rows=RowFacts(**{name: to_numpy(values) for name, values in facts.items()}),
         pooled=None if extent is None else pooled_map(recorded, text, extent),
         means=None if extent is None else means(recorded, text, extent, len(queries)),
+        score_mod=score_mod,
         **sums,
     )
 

@@ -168,6 +168,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         rows=rows_of(head) if text.queries else {},
         map=walk_map(head.pooled),
         chosen=head.chosen or "",
+        score_mod=head.score_mod,
     )
 
 

@@ -76,4 +76,6 @@ def _scaled(head: HeadReport) -> str:
     text = f"scores × {head.scale:.4g}"
     if head.softcap is not None:
         text += f", soft-capped at {head.softcap:g}"
-    return text if head.bias is None else f"{text}, plus {BIAS_NAMES.get(head.bias, head.bias)} bias"
+    if head.bias is not None:
+        text += f", plus {BIAS_NAMES.get(head.bias, head.bias)} bias"
+    return text if head.score_mod is None else f"{text}, changed by {head.score_mod}"

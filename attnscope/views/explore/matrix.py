@@ -25,6 +25,7 @@ from attnscope.views.explore.ink import (
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import Digits, cell_text, digits_for
 from attnscope.views.scales import LogScale
+from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
@@ -130,7 +131,8 @@ class MatrixPanel:
         name = "" if head is None else head.name
         description = _STAGE_MEANINGS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
-            description = f"scores × {head.scale:.4g}"
+            cap = [] if head.softcap is None else [f"soft-capped at {head.softcap:g}"]
+            description = ", ".join([f"scores × {head.scale:.4g}", *cap, *later_steps(head)])
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
         if stage == DIFFERENCE:

@@ -11,6 +11,7 @@ from attnscope.views.axes import SINK, Axis
 from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
+from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.keys import ACTIONS, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
@@ -209,7 +210,8 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
 
 
 def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
-    known = head.scale is not None and head.softcap is None and head.bias is None
+    later = later_steps(head)
+    known = head.scale is not None and head.softcap is None and not later
     plain_scale = float(np.float32(head.scale)) if known and head.scale is not None else None
     stages = {name: head.stages[name] for name in _STAGES if name in head.stages}
     return {
@@ -219,7 +221,7 @@ def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
         "name": head.name,
         "scale": head.scale,
         "softcap": head.softcap,
-        "bias": head.bias,
+        "later": " ".join(later),
         "stages": container.stages(stages, scale=plain_scale),
         "start": head.start,
         "masked": sorted(head.masked_rows),

@@ -138,8 +138,7 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
             parts.append(f"× {head.scale:.3g}")
             if head.softcap is not None:
                 parts.append(f"soft-capped at {head.softcap:g}")
-            if head.bias is not None:
-                parts.append(f"+ {head.bias} bias")
+            parts += later_steps(head)
             parts.append(f"= {number_text(logit, 2)}")
     elif logit is not None and logit != -inf:
         parts.append(f"scaled {number_text(logit, 2)}")
@@ -161,6 +160,12 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
     else:
         parts.append(f"{'→ ' if parts else ''}weight {weight_text(cell.weight, cell.rounded)}")
     return " ".join(parts)
+
+
+def later_steps(head: WalkHead) -> list[str]:
+    """List what is done to scaled and capped scores: `+ alibi bias`, `changed by score_mod:louder`."""
+    steps = [] if head.bias is None else [f"+ {head.bias} bias"]
+    return steps if head.score_mod is None else [*steps, f"changed by {head.score_mod}"]
 
 
 def weight_text(weight: float, rounded: int | None = None) -> str:

@@ -158,6 +158,7 @@ class WalkHead:
         map: The map of a long text; None for none.
         chosen: Why this head is shown first; empty if it is not.
         exact: Its exact numbers are requested; for other heads, a page keeps a few decimals.
+        score_mod: Name of the Python function that changed `scaled` last; None for none.
     """
 
     layer: Number
@@ -173,6 +174,7 @@ class WalkHead:
     map: WalkMap | None = None
     chosen: str = ""
     exact: bool = True
+    score_mod: str | None = None
 
     @property
     def name(self) -> str:
