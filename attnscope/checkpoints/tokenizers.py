@@ -20,7 +20,10 @@ _TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_m
 _OPTIONS = (_TOKENIZER_CONFIG, _SPECIAL, _ADDED)
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that only read a tokenizer.json
 _MAX_OPTIONS = 20 * MAX_CONFIG  # some list thousands of added tokens
-_HINT = f"pass {arg('tokenizer', placeholder='PATH')}: a tokenizer.json of this model, or a folder that has one"
+_HINT = (
+    f"pass {arg('tokenizer', placeholder='PATH')}: a tokenizer.json of this model, or a folder that has one, as "
+    "transformers writes with AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW)"
+)
 # Names of vocabulary files, including those that are not supported.
 _VOCABULARIES = (
     "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model",

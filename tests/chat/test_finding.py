@@ -204,7 +204,7 @@ def test_what_is_wrong_with_files_and_options_is_said_in_one_line(folder, copied
     (copied / "chat_template.jinja").write_bytes(b"\xff")
     code, out = run(capsys, "run", "--chat", file, "--model", copied)
     assert (code, out.err.count("\n")) == (1, 1)
-    assert "byte 0xff is not UTF-8" in out.err
+    assert "byte 0xff at offset 0 is not UTF-8" in out.err
     (copied / "chat_template.jinja").unlink()
     write(copied / "tokenizer_config.json", {"chat_template": [{"name": 3}]})
     code, out = run(capsys, "run", "--chat", file, "--model", copied)

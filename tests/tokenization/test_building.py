@@ -69,11 +69,10 @@ def ids(tokenizer, text, pair=None):
         return [] if e.message == "the text has no tokens" else [str(e)]
 
 
-def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT, without: str = "(?!)"):
-    """Ours and the reference on every text that doesn't match `without`, alone and as a pair."""
+def equal(folder: Path, reference, config: dict, seed: int, count: int = COUNT):
+    """Ours and the reference on every text, alone and as a pair."""
     ours = open_tokenizer(str(folder), config).tokenizer
-    drawn = [text for text in texts(seed)[:count] if not re.search(without, text)]
-    assert len(drawn) > count / 2
+    drawn = texts(seed)[:count]
     expected = reference(drawn)["input_ids"]
     for text, wanted in zip(drawn, expected, strict=True):
         assert ids(ours, text) == wanted, text
@@ -288,41 +287,6 @@ def test_tokenizer_model_is_gemma_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "reference", "trained"),
-    [
-        ("t5", transformers.T5Tokenizer, {"eos_id": 1, "unk_id": 2, "bos_id": -1}),
-        ("albert", transformers.AlbertTokenizer,
-         {"unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}),
-    ],
-)  # fmt: skip
-def test_spiece_model_is_the_tokenizer_of_t5_and_albert(tmp_path, family, reference, trained):
-    train_sentencepiece(tmp_path, **UNIGRAM, **trained)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
-    # transformers takes U+0085 for a space and applies SentencePiece's rules to a space with the U+200D behind it as
-    # to one character, and its library does not know the latest marks of Unicode.
-    without = "[\x85\u200d\u0870-\u08ff\u1dc0-\u1dff]"
-    equal(tmp_path, reference.from_pretrained(tmp_path, extra_ids=0), {"model_type": family}, 9, without=without)
-
-
-def test_sentencepiece_bpe_model_is_the_tokenizer_of_xlm_roberta(tmp_path):
-    train_sentencepiece(tmp_path, **{**UNIGRAM, "pad_id": -1}, unk_id=0, bos_id=1, eos_id=2)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "sentencepiece.bpe.model")
-    # as for T5; and a fraction with an accent is one character to its rules, and two to SentencePiece
-    without = "[\x85\u200d\u0870-\u08ff\u1dc0-\u1dff]|½\u0301"
-    reference = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
-    ours = equal(tmp_path, reference, {"model_type": "xlm-roberta"}, 11, without=without)
-    assert [ids(ours, token)[1:-1] for token in ("<s>", "<pad>", "</s>", "<unk>")] == [[0], [1], [2], [3]]
-
-
-def test_the_last_ids_of_t5_are_its_sentinels_in_reverse(tmp_path):
-    processor = train_sentencepiece(tmp_path, **UNIGRAM, eos_id=1, unk_id=2, bos_id=-1)
-    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
-    ours = open_tokenizer(str(tmp_path), {"model_type": "t5"}).tokenizer
-    size = processor.get_piece_size()
-    assert ids(ours, "<extra_id_0><extra_id_99>") == [size + 99, size, 1]
-
-
-@pytest.mark.parametrize(
     ("family", "changes"),
     [
         ("mistral", {}),
@@ -359,15 +323,6 @@ def test_pieces_cover_the_characters_that_they_come_from(tmp_path):
         ("<s>", None, None), ("␣", None, None), ("<F0>", 0, 1), ("<9F>", 0, 1), ("<9C>", 0, 1), ("<81>", 0, 1),
         ("␣", 1, 2), ("the", 3, 6), ("bank", 7, 11),
     ]  # fmt: skip
-
-
-def test_accents_and_capitals_that_albert_removes_keep_their_places(tmp_path):
-    train_sentencepiece(tmp_path, **UNIGRAM, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]"])
-    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
-    text = "``Thé BÀNK''"
-    tokens = open_tokenizer(str(tmp_path), {"model_type": "albert"}).tokenizer.encode(text)
-    assert "".join(text[token.start : token.end] for token in tokens if token.start is not None) == "``ThéBÀNK''"
-    assert "the" in "".join(token.piece for token in tokens)
 
 
 def test_a_damaged_tokenizer_model_is_refused_or_read(tmp_path):

@@ -113,16 +113,13 @@ def parse_json(data: bytes, where: str) -> Any:
     non_finite: list[str] = []
     halves = _SURROGATE.search(data) is not None
     try:
-        text = data.decode()
+        text = decode_utf8(data, where)
         value = json.loads(
             text,
             object_pairs_hook=lambda pairs: _checked(pairs, where, non_finite, halves=halves),
             parse_float=lambda digits: _finite(digits, non_finite),
             parse_constant=lambda word: _NonFinite(word, non_finite),
         )
-    except UnicodeDecodeError as e:
-        message = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
-        raise AttnscopeError(message, where=where, hint="save it as UTF-8") from e
     except json.JSONDecodeError as e:
         place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
@@ -137,6 +134,15 @@ def parse_json(data: bytes, where: str) -> Any:
     if halves:
         _refuse_halves(value, where)
     return value
+
+
+def decode_utf8(data: bytes, where: str | Path, hint: str = "save it as UTF-8") -> str:
+    """Decode a file's content."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        message = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
+        raise AttnscopeError(message, where=where, hint=hint) from e
 
 
 def refuse_non_json(data: bytes, where: str) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
-from attnscope.base.files.reading import as_object, read_file, read_json
+from attnscope.base.files.reading import as_object, decode_utf8, read_file, read_json
 from attnscope.checkpoints.chat.templates import (
     DEFAULT,
     MAX_TEMPLATE,
@@ -47,16 +46,9 @@ def read_templates(path: Path) -> ChatTemplates:
         files |= {name.removesuffix(_JINJA): path / TEMPLATE_FOLDER / name for name in inner}
     if files:
         where = files.get(DEFAULT, path / TEMPLATE_FOLDER)
-        templates = {name: _read_template(file) for name, file in files.items()}
+        read = ((name, file, read_file(file, cap=MAX_TEMPLATE)) for name, file in files.items())
+        templates = {name: decode_utf8(data, file, "download it again") for name, file, data in read}
     return ChatTemplates(templates, _special_tokens(options), str(where))
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return read_file(path, cap=MAX_TEMPLATE).decode()
-    except UnicodeDecodeError as e:
-        message = f"byte 0x{e.object[e.start]:02x} is not UTF-8"
-        raise AttnscopeError(message, where=path, hint="download it again") from e
 
 
 def _special_tokens(options: Mapping[str, Any]) -> dict[str, str]:

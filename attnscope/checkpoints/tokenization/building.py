@@ -14,17 +14,12 @@ from typing import Any
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.files.reading import as_object, format_value, identify_bytes, parse_json
+from attnscope.base.files.reading import as_object, decode_utf8, format_value, identify_bytes, parse_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
-from attnscope.checkpoints.tokenization.sentence_pieces import (
-    ChangedText,
-    PieceModel,
-    SentencePieceTokenizer,
-    albert_text,
-)
+from attnscope.checkpoints.tokenization.sentence_pieces import PieceModel, SentencePieceTokenizer
+from attnscope.checkpoints.tokenization.tokenizer_json import template
 
-VOCAB_TXT, VOCAB_JSON, MERGES = "vocab.txt", "vocab.json", "merges.txt"
-MODEL, SPIECE, FAIRSEQ = "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
+VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
 _BERT_TOKENS = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
@@ -159,23 +154,8 @@ class SpecialTokens:
 
     def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
         """Return a template of the tokens before and after each text; None if there are none."""
-        if not (opens or closes):
-            return None
-        single = [*_parts(opens, 0), _text("A", 0), *_parts(closes, 0)]
-        pair = [*single, *_parts(second, 1), _text("B", 1), *_parts(closes, 1)]
-        known = {
-            name: {"id": name, "ids": [self.tokens[name]["id"]], "tokens": [name]}
-            for name in dict.fromkeys((*opens, *closes))
-        }
-        return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
-
-
-def _parts(tokens: Sequence[str], type_id: int) -> list[dict[str, Any]]:
-    return [{"SpecialToken": {"id": token, "type_id": type_id}} for token in tokens]
-
-
-def _text(name: str, type_id: int) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": type_id}}
+        ids = {name: self.tokens[name]["id"] for name in (*opens, *closes)}
+        return template(ids, opens, closes, second) if ids else None
 
 
 @dataclass(frozen=True)
@@ -186,14 +166,12 @@ class Built:
         note: Decisions made while building it; empty if there were none.
         pieces: Splits a text between special tokens, in place of the tokenizer.json's model.
         spaced: Which texts between special tokens a space is put before: `always` or `first`.
-        change: Applied to a text before `pieces` splits it.
     """
 
     content: dict[str, Any]
     note: str = ""
     pieces: PieceModel | None = None
     spaced: str = "always"
-    change: Callable[[str], ChangedText] | None = None
 
 
 def _whole(model: dict[str, Any], special: SpecialTokens, **parts: Any) -> dict[str, Any]:
@@ -208,7 +186,8 @@ def _wordpiece(sources: Sources) -> Built:
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     note = ""
     if sources.options.get("do_lower_case") is None:
-        capitals = any(word != word.lower() for word in vocab if not _bracketed(word))
+        marks = ("[", "]"), ("<", ">")  # around what is no text, such as [UNK]
+        capitals = any(word != word.lower() for word in vocab if (word[:1], word[-1:]) not in marks)
         reason = "words of the vocabulary have" if capitals else "no word of the vocabulary has"
         note = f"nothing says whether texts are lower-cased: they are{' not' * capitals}, as {reason} capitals"
         lower = not capitals
@@ -264,11 +243,6 @@ def _esm(sources: Sources) -> Built:
     return Built(_whole(model, special, pre_tokenizer=splits, post_processor=template))
 
 
-def _bracketed(word: str) -> bool:
-    """Tell whether a piece is a bracketed mark such as `[UNK]` or `<S>`, not text."""
-    return (word[:1], word[-1:]) in (("[", "]"), ("<", ">"))
-
-
 def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
     """Return the vocabulary, the model and the pre-tokenizer of a BPE over bytes."""
     path = sources.folder / VOCAB_JSON
@@ -276,22 +250,15 @@ def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str,
     for word, number in vocab.items():
         if type(number) is not int or not 0 <= number < 1 << 31:
             raise AttnscopeError(f"{format_value(word)} has the id {format_value(number)}", where=path)
-    merges = _merges(sources.data[MERGES], sources.folder / MERGES)
-    return vocab, _bpe(vocab, merges), {**_BYTE_LEVEL, "add_prefix_space": prefix}
-
-
-def _bpe(vocab: dict[str, int], merges: list[list[str]], **changes: Any) -> dict[str, Any]:
     model = {
         "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
+        **dict.fromkeys(("dropout", "unk_token")),
+        **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), ""),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
+        "vocab": vocab,
+        "merges": _merges(sources.data[MERGES], sources.folder / MERGES),
     }
-    return {**model, **changes, "vocab": vocab, "merges": merges}
+    return vocab, model, {**_BYTE_LEVEL, "add_prefix_space": prefix}
 
 
 def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> Built:
@@ -299,11 +266,6 @@ def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> 
     special = sources.special_tokens(dict.fromkeys(("bos_token", "eos_token", "unk_token"), end), vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=begin)
     return Built(_whole(model, special, pre_tokenizer=split, post_processor=ends, decoder=_BYTE_LEVEL))
-
-
-def _opt(sources: Sources) -> Built:
-    """Build GPT-2's; OPT was trained with a token before every text."""
-    return _gpt2(sources, begin=True, end="</s>")
 
 
 def _roberta(sources: Sources) -> Built:
@@ -333,71 +295,24 @@ def _qwen2(sources: Sources) -> Built:
     return Built(_whole(model, special, **parts))
 
 
-def _llama(sources: Sources) -> Built:
-    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return _sentencepiece(sources, MODEL, special, begin=True)
+_OF_LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_OF_GEMMA = {f"{role}_token": f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")}
 
 
-def _gemma(sources: Sources) -> Built:
-    special = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    return _sentencepiece(sources, MODEL, {**special, "mask_token": "<mask>"}, begin=True)
-
-
-def _t5(sources: Sources) -> Built:
-    """Build T5Tokenizer's, whose ids end with those of `<extra_id_99>` to `<extra_id_0>`."""
-    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    return _sentencepiece(sources, SPIECE, special, end=True, sentinels=100)
-
-
-def _albert(sources: Sources) -> Built:
-    special = {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
-    special |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-    change = partial(
-        albert_text, accents=sources.flag("keep_accents", False), lower=sources.flag("do_lower_case", True)
-    )
-    return _sentencepiece(sources, SPIECE, special, change=change)
-
-
-def _xlm_roberta(sources: Sources) -> Built:
-    """Build XLMRobertaTokenizer's, whose ids are those of fairseq: its own four, then the pieces one further on."""
-    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    special |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-    return _sentencepiece(sources, FAIRSEQ, special, own_ids={"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3})
-
-
-def _sentencepiece(
-    sources: Sources,
-    file: str,
-    named: Mapping[str, str],
-    *,
-    begin: bool = False,
-    end: bool = False,
-    change: Callable[[str], ChangedText] | None = None,
-    sentinels: int = 0,
-    own_ids: Mapping[str, int] | None = None,
-) -> Built:
+def _sentencepiece(sources: Sources, named: Mapping[str, str]) -> Built:
     """Leave words to SentencePiece, and special tokens to a tokenizer.json whose model knows no other word.
 
     What is between two special tokens is a text of its own, which SentencePiece puts a space before if the model says
     so; with `legacy: false` only the first one gets it, and none that starts with a space, as in transformers.
     """
-    pieces = PieceModel(sources.data[file], sources.folder / file, sources.optional_flag("add_prefix_space"), own_ids)
-    special = sources.special_tokens(named, pieces.vocab, file)
+    pieces = PieceModel(sources.data[MODEL], sources.folder / MODEL, sources.optional_flag("add_prefix_space"))
+    special = sources.special_tokens(named, pieces.vocab, MODEL)
     flags = dict.fromkeys(_FLAGS, False)
     for piece in pieces.control:
         special.tokens.setdefault(piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True})
-    if not sources.options.get("added_tokens_decoder"):
-        for number in range(sentinels):
-            token, last = f"<extra_id_{number}>", len(pieces.vocab) + sentinels - 1
-            special.tokens[token] = {"id": last - number, "content": token, **flags, "special": True}
     words = {"type": "WordLevel", "vocab": pieces.vocab, "unk_token": special.required("unk_token")}
-    if "cls_token" in named:
-        closes = [special.required("sep_token")]
-        ends = special.template([special.required("cls_token")], closes, closes if own_ids else [])
-    else:
-        ends = _begin_and_end(sources, special, begin=begin, end=end)
-    content = _whole(words, special, post_processor=ends)
-    return Built(content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first", change=change)
+    content = _whole(words, special, post_processor=_begin_and_end(sources, special, begin=True))
+    return Built(content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first")
 
 
 def _lines(data: bytes, path: Path) -> dict[str, int]:
@@ -423,19 +338,13 @@ def _merges(data: bytes, path: Path) -> list[list[str]]:
 def _text_of(data: bytes, path: Path) -> str:
     if wrong := identify_bytes(data):
         raise AttnscopeError(f"is {wrong[0]}, not a vocabulary", where=path, hint=wrong[1])
-    try:
-        return data.decode()
-    except UnicodeDecodeError as e:
-        message = f"byte 0x{data[e.start]:02x} at offset {e.start} is not UTF-8"
-        raise AttnscopeError(message, where=path, hint="download it again") from e
+    return decode_utf8(data, path, "download it again")
 
 
-def _begin_and_end(
-    sources: Sources, special: SpecialTokens, *, begin: bool, end: bool = False
-) -> dict[str, Any] | None:
+def _begin_and_end(sources: Sources, special: SpecialTokens, *, begin: bool) -> dict[str, Any] | None:
     """Return a template that puts the token of the beginning before each text, or that of the end behind it."""
     opens = [special.required("bos_token")] if sources.flag("add_bos_token", begin) else []
-    closes = [special.required("eos_token")] if sources.flag("add_eos_token", end) else []
+    closes = [special.required("eos_token")] if sources.flag("add_eos_token", False) else []
     return special.template(opens, closes, opens)
 
 
@@ -461,17 +370,14 @@ KINDS = (
     Kind("DistilBertTokenizer", _wordpiece, (VOCAB_TXT,), ("distilbert",)),
     Kind("ElectraTokenizer", _wordpiece, (VOCAB_TXT,), ("electra",)),
     Kind("GPT2Tokenizer", _gpt2, _BYTES, ("gpt2", "gpt_neo")),
-    Kind("GPT2Tokenizer", _opt, _BYTES, ("opt",)),
+    Kind("GPT2Tokenizer", partial(_gpt2, begin=True, end="</s>"), _BYTES, ("opt",)),
     Kind("RobertaTokenizer", _roberta, _BYTES, ("roberta", "bart")),
     Kind("BartTokenizer", _roberta, _BYTES, ("bart",)),
     Kind("Qwen2Tokenizer", _qwen2, _BYTES, ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")),
-    Kind("LlamaTokenizer", _llama, (MODEL,), ("llama", "mistral", "mixtral", "phi3")),
-    Kind("GemmaTokenizer", _gemma, (MODEL,), ("gemma2", "gemma3_text", "gemma")),
+    Kind("LlamaTokenizer", partial(_sentencepiece, named=_OF_LLAMA), (MODEL,), ("llama", "mistral", "mixtral", "phi3")),
+    Kind("GemmaTokenizer", partial(_sentencepiece, named=_OF_GEMMA), (MODEL,), ("gemma2", "gemma3_text", "gemma")),
     Kind("SmilesTokenizer", _smiles, (VOCAB_TXT,), ("albert", "bert", "roberta")),
     Kind("EsmTokenizer", _esm, (VOCAB_TXT,), ("esm",)),
-    Kind("T5Tokenizer", _t5, (SPIECE,), ("t5",)),
-    Kind("AlbertTokenizer", _albert, (SPIECE,), ("albert",)),
-    Kind("XLMRobertaTokenizer", _xlm_roberta, (FAIRSEQ,), ("xlm-roberta",)),
 )
 
 
@@ -481,11 +387,10 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
     built = kind.build(sources)
     path = sources.folder / kind.files[0]
     data = msgspec.json.encode(built.content)
-    tokenizer = (
-        FileTokenizer(path, data)
-        if built.pieces is None
-        else SentencePieceTokenizer(data, built.pieces, built.spaced, built.change)
-    )
+    if built.pieces is None:
+        tokenizer = FileTokenizer(path, data)
+    else:
+        tokenizer = SentencePieceTokenizer(data, built.pieces, built.spaced)
     for token in built.content["added_tokens"]:
         if tokenizer.id_of(token["content"]) != token["id"]:  # the library numbers them one after the other
             message = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"

@@ -9,6 +9,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import format_value
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
+from attnscope.checkpoints.tokenization.tokenizer_json import template
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 _SPECIAL = ("bos", "eos", "unknown", "padding")
@@ -139,19 +140,8 @@ class _TokenizerMetadata:
         """Return the template of tokens before and after every text."""
         start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
-        sides = []
-        for side, name in enumerate("AB"):
-            parts: list[dict[str, Any]] = [{"Sequence": {"id": name, "type_id": side}}]
-            before, after = (
-                [] if n is None else [{"SpecialToken": {"id": self.tokens[n], "type_id": side}}] for n in (start, end)
-            )
-            sides.append([*before, *parts, *after])
-        tokens = {
-            self.tokens[n]: {"id": self.tokens[n], "ids": [n], "tokens": [self.tokens[n]]}
-            for n in (start, end)
-            if n is not None
-        }
-        return {"type": "TemplateProcessing", "single": sides[0], "pair": sides[0] + sides[1], "special_tokens": tokens}
+        opens, closes = ([] if n is None else [self.tokens[n]] for n in (start, end))
+        return template({self.tokens[n]: n for n in (start, end) if n is not None}, opens, closes, opens)
 
 
 def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""Tokenize with a model of SentencePiece (tokenizer.model, spiece.model), which its own library reads and applies."""
+"""Tokenize with a model of SentencePiece (tokenizer.model), which its own library reads and applies."""
 
 import re
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from attnscope.base.errors import SENTENCEPIECE, AttnscopeError
 from attnscope.base.files.reading import identify_bytes
@@ -19,48 +17,17 @@ _PREFIX = {False: b"\x1a\x02\x18\x00", True: b"\x1a\x02\x18\x01"}
 _SPACE = "▁"
 
 
-class Piece(NamedTuple):
-    """A piece of a text: its id, and the characters that it covers."""
-
-    id: int
-    start: int
-    end: int
-
-
-class ChangedText(NamedTuple):
-    """A changed text, and the original start and end of each of its characters."""
-
-    text: str
-    starts: list[int]
-    ends: list[int]
-
-
-def albert_text(text: str, *, accents: bool, lower: bool) -> ChangedText:
-    """Write quotation marks of two characters as one, and remove accents and capitals, as AlbertTokenizer does."""
-    characters, starts, ends = list[str](), list[int](), list[int]()
-    for match in re.finditer("``|''|.", text, re.DOTALL):
-        written = '"' if len(match[0]) == 2 else match[0]
-        if not accents:
-            written = "".join(c for c in unicodedata.normalize("NFKD", written) if unicodedata.category(c)[0] != "M")
-        for character in written.lower() if lower else written:
-            characters.append(character)
-            starts.append(match.start())
-            ends.append(match.end())
-    return ChangedText("".join(characters), starts, ends)
-
-
 class PieceModel:
     """A model of SentencePiece.
 
     Args:
         prefix: Whether a space is put before a text; None if the model decides.
-        own_ids: Ids of special tokens before all pieces, whose ids are then one higher (fairseq); None for the model's.
 
     Attributes:
         control: Pieces that no text spells, such as `<s>`.
     """
 
-    def __init__(self, data: bytes, path: Path, prefix: bool | None, own_ids: Mapping[str, int] | None = None) -> None:
+    def __init__(self, data: bytes, path: Path, prefix: bool | None) -> None:
         if wrong := identify_bytes(data):
             raise AttnscopeError(f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1])
         if _TIKTOKEN.match(data):
@@ -84,24 +51,24 @@ class PieceModel:
         except AttnscopeError as e:  # the library names a line of its source
             hint = "download it again"
             raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
-        known = own_ids or {}
-        self._ids = [known.get(piece, number + bool(known)) for number, piece in enumerate(pieces)]
-        self.vocab = dict(known) | dict(zip(pieces, self._ids, strict=True))
+        self.vocab = {piece: number for number, piece in enumerate(pieces)}
         self.control = [piece for number, piece in enumerate(pieces) if self._spaced.is_control(number)]
 
-    def split(self, text: str, *, prefix: bool) -> list[Piece]:
-        """Split a text; a piece that is a part of a character covers all of it, an added space covers nothing.
+    def split(self, text: str, *, prefix: bool) -> list[tuple[int, int, int]]:
+        """Return id, start and end of every piece.
+
+        A piece that is a part of a character covers all of it, an added space covers nothing.
 
         Args:
             prefix: Whether a space is put before the text, if the model does so at all.
         """
         model = self._spaced if prefix else self._plain
         encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
-        pieces, following = list[Piece](), 0
+        pieces, following = list[tuple[int, int, int]](), 0
         rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
         for number, piece, (start, end) in reversed(list(rows)):  # only the last part of a character covers it
             following = end if start < end or piece == _SPACE else following
-            pieces.append(Piece(self._ids[number], start, following))
+            pieces.append((number, start, following))
         return pieces[::-1]
 
 
@@ -111,19 +78,12 @@ class SentencePieceTokenizer(FileTokenizer):
     Args:
         data: A tokenizer.json that makes one token of everything between two special tokens.
         spaced: Which of them a space is put before: `always`, or only the `first` of a text.
-        change: Applied to a text before it is split; None for nothing.
     """
 
-    def __init__(
-        self,
-        data: bytes,
-        pieces: PieceModel,
-        spaced: str,
-        change: Callable[[str], ChangedText] | None = None,
-    ) -> None:
+    def __init__(self, data: bytes, pieces: PieceModel, spaced: str) -> None:
         super().__init__(pieces.path, data)
         self.name, self.n_merges = "SentencePiece", self.vocab_size
-        self._pieces, self._spaced, self._change = pieces, spaced, change
+        self._pieces, self._spaced = pieces, spaced
 
     def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])
@@ -132,7 +92,9 @@ class SentencePieceTokenizer(FileTokenizer):
             span = "" if sequence is None else texts[sequence][start:end]
             pieces = [(number, token, (start, end))]
             if span and not (number in self._added and self._added[number].strip() == span.strip()):
-                pieces = [(n, self._piece(n), (start + a, start + b)) for n, a, b in self._split(span, start == 0)]
+                first = start == 0 and not span.startswith((" ", _SPACE))
+                inner = self._pieces.split(span, prefix=self._spaced == "always" or first)
+                pieces = [(n, self._piece(n), (start + a, start + b)) for n, a, b in inner]
             for n, piece, offsets in pieces:
                 split.ids.append(n)
                 split.tokens.append(piece)
@@ -141,14 +103,3 @@ class SentencePieceTokenizer(FileTokenizer):
                 split.type_ids.append(type_id)
                 split.offsets.append(offsets)
         return split
-
-    def _split(self, text: str, first: bool) -> list[Piece]:
-        prefix = self._spaced == "always" or (first and not text.startswith((" ", _SPACE)))
-        if self._change is None:
-            return self._pieces.split(text, prefix=prefix)
-        changed = self._change(text)
-        edges = [*changed.starts, len(text)]
-        return [
-            Piece(number, edges[start], edges[start] if start == end else changed.ends[end - 1])
-            for number, start, end in self._pieces.split(changed.text, prefix=prefix)
-        ]

@@ -4,7 +4,7 @@ Nearly all of a tokenizer.json is vocabulary and merges. They stay text for the 
 into Python objects would take longer than everything else in opening a checkpoint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,25 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
             # Spans that cover the white space, trimmed later: same ids.
             part["trim_offsets"], changed = False, True
     return notes, changed
+
+
+def template(
+    ids: Mapping[str, int], opens: Sequence[str], closes: Sequence[str], second: Sequence[str]
+) -> dict[str, Any]:
+    """Return a post-processor that puts special tokens around every text.
+
+    Args:
+        second: Tokens before the second text of a pair.
+    """
+
+    def side(name: str, type_id: int, before: Sequence[str]) -> list[dict[str, Any]]:
+        first, last = ([{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens] for tokens in (before, closes))
+        return [*first, {"Sequence": {"id": name, "type_id": type_id}}, *last]
+
+    single = side("A", 0, opens)
+    known = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
+    pair = [*single, *side("B", 1, second)]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
 
 
 def components(*roots: Any) -> Iterator[dict[str, Any]]:
