@@ -9,6 +9,9 @@ const LARGEST = 60_000; // bytes of the script
 // Names that are neither in the data nor in the DOM, and need no more than a letter.
 const INTERNAL =
   /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|displays|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot)$/;
+// Names of preact that only the script itself uses, most of them of class components, which a page has none of.
+const PREACT =
+  /^(current|props|state|render|setState|forceUpdate|contextType|defaultProps|getChildContext|debounceRendering|shouldComponentUpdate|getSnapshotBeforeUpdate|getDerivedStateFrom(Props|Error)|componentWill(Update|Mount|Unmount|ReceiveProps)|componentDid(Catch|Mount|Update))$/;
 const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "..", "attnscope", "views", "page");
 const result = await build({
@@ -24,7 +27,7 @@ const result = await build({
   jsxFactory: "h",
   jsxFragment: "Fragment",
   inject: ["src/jsx.ts"],
-  mangleProps: INTERNAL,
+  mangleProps: new RegExp(`${INTERNAL.source}|${PREACT.source}`),
   define: { "Number.isNaN": "isNaN", "Number.isFinite": "isFinite" }, // of numbers, which types ensure, they are the same
   charset: "utf8",
   legalComments: "none",

@@ -143,8 +143,8 @@ def put(
 
 
 def _data_only(given: Given) -> bool:
-    """Tell whether remarks and headers are left out."""
-    return given.quiet or not getattr(given, "header", True)
+    """Tell whether remarks and headers are left out; `--quiet` leaves those of a page, which is read elsewhere."""
+    return not getattr(given, "header", True) or (given.quiet and not is_page(given))
 
 
 def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: "Unpack[Detail]") -> None:

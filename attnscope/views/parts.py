@@ -130,6 +130,7 @@ class Panel(msgspec.Struct, frozen=True):
         title: Title if several matrices are shown: the stage, or the side of a comparison.
         matrix: The numbers; NaN if there is none.
         texts: Every cell as text; none for thumbnails.
+        names: What the cells' letters stand for; None if the texts are no letters.
         arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
         arithmetic_of_picture: The same for cells that are drawn as colours.
         colours: For roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
@@ -149,6 +150,7 @@ class Panel(msgspec.Struct, frozen=True):
     arithmetic_of_picture: Spans = ()
     colours: Sequence[Sequence[str]] | None = None
     small: str = ""
+    names: Sequence[Sequence[str]] | None = None
 
 
 class Matrices(msgspec.Struct, frozen=True):

@@ -27,6 +27,15 @@ class PageData:
         """Nodes that a component draws; others are elements, which are lists."""
         return [node for node in self.nodes if isinstance(node, dict) and node["k"] == kind]
 
+    def elements(self, tag):
+        """Every element of this tag, in the order of the page; what a component draws is not looked into."""
+        inner = [node for node in self.nodes if isinstance(node, list)]
+        while inner:
+            element = inner.pop(0)
+            if element[0] == tag:
+                yield element
+            inner = [child for child in element[2:] if isinstance(child, list)] + inner
+
     def raw(self, reference):
         entry = self.header["arrays"][reference["@"]]
         dtype = np.dtype("<" + entry["t"])
@@ -43,6 +52,11 @@ class PageData:
         if reference.get("falls"):
             raw = np.concatenate([raw[:1].astype(np.int64), raw[:1].astype(np.int64) - np.cumsum(raw[1:], axis=0)])
         return np.where(raw == reference["missing"], np.nan, raw / 10.0 ** reference["decimals"])
+
+
+def text_in(element):
+    """The text of an element."""
+    return element if isinstance(element, str) else "".join(map(text_in, element[2:]))
 
 
 def read_page(path):

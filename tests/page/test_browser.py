@@ -190,6 +190,25 @@ def test_a_large_figure_is_a_picture_of_its_cells(open_page, tmp_path):
     assert struct.unpack(">II", picture[16:24]) == (140, 140)
 
 
+def test_the_line_under_roles_names_the_role(open_page, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main(["heads", "--draws", "2", "-o", str(output), "--quiet"]) == 0
+    survey = json.loads(exact.read_text())
+    page = open_page(path).page
+    page.locator("canvas").press("ArrowDown")
+    for head in range(4):  # of layer 1: H2 has no clear role
+        role = next((role for role in survey["roles"] if role["name"] == survey["main"][1][head]), None)
+        said = page.locator("p.cell").text_content()
+        if role is None:
+            assert said == f"L1H{head}: no clear role"
+        else:
+            assert said.startswith(f"L1H{head}: {role['title']} ")
+            assert np.float32(number(said.split()[-1])) == np.float32(role["values"][1][head])
+        page.locator("canvas").press("ArrowRight")
+    assert {None} < set(survey["main"][1])
+
+
 def test_a_page_of_the_first_version_still_opens(open_page):
     found = sorted((Path(__file__).parent / "fixtures").glob("*.html"))
     assert found
@@ -215,6 +234,33 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
         first, second, difference = (number(cell.rsplit(": ")[-1]) for cell in cells)
         assert difference == pytest.approx(change["difference"][query][key], abs=2e-7)
         assert second - first == pytest.approx(difference, abs=2e-7)
+
+
+def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_path):
+    texts = ["The bank by the river was steep", "The bank by the old river was very steep"]
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        every = ["--layer", "all", "--head", "all"] if output is exact else []
+        assert main(["compare", *texts, "-o", str(output), "--quiet", *every]) == 0
+    saved = json.loads(exact.read_text())
+    page = open_page(path).page
+    # The second text's query and key, and the cell of the difference; the first text has no "very".
+    places = ((5, 5, "4│5 river → 4│5 river: "), (6, 7, "5│6 was → │7 │very: "), (8, 1, "6│8 steep → 1 bank: "))
+    for n in (0, 6, 15):
+        change, second = saved["changes"][0]["heads"][n], saved["sides"][1]["report"]["texts"][0]["heads"][n]
+        for query, key, name in places:
+            read_places(page, [f"#mask=1&head={change['first']}&query={query}&key={key}&stage=weights"])
+            cells = page.locator(".matrix-panel p.cell").all_text_contents()
+            row = [pair[1] for pair in change["queries"]].index(query)
+            expected = second["stages"]["weights"][query][key]  # of a token that the first text lacks, all has moved
+            if key != 7:
+                expected = change["difference"][row][[pair[1] for pair in change["keys"]].index(key)]
+            assert cells[2].startswith(name)
+            assert number(cells[2].removeprefix(name)) == pytest.approx(expected, abs=2e-7)
+    page.keyboard.press("m")  # the same tokens of the first text
+    assert shows(page, "location.hash", f"#head={change['first']}&query=6&key=1&stage=weights")
+    page.locator(".matrix-panel canvas").nth(1).press("ArrowLeft")  # in the second text, from its steep and bank
+    assert shows(page, "location.hash", f"#mask=1&head={change['first']}&query=8&key=0&stage=weights")
 
 
 def test_a_row_is_explained_step_by_step(open_page, pages):

@@ -6,6 +6,8 @@ from tests.page.cells import check_cells
 from tests.page.firefox import BROWSERS, Firefox, find_firefox
 from tests.page.walking import READ
 
+CASES = 100  # of each page: 200 in all
+
 
 @pytest.fixture(scope="module")
 def firefox(tmp_path_factory):
@@ -20,6 +22,6 @@ def firefox(tmp_path_factory):
 def test_numbers_of_random_cells_are_those_of_the_report(firefox, pages):
     for path, *findings in pages.values():
         firefox.open(path)
-        check_cells(lambda addresses: firefox.evaluate(READ, addresses), findings, seed=11, count=40)
+        check_cells(lambda addresses: firefox.evaluate(READ, addresses), findings, seed=11, count=CASES)
         assert firefox.evaluate("async () => performance.getEntriesByType('resource').map((one) => one.name)") == []
         assert firefox.messages(path) == []

@@ -15,7 +15,7 @@ import attnscope
 from attnscope.cli import main
 from attnscope.studies.formats import export
 from tests.helpers.sample_reports import report, text_report, tokens
-from tests.page.reading import PageData, read_page
+from tests.page.reading import PageData, read_page, text_in
 
 TEXT = "The bank by the river"
 COMMANDS = {
@@ -36,7 +36,9 @@ def test_a_page_loads_nothing_and_allows_only_its_own_script(command, tmp_path):
     path = tmp_path / "page.html"
     assert main([*COMMANDS[command], "-o", str(path), "--quiet"]) == 0
     page = read_page(path)
-    assert page.nodes
+    assert {"model", "mask"} <= {term[2] for term in page.elements("dt")}  # a page is read elsewhere, even with --quiet
+    assert any(re.sub(r"\W+", " ", text_in(value)).startswith("riverbank bert ") for value in page.elements("dd"))
+    assert any(text_in(value).startswith(TEXT) for value in page.elements("dd"))
     shell = re.sub(r"<script.*?</script>|<style>.*?</style>", "", page.html, flags=re.DOTALL)
     assert not re.search(r"\b(src|href)=|refresh", shell)
     scripts = re.findall(r"<script>(.*?)</script>", page.html, re.DOTALL)

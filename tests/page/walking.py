@@ -2,12 +2,16 @@
 
 READ = """
 async (places) => {
-  const settled = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  const changed = () => new Promise((done) => addEventListener("hashchange", done, { once: true }));
   const text = (selector, from = document) => from.querySelector(selector)?.textContent ?? null;
   const found = [];
   for (const place of places) {
-    location.hash = place;
-    for (let n = 0; n < 3; n++) await settled();
+    if (location.hash !== place) {
+      location.hash = place;
+      await changed();
+    }
+    await drawn();
     const sources = [...document.querySelectorAll("table.sources tbody tr")].map((row) => ({
       source: text("td.left", row),
       measures: Object.fromEntries([...row.querySelectorAll("[data-measure]")].map((cell) => [

@@ -8,6 +8,8 @@ export interface Label {
   name: string;
 }
 
+export const nameOf = (label: Label) => `${label.number} ${label.name}`.trim();
+
 export interface HeatProps {
   rows: Label[];
   columns: Label[];
@@ -137,7 +139,7 @@ export function Heat(props: HeatProps) {
   };
   const partial = shownRows < rows.length || shownColumns < columns.length;
   const said = hover ?? cursor;
-  const known = said[0] < rows.length && said[1] < columns.length;
+  const known = rows[said[0]] && columns[said[1]];
   return (
     <div class="heat" ref={box}>
       {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: keys move its cursor */}
@@ -254,7 +256,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
     let most = 0;
     const step = Math.max(1, Math.floor(labels.length / 400));
     for (let n = step - 1; n < labels.length; n += step) {
-      most = Math.max(most, textWidth(names ? `${labels[n]!.number} ${labels[n]!.name}` : labels[n]!.number, size));
+      most = Math.max(most, textWidth(names ? nameOf(labels[n]!) : labels[n]!.number, size));
     }
     return Math.min(LONGEST, Math.ceil(most));
   };
@@ -459,31 +461,31 @@ function labels(
   for (let r = 0; r < shownRows; r++) {
     const n = r0 + r;
     if (skipped(n, 0)) continue;
-    const { number, name } = props.rows[n]!;
+    const label = props.rows[n]!;
     const y = top + (r + 0.5) * cell;
     g.textAlign = "right";
     g.fillStyle = current(n, 0) ? look.cursor : look.ink;
-    g.fillText(named ? shorten(`${number} ${name}`.trim(), left - GAP, size) : number, left - GAP + 2, y);
+    g.fillText(named ? shorten(nameOf(label), left - GAP, size) : label.number, left - GAP + 2, y);
   }
   for (let c = 0; c < shownColumns; c++) {
     const n = c0 + c;
     if (skipped(n, 1)) continue;
-    const { number, name } = props.columns[n]!;
+    const label = props.columns[n]!;
     const x = left + (c + 0.5) * cell;
     g.fillStyle = current(n, 1) ? look.cursor : look.ink;
     if (!named) {
       g.textAlign = "center";
-      g.fillText(number, across(n), top - 8);
+      g.fillText(label.number, across(n), top - 8);
     } else if (upright) {
       g.save();
       g.translate(x, top - GAP + 2);
       g.rotate(-Math.PI / 2);
       g.textAlign = "left";
-      g.fillText(shorten(`${number} ${name}`.trim(), top - GAP, size), 0, 0);
+      g.fillText(shorten(nameOf(label), top - GAP, size), 0, 0);
       g.restore();
     } else {
       g.textAlign = "center";
-      g.fillText(shorten(`${number} ${name}`.trim(), cell - 4, size), x, top - 11);
+      g.fillText(shorten(nameOf(label), cell - 4, size), x, top - 11);
     }
   }
 }

@@ -3,8 +3,8 @@
 import { useMemo } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
 import { digitsFor, digitsText, exactText, fixed, scaleOf } from "./format";
-import { Heat, type HeatProps, type Label } from "./heat";
-import type { Head, Scene } from "./model";
+import { Heat, type HeatProps, type Label, nameOf } from "./heat";
+import { Axis, type Head, type Scene, type SceneData } from "./model";
 import type { PanelProps } from "./panel";
 import { cellText } from "./parts";
 
@@ -14,16 +14,37 @@ const runLabels = (starts: number[]): Label[] =>
     return { number: start === end ? `${start}` : `${start}–${end}`, name: "" };
   });
 
-function difference(first: Matrix | null, second: Matrix | null): Matrix | null {
-  if (!first || !second || first.rows !== second.rows || first.columns !== second.columns) return null;
-  const found = new Float32Array(first.rows * first.columns);
+interface Difference {
+  matrix: Matrix;
+  rows: Label[];
+  columns: Label[];
+  pairs: SceneData["pairs"];
+}
+
+// The second side minus the first. Of a key that a side lacks, the weight is 0; other numbers of it are not known.
+function difference(first: Head | null, second: Head | null, stage: string): Difference | null {
+  const [a, b] = [first?.stage(stage), second?.stage(stage)];
+  if (!first || !second || !a || !b) return null;
+  const { scene } = second;
+  const apart = first.scene !== scene;
+  const pairs = apart ? scene.data.pairs : null;
+  if ((apart && first.scene.data.pairs) || (!pairs && (a.rows !== b.rows || a.columns !== b.columns))) return null;
+  const rows = (pairs ? new Axis(pairs.rows) : scene.queries).labels;
+  const columns = (pairs ? new Axis(pairs.columns) : scene.keys).labels;
+  const found = new Float32Array(rows.length * columns.length);
+  const number = (side: Matrix, row: number, column: number) =>
+    column >= 0 ? side.at(row, column) : stage === "weights" ? 0 : Number.NaN;
   for (let n = 0; n < found.length; n++) {
-    const a = first.data[first.offset + n]!;
-    const b = second.data[second.offset + n]!;
-    found[n] = a === -Infinity && b === -Infinity ? 0 : b - a;
+    const r = Math.floor(n / columns.length);
+    const c = n % columns.length;
+    const row = pairs?.queries[r] ?? [r, r];
+    const column = pairs?.keys[c] ?? [c, c];
+    const x = number(a, row[0], column[0]);
+    const y = number(b, row[1], column[1]);
+    found[n] = x === y ? 0 : y - x;
     if (!Number.isFinite(found[n])) found[n] = Number.NaN;
   }
-  return matrixOf(found, first.rows, first.columns);
+  return { matrix: matrixOf(found, rows.length, columns.length), rows, columns, pairs };
 }
 
 export function MatrixPanel(
@@ -31,7 +52,7 @@ export function MatrixPanel(
 ) {
   const { scene, head, place, sceneAt, masks, title, words } = props;
   const { spot, stage, pinned } = place;
-  const views: { name: string; scene: Scene; head: Head | null; other?: [Head | null, Head | null] }[] = [];
+  const views: { name: string; scene: Scene; head: Head | null; other?: [Head | null, Head | null]; held?: 1 }[] = [];
   if (masks.length > 1) {
     for (let mask = 0; mask < masks.length; mask++) {
       const side = sceneAt(spot.text, mask)!;
@@ -49,7 +70,7 @@ export function MatrixPanel(
     const side = sceneAt(pinned.text, pinned.mask)!;
     const held = side.head(pinned.layer, pinned.head);
     const name = side.headName(pinned.layer, pinned.head);
-    views.push({ name: `pinned ${name}`, scene: side, head: held });
+    views.push({ name: `pinned ${name}`, scene: side, head: held, held: 1 });
     views.push({ name: `${title} − ${name}`, scene, head: null, other: [held, head] });
   }
   return (
@@ -65,8 +86,7 @@ export function MatrixPanel(
             <MatrixView
               {...props}
               view={view}
-              main={view.head === head && !view.other}
-              first={n === 0}
+              main={n === (masks.length > 1 ? spot.mask : 0)}
               several={views.length > 1}
             />
           </figure>
@@ -150,50 +170,63 @@ const runOf = (starts: number[], at: number) => Math.max(0, starts.findIndex((st
 
 function MatrixView({
   view,
+  scene: here,
   place,
   cursorKey,
   goto,
   setHovered,
   main,
-  first,
   several,
   words,
 }: PanelProps & {
-  view: { scene: Scene; head: Head | null; other?: [Head | null, Head | null] };
+  view: { scene: Scene; head: Head | null; other?: [Head | null, Head | null]; held?: 1 };
   main: boolean;
-  first: boolean;
   several: boolean;
 }) {
   const { scene, head, other } = view;
   const { spot, stage } = place;
-  const id = main || (first && !main) ? "panel-matrix" : undefined;
+  const id = main ? "panel-matrix" : undefined;
   const height = several ? 460 : Math.max(560, Math.min(1000, innerHeight - 240));
-  const onCursor = (query: number, key: number) => goto({ query, key });
-  const cursor: [number, number] = [spot.query, cursorKey ?? 0];
-  const moved = useMemo(
-    () => other && difference(other[0]?.stage(stage) ?? null, other[1]?.stage(stage) ?? null),
-    [other?.[0], other?.[1], stage],
-  );
+  // Where the cursor is on another side, or where a cell of that side is on this one.
+  const across = (from: Scene, to: Scene, query: number, key: number): [number, number] => [
+    from.on(to, "queries", query),
+    from.on(to, "keys", key),
+  ];
+  const cursor = across(here, scene, spot.query, cursorKey ?? 0);
+  const moved = useMemo(() => other && difference(...other, stage), [other?.[0], other?.[1], stage]);
   const shown = useMemo(() => head && matrixProps(scene, head, stage), [scene, head, stage]);
   if (other) {
-    const found = moved;
-    if (!found) return <p class="dim">{words.difference}</p>;
-    const digits = digitsFor(largest(found), 2);
+    if (!moved) return <p class="dim">{words.difference}</p>;
+    const { matrix, rows, columns, pairs } = moved;
+    const { at } = matrix;
+    const digits = digitsFor(largest(matrix), 2);
+    const [first, second] = other.map((one) => one!.scene) as [Scene, Scene];
+    const shown = [first, second].map((side) => across(here, side, spot.query, cursorKey ?? 0));
+    const row = pairs?.queries.findIndex(([i, j]) => i === shown[0]![0] || j === shown[1]![0]);
+    const column = pairs?.keys.findIndex(([i, j]) => (i < 0 ? j === shown[1]![1] : i === shown[0]![1]));
     return (
       <Heat
-        rows={scene.queries.labels}
-        columns={scene.keys.labels}
-        value={found.at}
-        text={(r, c) => (Number.isNaN(found.at(r, c)) ? "·" : digitsText(found.at(r, c), digits))}
+        rows={rows}
+        columns={columns}
+        value={at}
+        text={(r, c) => (Number.isNaN(at(r, c)) ? "·" : digitsText(at(r, c), digits))}
         say={(r, c) =>
-          `${scene.queries.name(r)} → ${scene.keys.name(c)}: ${Number.isNaN(found.at(r, c)) ? "only one side allows it" : exactText(found.at(r, c))}`
+          `${nameOf(rows[r]!)} → ${nameOf(columns[c]!)}: ${Number.isNaN(at(r, c)) ? "only one side has it" : exactText(at(r, c))}`
         }
-        scale={stage === "weights" ? { low: -1, high: 1, signed: true } : scaleOf(found.data, true)}
+        scale={stage === "weights" ? { low: -1, high: 1, signed: true } : scaleOf(matrix.data, true)}
         label="difference"
         height={height}
         digits={place.digits}
-        cursor={cursor}
-        onCursor={onCursor}
+        cursor={pairs ? [row!, column!] : cursor}
+        onCursor={(query, key) => {
+          if (!pairs) return goto({ query, key });
+          const side = pairs.keys[key]![1] < 0 ? 0 : 1; // one that has the key
+          goto({
+            mask: (side ? second : first).data.mask,
+            query: pairs.queries[query]![side],
+            key: pairs.keys[key]![side],
+          });
+        }}
       />
     );
   }
@@ -222,8 +255,15 @@ function MatrixView({
       height={height}
       digits={place.digits}
       cursor={cursor}
-      onCursor={onCursor}
-      onHover={setHovered}
+      onCursor={(query, key) => {
+        if (!view.held) return goto({ mask: scene.data.mask, query, key });
+        [query, key] = across(scene, here, query, key);
+        goto({ query, key });
+      }}
+      onHover={(cell) => {
+        const [query, key] = cell ? across(scene, here, ...cell) : [-1, -1];
+        setHovered(query < 0 ? null : [query, key < 0 ? null : key]);
+      }}
     />
   );
 }

@@ -1,6 +1,6 @@
 // Scenes and heads of a walk: what attnscope/views/page/walk.py writes.
 import { type Data, type Matrix, matrixOf, type Numbers, type Ref, type Source } from "./data";
-import type { Label } from "./heat";
+import { type Label, nameOf } from "./heat";
 import type { Tree } from "./parts";
 
 interface AxisData {
@@ -35,7 +35,7 @@ export class Axis {
 
   name(n: number): string {
     const label = this.labels[n];
-    return label ? `${label.number} ${label.name}`.trim() : "";
+    return label ? nameOf(label) : "";
   }
 }
 
@@ -73,6 +73,8 @@ interface Group {
   map?: MapData;
 }
 
+type Pairs = [number, number][];
+
 export interface SceneData {
   text: number;
   mask: number;
@@ -98,6 +100,8 @@ export interface SceneData {
   command: string;
   first: [number, number];
   random: boolean;
+  // Indices in the first side of a comparison and in this one, if their tokens differ; -1 for a token that one lacks.
+  pairs: null | { queries: Pairs; keys: Pairs; rows: AxisData; columns: AxisData };
   units: Unit[];
   groups: Group[];
 }
@@ -139,6 +143,13 @@ export class Scene {
       this.known.set(name, found);
     }
     return found;
+  }
+
+  // The index of a token of this side on another side; -1 if the other side lacks the token.
+  on(other: Scene, axis: "queries" | "keys", at: number): number {
+    const pair = (scene: Scene, from: 0 | 1, n: number) =>
+      scene.data.pairs ? (scene.data.pairs[axis].find((one) => one[from] === n)?.[1 - from] ?? -1) : n;
+    return other === this ? at : pair(other, 0, pair(this, 1, at));
   }
 
   headName(layer: number, head: number): string {

@@ -2,7 +2,7 @@
 import { type ComponentChildren, h } from "preact";
 import type { Data, Ref } from "./data";
 import { type Digits, digitsText, exactText, type Scale } from "./format";
-import { Heat, type Label } from "./heat";
+import { Heat, type Label, nameOf } from "./heat";
 import { Walk } from "./walk";
 
 export type Tree = string | [string, Record<string, unknown>, ...Tree[]];
@@ -53,6 +53,7 @@ interface PanelNode {
   arithmetic: Tree[];
   matrix: Ref;
   texts?: string[][] | null;
+  names?: string[][] | null;
   rows: AxisNode;
   columns: AxisNode;
   scale: Scale;
@@ -75,18 +76,19 @@ const labelsOf = (axis: AxisNode): Label[] => axis.labels.map(([number, name]) =
 
 function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
   const { at } = data.matrix(panel.matrix);
-  const { texts, log } = panel;
+  const { texts, names, log } = panel;
   const rows = labelsOf(panel.rows);
   const columns = labelsOf(panel.columns);
   const masked = new Set(panel.masked);
   const heads = panel.columns.kind === "head";
-  const name = (label: Label) => `${label.number} ${label.name}`.trim();
   const say = (r: number, c: number) => {
     const value = at(r, c);
-    if (heads)
-      return `${rows[r]!.number}${columns[c]!.number}: ${texts![r]![c]}${Number.isNaN(value) ? "" : `, ${exactText(value)}`}`;
+    if (heads) {
+      const number = Number.isNaN(value) ? "" : exactText(value);
+      return `${rows[r]!.number}${columns[c]!.number}: ${names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c]}`;
+    }
     const shown = masked.has(r) ? "masked" : value === -Infinity ? "not allowed" : exactText(value);
-    return `${name(rows[r]!)} → ${name(columns[c]!)}: ${shown}`;
+    return `${nameOf(rows[r]!)} → ${nameOf(columns[c]!)}: ${shown}`;
   };
   return (
     <figure>

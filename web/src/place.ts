@@ -93,7 +93,7 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     layer: () => at({ layer: clamp(spot.layer + by, b.layers) }),
     text: () => ({ ...at({ text: turn(spot.text + by, b.texts) }), pinned: null }),
     stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
-    mask: () => at({ mask: turn(spot.mask + by, b.masks) }),
+    mask: () => at({ mask: value == null ? turn(spot.mask + by, b.masks) : (value as number) }),
     display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
     roles: () => ({ ...place, display: place.display === "roles" ? "thumbnails" : "roles" }),
     digits: () => ({ ...place, digits: !place.digits }),

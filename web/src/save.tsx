@@ -4,7 +4,7 @@ import { arithmetic } from "./cell";
 import type { Command } from "./commands";
 import type { Matrix } from "./data";
 import { css, exactText, inkOn, MINUS, ramp } from "./format";
-import { cellColour, type HeatProps, type Label, pixels } from "./heat";
+import { cellColour, type HeatProps, type Label, nameOf, pixels } from "./heat";
 import { matrixProps } from "./matrix";
 import type { Head, Scene } from "./model";
 import type { Place } from "./place";
@@ -12,13 +12,12 @@ import type { Place } from "./place";
 const quoted = (text: string) =>
   /[",\n\r]/.test(text) || /^[=+@-]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 const digits = (value: number) => exactText(value).replace(MINUS, "-");
-const name = (label: Label) => `${label.number} ${label.name}`.trim();
 
 function asCsv(rows: Label[], columns: Label[], matrix: Matrix, only?: number): string {
-  const lines = [["query", ...columns.map((c) => quoted(name(c)))].join(",")];
+  const lines = [["query", ...columns.map((c) => quoted(nameOf(c)))].join(",")];
   for (let r = 0; r < matrix.rows; r++) {
     if (only !== undefined && r !== only) continue;
-    lines.push([quoted(name(rows[r]!)), ...columns.map((_, c) => digits(matrix.at(r, c)))].join(","));
+    lines.push([quoted(nameOf(rows[r]!)), ...columns.map((_, c) => digits(matrix.at(r, c)))].join(","));
   }
   return `${lines.join("\n")}\n`;
 }
@@ -54,7 +53,7 @@ function asSvg(props: HeatProps, title: string, subtitle: string): string {
   const many = count > 16_384; // a cell takes 60 bytes, a pixel hardly any
   const cell = few ? 46 : Math.max(2, Math.min(16, 900 / Math.max(rows.length, columns.length)));
   const named = cell >= 9;
-  const letters = (labels: Label[]) => Math.min(24, Math.max(0, ...labels.map((l) => name(l).length)));
+  const letters = (labels: Label[]) => Math.min(24, Math.max(0, ...labels.map((l) => nameOf(l).length)));
   const shorten = (text: string) => ([...text].length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
   const left = 20 + (named ? letters(rows) * 7 : 40);
   const top = 64 + (named ? letters(columns) * 7 : 16);
@@ -69,7 +68,7 @@ function asSvg(props: HeatProps, title: string, subtitle: string): string {
     columns.map((_, c) => ({ r, c, colour: cellColour(props, "light", r, c) })),
   );
   const labels = (axis: Label[], draw: (text: string, n: number) => ComponentChildren) =>
-    axis.map((label, n) => (n % every ? null : draw(named ? shorten(name(label)) : label.number, n)));
+    axis.map((label, n) => (n % every ? null : draw(named ? shorten(nameOf(label)) : label.number, n)));
   const stops = ramp("light", scale.signed);
   const y = top + high + 20;
   const drawn = document.createElement("div");

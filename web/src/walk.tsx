@@ -127,6 +127,13 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     } else
       setPlace((now) => {
         const next = apply(now, name, bounds, value);
+        const { text, mask, query, key } = next.spot;
+        if (name.endsWith("mask")) {
+          // the same tokens on another side
+          const to = sceneAt(text, mask)!;
+          const there = scene.on(to, "keys", key ?? -1);
+          next.spot = { ...next.spot, query: scene.on(to, "queries", query), key: there < 0 ? null : there };
+        }
         return fit(next, boundsOf(next.spot));
       });
   };
@@ -177,7 +184,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
           />
         )}
         {node.masks.length > 1 && (
-          <Choice label="side" items={node.masks} at={spot.mask} onChoose={(mask) => goto({ mask })} />
+          <Choice label="side" items={node.masks} at={spot.mask} onChoose={(mask) => act("mask", mask)} />
         )}
         <span class="nav">
           <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">

@@ -9,14 +9,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Comparison, HeadChange
-from attnscope.studies.compare.screen import present_comparison, with_short_labels
+from attnscope.studies.compare.screen import both_axis, present_comparison, shown_columns, with_short_labels
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import ordered
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.studies.study import Display
+from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead
+from attnscope.views.walk.scene import Alignment, HeadNumber, Scene, WalkHead
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[Any]:
@@ -69,21 +70,45 @@ def _walk(comparison: Comparison, first: str, roles: Sequence[RoleRecorders]) ->
     meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
     number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
-    begun = {
-        (n, side): SavedText(
-            partial(_begun, saved, names[first], number, measured[side][n] if measured else None), saved.heads
-        )
-        for (n, side), saved in source.saved.items()
-    }
+    begun = {}
+    for (n, side), saved in source.saved.items():
+        of_text = measured[side][n] if measured else None
+        make = partial(_begun, saved, names[first], number, of_text, _alignment(comparison, side, n))
+        begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
 
-def _begun(saved: SavedText, first: tuple[int, int], number: HeadNumber, roles: TextRoles | None) -> Scene:
+def _alignment(comparison: Comparison, side: int, text: int) -> Alignment | None:
+    """Return the tokens of the first side and of another one side by side; None if they are the same."""
+    changes = (head for change in comparison.changes if change.side == side for head in change.heads)
+    head = next((head for head in changes if head.text == text and head.mass is None), None)
+    first, second = (comparison.sides[n].report.texts[text] for n in (0, side))
+    tokens = ((first.tokens, second.tokens), (first.sources, second.sources))
+    if head is None or all([a.piece for a in left] == [b.piece for b in right] for left, right in tokens):
+        return None
+    columns = shown_columns([first, second], head)
+    rows = [(first.queries.index(i), second.queries.index(j)) for i, j in head.queries]
+    keys = [(-1 if i is None else first.keys.index(i), -1 if j is None else second.keys.index(j)) for i, j in columns]
+    return Alignment(
+        rows,
+        keys,
+        both_axis("query", *tokens[0], head.queries),
+        both_axis(source_kind(first), *tokens[1], columns),
+    )
+
+
+def _begun(
+    saved: SavedText,
+    first: tuple[int, int],
+    number: HeadNumber,
+    roles: TextRoles | None,
+    alignment: Alignment | None,
+) -> Scene:
     """Return a scene that begins at a head."""
     scene = saved.scene()
     same_shape = number.values.shape == (len(scene.layers), len(scene.heads))
     numbers = [number, *scene.numbers] if same_shape else scene.numbers
-    return with_roles(dataclasses.replace(scene, first=first, numbers=numbers), roles)
+    return with_roles(dataclasses.replace(scene, first=first, numbers=numbers, alignment=alignment), roles)
 
 
 def _name(layer: int | str, head: int | str) -> str:

@@ -282,7 +282,7 @@ def _change(
         options = settings.named("--query and --key", "query and key")
         yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
         return
-    columns = _columns(reports, head)
+    columns = shown_columns(reports, head)
     if len(head.queries) == 1 and not heat:
         if _largest_change(head) != 0:
             panels = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
@@ -420,7 +420,7 @@ def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
 Columns = list[tuple[int | None, int | None]]  # positions in both sides; None if a side lacks the token
 
 
-def _columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
+def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
     """Return the columns of the difference.
 
     Those that both sides have, and, unless only some of these are shown, those that one side alone has: what they
@@ -444,10 +444,10 @@ def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = No
     """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
     if side is not None and any(i != j for i, j in head.queries):
         return token_axis("query", reports[side].tokens, [pair[side] for pair in head.queries])
-    return _both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
+    return both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
 
 
-def _both_axis(
+def both_axis(
     kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
@@ -507,7 +507,7 @@ def _difference(
 ) -> Panel:
     """Return the matrix of the second side's weights minus the first's."""
     matrix = _differences(reports, head, columns)
-    axis = _both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
+    axis = both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
     labels = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
     return _stage("difference", labels, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)

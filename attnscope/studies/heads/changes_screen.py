@@ -10,6 +10,7 @@ from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.head_roles import ROLES
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import (
+    NO_ROLE,
     ROLES_ALONE,
     UNCLEAR,
     describe_probes,
@@ -107,12 +108,15 @@ def _roles(
     )
     text = f"  largest change of a role; {changed} of {size.size} heads have another main role"
     yield paragraph((Span("what changed", "title"), Span(text)))
-    letters = [
-        [_letter(a) if a == b else f"{_letter(a)}→{_letter(b)}" for a, b in zip(first_row, second_row, strict=True)]
-        for first_row, second_row in zip(*mains, strict=True)
-    ]
+    letters, names = (
+        [
+            [write(a) if a == b else f"{write(a)}{arrow}{write(b)}" for a, b in zip(first_row, second_row, strict=True)]
+            for first_row, second_row in zip(*mains, strict=True)
+        ]
+        for write, arrow in ((_letter, "→"), (_title, " → "))
+    )
     full = float(np.nanmax(size)) if np.isfinite(size).any() else 0.0
-    yield head_grid(size, letters, Scale(0.0, full, False), Digits(2))
+    yield head_grid(size, letters, Scale(0.0, full, False), Digits(2), names=names)
     yield GAP
     if (np.nan_to_num(size) < _LEAST).all():
         yield paragraph(ours(f"no role of any of {size.size:,} heads changes by {_LEAST:g} or more"))
@@ -128,6 +132,10 @@ def _roles(
 
 def _letter(role: str | None) -> str:
     return ROLES[role].letter if role in ROLES else UNCLEAR
+
+
+def _title(role: str | None) -> str:
+    return ROLES[role].title if role in ROLES else NO_ROLE
 
 
 def _changed_heads(

@@ -28,7 +28,7 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
-UNCLEAR = "·"
+UNCLEAR, NO_ROLE = "·", "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
 ROLES_ALONE = 3  # largest number of roles that are shown with their values
@@ -137,12 +137,14 @@ def _picture(survey: HeadRoles) -> HeatGrid:
     """Present the letter of each head's main role, and its strength."""
     roles = {role.name: role for role in survey.roles}
     letters = [[UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
+    names = [[NO_ROLE if name is None else roles[name].title for name in row] for row in survey.main]
     colours = [["" if name is None else role_colour(roles[name]) for name in row] for row in survey.main]
     strengths = [
         [np.nan if name is None else roles[name].values[layer, head] for head, name in enumerate(row)]
         for layer, row in enumerate(survey.main)
     ]
-    return head_grid(np.array(strengths, dtype=np.float32), letters, Scale(0.0, 1.0, False), Digits(2), colours)
+    values = np.array(strengths, dtype=np.float32)
+    return head_grid(values, letters, Scale(0.0, 1.0, False), Digits(2), colours=colours, names=names)
 
 
 def head_grid(
@@ -150,14 +152,16 @@ def head_grid(
     texts: list[list[str]],
     scale: Scale,
     digits: Digits,
+    *,
     colours: list[list[str]] | None = None,
+    names: list[list[str]] | None = None,
 ) -> HeatGrid:
     """Present a cell for every head, (layers, heads)."""
     layers, heads = (
         Axis(kind, range(size), [], [False] * size, size, [f"{letter}{n}" for n in range(size)])
         for kind, letter, size in zip(("layer", "head"), "LH", values.shape, strict=True)
     )
-    return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours)])
+    return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)])
 
 
 def role_colour(role: RoleValues) -> str:

@@ -107,6 +107,7 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
         "title": spans_of(panel.title),
         "matrix": container.exact(panel.matrix),
         "texts": [list(row) for row in panel.texts] if panel.columns.kind == "head" else None,
+        "names": None if panel.names is None else [list(row) for row in panel.names],
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
         "scale": {"low": panel.scale.low, "high": panel.scale.high, "signed": panel.scale.signed},

@@ -48,7 +48,7 @@ _WORDS = {
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
-    "difference": "No difference is shown: a side has no exact matrix of this head, or one of another size.",
+    "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
     "weights": "Only weights are known of this head; its map shows them.",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
@@ -165,6 +165,11 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         },
         "command": _safe(scene.command),
         "first": list(scene.first),
+        "pairs": None if scene.alignment is None else {
+            "queries": [list(pair) for pair in scene.alignment.queries],
+            "keys": [list(pair) for pair in scene.alignment.keys],
+            "rows": _axis(scene.alignment.rows), "columns": _axis(scene.alignment.columns),
+        },
         "random": scene.random,
         "units": [_head(place, head, container) for place, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],

@@ -111,6 +111,23 @@ class SceneRoles:
 
 
 @dataclass(frozen=True)
+class Alignment:
+    """The tokens of two sides of a comparison that have different tokens, side by side.
+
+    Attributes:
+        queries: Aligned queries: index in the first side, and in the second.
+        keys: Keys of both sides in the same form; −1 for a key that a side lacks.
+        rows: Names of the aligned queries, such as `4│5 river`.
+        columns: Names of the keys.
+    """
+
+    queries: Sequence[tuple[int, int]]
+    keys: Sequence[tuple[int, int]]
+    rows: Axis
+    columns: Axis
+
+
+@dataclass(frozen=True)
 class WalkMap:
     """The weights of a long text between runs of adjacent positions.
 
@@ -219,6 +236,7 @@ class Scene:
         units: Kinds of positions.
         members: Positions of the tokens of every query, and of every key, if these are words or spans.
         unit_options: Options that name words, or how a text is divided into spans.
+        alignment: Of a side of a comparison, with the first side; None if both have the same tokens.
     """
 
     model: str
@@ -246,6 +264,7 @@ class Scene:
     members: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None
     mask_options: str = ""
     unit_options: str = ""
+    alignment: Alignment | None = None
 
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""
