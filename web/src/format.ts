@@ -107,3 +107,11 @@ export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
   }
   return { low: signed ? -largest : 0, high: largest, signed };
 }
+
+// What a cell of a stage says: as views/numbers.py writes it.
+export function cellText(panel: { name: string; digits: Digits; maskedWord?: string }, value: number, masked: boolean) {
+  if (masked && (panel.name === "weights" || panel.name === "output")) return panel.maskedWord ?? "masked";
+  if (panel.name === "masked" && value === -Infinity) return "·";
+  if (panel.name === "weights" && value === 0) return "0";
+  return digitsText(value, panel.digits);
+}

@@ -2,11 +2,10 @@
 
 import { useMemo } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
-import { digitsFor, digitsText, exactText, fixed, scaleOf } from "./format";
+import { cellText, digitsFor, digitsText, exactText, fixed, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData } from "./model";
 import type { PanelProps } from "./panel";
-import { cellText } from "./parts";
 
 const runLabels = (starts: number[]): Label[] =>
   starts.slice(0, -1).map((start, n) => {

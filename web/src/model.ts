@@ -1,7 +1,7 @@
 // Scenes and heads of a walk: what attnscope/views/page/walk.py writes.
 import { type Data, type Matrix, matrixOf, type Numbers, type Ref, type Source } from "./data";
+import type { Tree } from "./elements";
 import { type Label, nameOf } from "./heat";
-import type { Tree } from "./parts";
 
 interface AxisData {
   kind: string;

@@ -1,6 +1,6 @@
 // What every panel of a walk is given.
 import type { Head, Scene } from "./model";
-import type { Place, Spot } from "./place";
+import type { Place, Spot } from "./spot";
 
 export interface PanelProps {
   scene: Scene;

@@ -1,16 +1,11 @@
-// Draws the nodes of attnscope/views/page/lowering.py: elements, and panels with a matrix. All text becomes text nodes.
-import { type ComponentChildren, h } from "preact";
+// Draws the nodes of attnscope/views/page/rendering.py: elements, and panels with a matrix. All text becomes text nodes.
 import type { Data, Ref } from "./data";
-import { type Digits, digitsText, exactText, type Scale } from "./format";
+import { type Tree, tree } from "./elements";
+import { cellText, type Digits, exactText, type Scale } from "./format";
 import { Heat, type Label, nameOf } from "./heat";
 import { Walk } from "./walk";
 
-export type Tree = string | [string, Record<string, unknown>, ...Tree[]];
-
-export const tree = (node: Tree): ComponentChildren =>
-  typeof node === "string" ? node : h(node[0], node[1], ...(node.slice(2) as Tree[]).map(tree));
-
-// biome-ignore lint/suspicious/noExplicitAny: nodes are what lowering.py writes
+// biome-ignore lint/suspicious/noExplicitAny: nodes are what rendering.py writes
 export type Node = any;
 
 export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
@@ -30,14 +25,6 @@ export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
         ),
       )}
     </>
-  );
-}
-
-export function Bar({ share }: { share: number }) {
-  return (
-    <span class="meter" aria-hidden="true">
-      <span style={{ width: `${Math.min(1, share) * 100}%` }} />
-    </span>
   );
 }
 
@@ -62,14 +49,6 @@ interface PanelNode {
   maskedWord?: string;
   colours?: string[][] | null;
   log?: boolean;
-}
-
-// What a cell of a stage says: as views/numbers.py writes it.
-export function cellText(panel: { name: string; digits: Digits; maskedWord?: string }, value: number, masked: boolean) {
-  if (masked && (panel.name === "weights" || panel.name === "output")) return panel.maskedWord ?? "masked";
-  if (panel.name === "masked" && value === -Infinity) return "·";
-  if (panel.name === "weights" && value === 0) return "0";
-  return digitsText(value, panel.digits);
 }
 
 const labelsOf = (axis: AxisNode): Label[] => axis.labels.map(([number, name]) => ({ number, name }));

@@ -1,10 +1,10 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
-import { arithmetic, weightText } from "./cell";
+import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
+import { Bar, tree } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
-import { Bar, tree } from "./parts";
 
 export function RowPanel({
   scene,

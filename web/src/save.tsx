@@ -1,13 +1,13 @@
 // What leaves the page: text for the clipboard, and figures. Tokens only become text nodes, here too.
 import { type ComponentChildren, render } from "preact";
-import { arithmetic } from "./cell";
+import { arithmetic } from "./arithmetic";
 import type { Command } from "./commands";
 import type { Matrix } from "./data";
 import { css, exactText, inkOn, MINUS, ramp } from "./format";
 import { cellColour, type HeatProps, type Label, nameOf, pixels } from "./heat";
 import { matrixProps } from "./matrix";
 import type { Head, Scene } from "./model";
-import type { Place } from "./place";
+import type { Place } from "./spot";
 
 const quoted = (text: string) =>
   /[",\n\r]/.test(text) || /^[=+@-]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;

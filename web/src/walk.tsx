@@ -6,9 +6,9 @@ import { HeadsPanel } from "./heads";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { PanelProps } from "./panel";
-import { apply, type Bounds, fit, fragment, type Place, placeOf, type Spot } from "./place";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
+import { apply, type Bounds, fit, fragment, type Place, placeOf, type Spot } from "./spot";
 import { TextPanel } from "./text";
 
 interface Key {

@@ -1,0 +1,15 @@
+// Elements that attnscope/views/page/elements.py writes, and the bar of a share. All text becomes text nodes.
+import { type ComponentChildren, h } from "preact";
+
+export type Tree = string | [string, Record<string, unknown>, ...Tree[]];
+
+export const tree = (node: Tree): ComponentChildren =>
+  typeof node === "string" ? node : h(node[0], node[1], ...(node.slice(2) as Tree[]).map(tree));
+
+export function Bar({ share }: { share: number }) {
+  return (
+    <span class="meter" aria-hidden="true">
+      <span style={{ width: `${Math.min(1, share) * 100}%` }} />
+    </span>
+  );
+}
