@@ -9,7 +9,8 @@ def test_attention(model, batch, tokenizer):
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from attnscope.api import DoctorResult, doctor
+from attnscope.api.doctoring import DoctorResult
+from attnscope.api.functions import doctor
 
 
 def assert_attention_is_sound(

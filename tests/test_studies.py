@@ -44,7 +44,7 @@ def lengths(monkeypatch):
     for name in ("attnscope.studies.lengths", module.__name__):
         monkeypatch.setitem(sys.modules, name, module)
     studies = (*registry.STUDIES, "lengths")
-    for holder in ("attnscope.studies.registry", "attnscope.api"):
+    for holder in ("attnscope.studies.registry", "attnscope.api.functions"):
         monkeypatch.setattr(f"{holder}.STUDIES", studies)
     registry.kinds.cache_clear()
     yield
