@@ -34,8 +34,9 @@ AT_ONCE = {
     "cli": "base cli request views",
     "__init__": "base",
 }  # what it may import before it knows what is wanted
-# Declarations that options are made of, too
+# Declarations that options are made of, and the names of the package, too
 LIGHT = (
+    "attnscope.api.loaded_on_use",
     "attnscope.batch.formats",
     "attnscope.findings.record_parts",
     "attnscope.studies.formats",
