@@ -17,19 +17,8 @@ _NOT_APPLIED: dict[str, tuple[Any, ...]] = {
     "guidance_scale": (1,),
     "penalty_alpha": (0,),
     **dict.fromkeys(
-        (
-            "constraints",
-            "dola_layers",
-            "exponential_decay_length_penalty",
-            "force_words_ids",
-            "forced_bos_token_id",
-            "forced_eos_token_id",
-            "max_time",
-            "sequence_bias",
-            "stop_strings",
-            "token_healing",
-            "watermarking_config",
-        ),
+        "constraints dola_layers exponential_decay_length_penalty force_words_ids forced_bos_token_id "
+        "forced_eos_token_id max_time sequence_bias stop_strings token_healing watermarking_config".split(),
         (False,),
     ),
 }

@@ -139,24 +139,36 @@ def size(text: Any) -> int:
     return int(count)
 
 
-def amount(option: str) -> Callable[[str], float]:
-    """Return a reader for a number of at least 0, which need not be whole."""
+def real(
+    option: str, what: str = "a number of at least 0", *, positive: bool = False, hint: str | None = None
+) -> Callable[[Any], float]:
+    """Return a reader for a finite number of at least 0, or above 0, which need not be whole."""
 
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value < math.inf:
-            raise UsageError(f"must be a number of at least 0, not '{text}'", where=arg(option))
+    def read(text: Any) -> float:
+        value = _float(text)
+        if not 0 <= value < math.inf or (positive and not value):
+            raise UsageError(f"must be {what}, not '{text}'", where=option, hint=hint)
         return value
 
     return read
 
 
+def tolerance(option: str) -> Callable[[Any], float]:
+    """Return a reader for a tolerance."""
+    return real(option, "a number, 0 or more", hint="use a number such as 1e-5")
+
+
+def _float(text: Any) -> float:
+    """Return a number; NaN for anything else."""
+    try:
+        return math.nan if isinstance(text, bool) else float(text)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def resources(text: str) -> dict[str, float]:
     """Read amounts of named resources, such as `fast=1,disk=0.5`."""
-    read, amounts = amount("actor_resources"), dict[str, float]()
+    read, amounts = real(arg("actor_resources")), dict[str, float]()
     for pair in text.split(","):
         name, equals, number = pair.partition("=")
         if not name or not equals:
@@ -184,17 +196,6 @@ def workers(text: str) -> int | Literal["auto"]:
     return "auto" if text == "auto" else number(arg("workers"), 1, THREADS)(text)
 
 
-def minutes(text: str) -> float:
-    """Read a number of minutes above 0, which need not be whole."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise UsageError(f"must be a number of minutes above 0, not '{text}'", where=arg("max_minutes"))
-    return value
-
-
 def series(option: str, low: float, high: float, *, integers: bool) -> Callable[[str], tuple[float, ...]]:
     """Return a reader for ascending numbers joined by commas; `…` or `...` continues the two before it up to the next.
 
@@ -211,13 +212,13 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
                     raise UsageError(
                         f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
                     )
-                step, end = numbers[-1] - numbers[-2], _number(words[place + 1])
+                step, end = numbers[-1] - numbers[-2], _float(words[place + 1])
                 count = (end - numbers[-1]) / step if step > 0 else -1.0
                 if not 0 <= count <= _MOST_NUMBERS:
                     raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
                 numbers += [round(numbers[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
                 continue
-            value = _number(word)
+            value = _float(word)
             if not low <= value <= high or (integers and value != int(value)):
                 kind = "whole numbers" if integers else "numbers"
                 raise UsageError(f"'{word}' is none of the {kind} from {low:g} to {high:g}", where=option)
@@ -233,14 +234,6 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
 
 
 _MOST_NUMBERS = 200
-
-
-def _number(word: str) -> float:
-    """Return a number; NaN for other text."""
-    try:
-        return float(word)
-    except ValueError:
-        return float("nan")
 
 
 def shard(text: str) -> tuple[int, int]:
@@ -319,23 +312,6 @@ def flow_measure(text: str) -> str:
     from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
 
     return one_of(arg("measure"), Literal[(ATTENTION, *FLOW_MEASURES)])(text)
-
-
-def tolerance(option: str) -> Callable[[Any], float]:
-    """Return a reader for a number of 0 or more."""
-
-    def read(text: Any) -> float:
-        try:
-            value = -1.0 if isinstance(text, bool) else float(text)
-        except (TypeError, ValueError, OverflowError):
-            value = -1.0
-        if not 0 <= value < float("inf"):
-            raise UsageError(
-                f"must be a number, 0 or more, not '{text}'", where=option, hint="use a number such as 1e-5"
-            )
-        return value
-
-    return read
 
 
 def _unless_listed(hint: str) -> str | None:

@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import get_args
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
 from attnscope.findings.spans import ANSWER, CharacterRange, SpanKind, TextSpans
@@ -22,6 +21,7 @@ from attnscope.request.spans import (
     SpanRange,
     SpanRequest,
     not_in_chat,
+    unique_name,
 )
 
 _OF_KIND: dict[SpanKind, str] = {"special": SPECIAL, "template": TEMPLATE, "pair": PAIR, "rest": REST}  # in this order
@@ -69,7 +69,10 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
     if request.division == WHOLE_WORDS:
         return _whole_words(tokens)
     ranges = text.spans or request.ranges
-    of_token = [_kind_of(token, position) for position, token in enumerate(tokens)]
+    of_token: list[SpanKind] = [
+        "answer" if token.made else "first" if position == 0 else "special" if token.special else "text"
+        for position, token in enumerate(tokens)
+    ]
     owners: list[str | None] = [None] * len(tokens)  # name of the span that a token's characters belong to
     if request.division == "ranges":
         _by_ranges(text, tokens, ranges, owners, truncated=truncated)
@@ -80,7 +83,7 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
             kinds = SPAN_WORDS[:-1]
             of_pair = _pieces(text.pair, (), request) if request.division in kinds else []
             names = {piece.name for piece in pieces}
-            _assign(tokens, [_Piece(_unique(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
+            _assign(tokens, [_Piece(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
     _fill_without_characters(tokens, owners)
     in_template = bool(text.turns)
     for position, (token, kind) in enumerate(zip(tokens, of_token, strict=True)):
@@ -112,13 +115,7 @@ def _whole_words(tokens: Sequence[Token]) -> TextSpans:
         known = start is not None and end is not None and end > start
         characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if known else [])  # type: ignore[arg-type]
     of_token = [number for number, word in enumerate(words) for _ in word]
-    return TextSpans([_unique(spell_word(tokens, word), names) for word in words], kinds, of_token, characters)
-
-
-def _kind_of(token: Token, position: int) -> SpanKind:
-    if token.made:
-        return "answer"
-    return "first" if position == 0 else "special" if token.special else "text"
+    return TextSpans([unique_name(spell_word(tokens, word), names) for word in words], kinds, of_token, characters)
 
 
 def _by_ranges(
@@ -126,39 +123,25 @@ def _by_ranges(
 ) -> None:
     """Assign tokens to named ranges; refuse ranges that overlap, lie outside the text or hold no token."""
     where, lengths = arg("spans"), {"characters": len(text.text), "tokens": len(tokens)}
-    for span_range in ranges:
-        if span_range.end > lengths[span_range.unit] and not truncated:
-            hint = f"the text has {lengths[span_range.unit]:,} {span_range.unit}"
-            raise UsageError(
-                f"span '{span_range.name}' ends at {span_range.unit[:-1]} {span_range.end}", where=where, hint=hint
-            )
-    for unit in ("characters", "tokens"):
-        ordered = sorted(
-            (span_range for span_range in ranges if span_range.unit == unit), key=lambda span_range: span_range.start
-        )
-        for span_range, next_range in pairwise(ordered):
-            if next_range.start < span_range.end:
-                raise _overlap(
-                    span_range.name,
-                    next_range.name,
-                    f"{unit} {next_range.start} to {min(span_range.end, next_range.end)}",
-                )
-    pieces = [
-        _Piece(span_range.name, span_range.start, span_range.end)
-        for span_range in ranges
-        if span_range.unit == "characters"
-    ]
-    _assign(tokens, pieces, 0, owners)
-    for span_range in ranges:
-        for position in (
-            range(span_range.start, min(span_range.end, len(tokens))) if span_range.unit == "tokens" else ()
-        ):
-            if owners[position] not in (None, span_range.name):
-                raise _overlap(str(owners[position]), span_range.name, f"token {position}")
-            owners[position] = span_range.name
-    for span_range in ranges:
-        if span_range.name not in owners and not truncated:
-            raise UsageError(f"span '{span_range.name}' has no token", where=where, hint="make its range longer")
+    for span in ranges:
+        if span.end > lengths[span.unit] and not truncated:
+            hint = f"the text has {lengths[span.unit]:,} {span.unit}"
+            raise UsageError(f"span '{span.name}' ends at {span.unit[:-1]} {span.end}", where=where, hint=hint)
+    of_unit = {unit: sorted((s for s in ranges if s.unit == unit), key=lambda s: s.start) for unit in lengths}
+    for unit, ordered in of_unit.items():
+        for span, following in pairwise(ordered):
+            if following.start < span.end:
+                place = f"{unit} {following.start} to {min(span.end, following.end)}"
+                raise _overlap(span.name, following.name, place)
+    _assign(tokens, [_Piece(span.name, span.start, span.end) for span in of_unit["characters"]], 0, owners)
+    for span in of_unit["tokens"]:
+        for position in range(span.start, min(span.end, len(tokens))):
+            if owners[position] not in (None, span.name):
+                raise _overlap(str(owners[position]), span.name, f"token {position}")
+            owners[position] = span.name
+    for span in ranges:
+        if span.name not in owners and not truncated:
+            raise UsageError(f"span '{span.name}' has no token", where=where, hint="make its range longer")
 
 
 def _overlap(name: str, other: str, what: str) -> UsageError:
@@ -184,19 +167,9 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list
         names = set[str]()
         words = [text[start:end].strip() for start, end in bounds]
         bare = [re.sub(r"^\W+|\W+$", "", word) or word for word in words]
-        return [_Piece(_unique(word, names), start, end) for word, (start, end) in zip(bare, bounds, strict=True)]
+        return [_Piece(unique_name(word, names), start, end) for word, (start, end) in zip(bare, bounds, strict=True)]
     singular = request.division[:-1]
     return [_Piece(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
-
-
-def _unique(name: str, names: set[str]) -> str:
-    """Return a name that is not taken yet, and take it."""
-    number, unique = 1, name
-    while unique in names:
-        number += 1
-        unique = f"{name} ({number})"
-    names.add(unique)
-    return unique
 
 
 def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
@@ -215,21 +188,23 @@ def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
         starts |= dict.fromkeys(places, mark)
     names, order = set[str](), sorted(starts)
     return [
-        _Piece(_unique(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
+        _Piece(unique_name(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
         for start, end in zip(order, [*order[1:], len(text)], strict=True)
     ]
 
 
 def _split(text: str, division: str) -> Iterator[tuple[int, int]]:
-    """Yield the sentences, lines, paragraphs or words of a text, each up to the next."""
+    """Yield the sentences, lines, paragraphs or words of a text, each up to the next, the first from its start."""
     if division == "sentences":
-        return _sentences(text)
-    return _joined([match.span() for match in re.finditer(_PARTS[division], text)], len(text))
+        starts = _sentence_starts(text)
+    else:
+        starts = [0 if n == 0 else match.start() for n, match in enumerate(re.finditer(_PARTS[division], text))]
+    yield from zip(starts, [*starts[1:], len(text)], strict=True) if starts else ()
 
 
-def _sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Yield sentences: up to an end mark, a blank line, or a line's end after a mark or before an item of a list."""
-    starts, begin = [], 0
+def _sentence_starts(text: str) -> list[int]:
+    """Return where sentences begin: after an end mark, a blank line, or a line's end after a mark or before an item."""
+    starts, begin = list[int](), 0
     for match in _END.finditer(text):
         if not _ends_sentence(text, begin, match):
             continue
@@ -238,7 +213,7 @@ def _sentences(text: str) -> Iterator[tuple[int, int]]:
             begin = match.end()
     if text[begin:].strip() or not starts:
         starts.append(begin)
-    yield from zip(starts, [*starts[1:], len(text)], strict=True)
+    return starts
 
 
 def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
@@ -255,12 +230,6 @@ def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
     return letter is None or not letter.group().islower() or letter.start() > 3
 
 
-def _joined(bounds: Sequence[tuple[int, int]], length: int) -> Iterator[tuple[int, int]]:
-    """Extend ranges so that each runs up to the next, the first from the start of the text."""
-    starts = [0, *(start for start, _ in bounds[1:])]
-    yield from zip(starts, [*starts[1:], length], strict=True) if bounds else ()
-
-
 def _assign(tokens: Sequence[Token], pieces: Sequence[_Piece], segment: int, owners: list[str | None]) -> None:
     """Give each token that covers characters to the piece with most of them."""
     ordered = sorted(pieces, key=lambda piece: piece.start)
@@ -268,12 +237,9 @@ def _assign(tokens: Sequence[Token], pieces: Sequence[_Piece], segment: int, own
     for position, token in enumerate(tokens):
         if token.segment != segment or token.start is None or token.end is None or token.made:
             continue
-        first, end = (
-            max(0, bisect_right(starts, token.start) - 1),
-            bisect_right(starts, max(token.start, token.end - 1)),
-        )
+        first, end = bisect_right(starts, token.start) - 1, bisect_right(starts, max(token.start, token.end - 1))
         best, most = None, 0
-        for piece in ordered[first:end]:
+        for piece in ordered[max(0, first) : end]:
             inside = range(max(token.start, piece.start), min(token.end, piece.end))
             blank = len(token.text) != token.end - token.start  # the text of a piece does not say which are blank
             count = sum(blank or not token.text[at - token.start].isspace() for at in inside)
@@ -331,7 +297,6 @@ def _spans(
         names.setdefault(ANSWER, "answer")
     elif answer in names:
         names[answer] = "answer"
-    assert set(_OF_KIND) <= set(get_args(SpanKind))
     names |= {name: kind for kind, name in _OF_KIND.items() if kind in of_token}
     numbers = {name: number for number, name in enumerate(names)}
     fixed: dict[SpanKind, str] = {**_OF_KIND, "first": FIRST, "answer": ANSWER}

@@ -61,27 +61,22 @@ class MemoryDemand:
     """The sizes that determine the memory of a run.
 
     Attributes:
-        layers: Number of loaded blocks.
-        batch: Number of texts in a batch.
-        tokens: Number of tokens of the longest text.
-        characters: Number of characters of all texts.
-        cells: Number of kept matrix cells, over all texts, stages, layers and heads.
-        rows: Number of kept rows, over all texts, layers and heads.
-        top: Number of contributors per row.
-        as_text: Whether findings are written with every number.
-        units: Number of layers and heads, or means over them, of one text.
-        raw: Whether raw scores are kept.
-        drawn: Number of drawn numbers.
-        picture: Whether they are drawn into an .svg.
-        pool: Number of runs of a pooled map; 0 for none.
-        heads: Number of recorded heads of a layer.
-        words: Whether tokens are words, without a tokenizer.json.
-        n_merges: Number of merges of a BPE, or of pieces of a Unigram.
-        copied_elements: Number of elements of the largest tensor whose parts are copied out as it is read.
-        streamed: Whether blocks are read again in every pass, one while another runs.
-        tiled_queries: Number of queries of a text in tiles.
-        threads: Number of threads that compute tiles side by side.
-        predicted: Number of tokens whose logits are computed at once; 0 without the head.
+        layers: Loaded blocks.
+        batch: Texts that run at once.
+        tokens: Tokens of the longest text.
+        characters: Characters of all texts.
+        cells: Kept matrix cells, over all texts, stages, layers and heads.
+        rows: Kept rows, over all texts, layers and heads.
+        as_text: Findings are written with every number.
+        units: Layers and heads, or means over them, of one text.
+        raw: Raw scores are kept.
+        drawn: Drawn numbers; into an .svg, if `picture`.
+        heads: Recorded heads of a layer.
+        words: Tokens are words, without a tokenizer.json.
+        copied_elements: Elements of the largest tensor whose parts are copied out as it is read.
+        streamed: Blocks are read again in every pass, one while another runs.
+        tiled_queries: Queries of a text in tiles.
+        predicted: Tokens whose logits are computed at once; 0 without the head.
     """
 
     layers: int
@@ -136,6 +131,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
     if d.predicted:
         parameters += head_parameters(c)
+    # the largest parameter while it is drawn, before it becomes 16 bits wide
+    drawn = (size < 4) * 4 * c.d_model * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
@@ -148,19 +145,13 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM + COMPILED_LOOPS * compiled,
-        "weights": (parameters + d.copied_elements) * size + (_drawn_bytes(c, size) if d.words else READING),
+        "weights": (parameters + d.copied_elements) * size + (drawn if d.words else READING),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
         "kept": 4 * (kept + LOGITS * d.predicted * c.vocab_size),
         "report": max(0, report - running - tile),
     }
-
-
-def _drawn_bytes(c: ModelConfig, size: int) -> int:
-    """Return the bytes of the largest parameter while it is drawn, before it becomes 16 bits wide."""
-    rows = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
-    return 4 * c.d_model * rows if size < 4 else 0
 
 
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:

@@ -511,15 +511,15 @@ BATCH = (
     Option("strict", OUTPUT, "Stop at the first failed record."),
     Option("max_minutes", OUTPUT,
         "Stop after this many minutes, with everything saved and exit code 1; the same command resumes.",
-        arguments.minutes, "MINUTES"),
+        arguments.real(arg("max_minutes"), "a number of minutes above 0", positive=True), "MINUTES"),
     Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
         "share the weights. auto takes as many as there are CPUs if they are faster than one process with threads. "
         "Default: one process.", arguments.workers, "N|auto"),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
     number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
-    Option("actor_cpus", OUTPUT, "CPUs of an actor.", arguments.amount("actor_cpus"), "N", "1"),
-    Option("actor_gpus", OUTPUT, "GPUs of an actor.", arguments.amount("actor_gpus"), "N", "0"),
+    Option("actor_cpus", OUTPUT, "CPUs of an actor.", arguments.real(arg("actor_cpus")), "N", "1"),
+    Option("actor_gpus", OUTPUT, "GPUs of an actor.", arguments.real(arg("actor_gpus")), "N", "0"),
     Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
     number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
         "of which writes one part.", arguments.TASKS),

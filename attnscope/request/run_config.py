@@ -46,53 +46,27 @@ class TextInput(msgspec.Struct, frozen=True):
 
 
 class RunConfig(msgspec.Struct, frozen=True):
-    """A request to `attnscope run`.
+    """A request to `attnscope run`: a field means what the option of its name does (`request/options.py`).
 
     Attributes:
-        model: Model folder or file, repository in the Hugging Face cache, or name of a bundled sample; None if `config`
-            is given.
-        config: TOML file, or name of a bundled config; None if `model` is given.
-        adapter: Folder of a LoRA adapter to add to the model's weights; None for none.
-        tokenizer: A tokenizer that replaces the model's own: a file, folder or name; None for its own.
-        qkv: File of queries, keys and values in place of a model; None for a model.
+        model: None if `config` or `qkv` is given.
         mask: Terms of the mask expression; Own is the model's.
         matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed.
-        what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`; with
-            `qkv` always the latter.
-        hide: Tokens to hide from every query; None for none.
+        what_if: With `qkv` always `same-scores`.
         score_mod: Python function of scaled scores; None for none.
         query: Rows; None for all (or the first `window`).
         key: Columns; None for all (or the first `window`).
-        stages: Stages whose matrices are kept.
-        top: Number of contributors per query.
-        by: Measure that ranks contributors.
         special: Whether special tokens and the first token take part in the ranking.
-        device: `auto`, `cpu`, `cuda`, `cuda:N`, `mps`.
-        dtype: Data type of the model.
         window: Length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns
             shown beside those that the user names; None for no limit.
         pool: Size of a pooled map to show; None for a map only if a text is longer than `window`.
-        truncate: Truncate texts that exceed the model's limit, with a note.
-        max_memory: Limit on memory in bytes; None for half of the free memory.
-        threads: Number of CPU threads; None for what `system.threads.count_threads` finds.
-        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
-        part: Attention of an encoder-decoder to show; None if the model has only one part.
-        hash_weights: Record a hash of all weights in the Report.
-        predict: Show the model's predictions; None for only if the checkpoint has an output head and predictions cost
-            little.
+        max_memory: Bytes; None for half of the free memory.
+        predict: None for only if the checkpoint has an output head and predictions cost little.
         target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
             for no breakdown.
-        generate: Number of tokens by which the model continues each text.
-        words: Also merge the weights into weights between words.
-        least: Number of least attended tokens to show; unless layers or heads are named, over all of them.
-        auto_key: Columns by which `auto` ranks heads, if all columns are kept; None for those of
-            `key`.
-        show_padding: Also keep the rows and columns of padding of texts that are shorter than the longest.
-        measure: `weights` for the attention of heads, or a measure over layers (see report.flow).
+        auto_key: Columns by which `auto` ranks heads, if all columns are kept; None for those of `key`.
         picture: The findings are written as an .svg, which is built as a whole before it is written.
-        ignore_key: Keys of config.json to ignore.
-        trust_config: Accept a config.json that refers to its own model code, which is not run.
-        spans: How texts are divided into spans; None for none, unless a text names its own.
+        spans: How texts are divided; None for none, unless a text names its own.
         cuts: Heads and edges that are taken out of attention, in every text.
     """
 

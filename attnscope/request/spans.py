@@ -163,6 +163,16 @@ def _whole(value: Any, where: str) -> int:
         raise UsageError(f"{value!r:.80} is not a whole number", where=where, hint=f"expected {_FORM}") from e
 
 
+def unique_name(name: str, taken: set[str]) -> str:
+    """Return a name that no span has yet, and take it."""
+    number, unique = 1, name
+    while unique in taken:
+        number += 1
+        unique = f"{name} ({number})"
+    taken.add(unique)
+    return unique
+
+
 def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRange, ...]]:
     """Join texts, or pairs of a name and a text, into one text with a span for each."""
     text, ranges = "", []

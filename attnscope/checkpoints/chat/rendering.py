@@ -14,7 +14,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean,
 from attnscope.checkpoints.chat.process import PROCESS, SECONDS, TookTooLong
 from attnscope.checkpoints.chat.templates import SPECIAL_TOKENS, ChatTemplates
 from attnscope.request.chat import REASONING, Chat, RenderedChat
-from attnscope.request.spans import SpanRange
+from attnscope.request.spans import SpanRange, unique_name
 
 _OPEN, _CLOSE, _END = "\uf8f2", "\uf8f3", "\uf8f4"  # private characters: a mark is one of the first two, a number, _END
 _MARK = re.compile(f"([{_OPEN}{_CLOSE}])([0-9]+){_END}")
@@ -119,7 +119,7 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
     for n, message in enumerate(chat.messages):
         role = message["role"]
         counts[role] = counts.get(role, 0) + 1
-        turn = _unique(f"{role} {counts[role]}", taken)
+        turn = unique_name(f"{role} {counts[role]}", taken)
         reasoning = tuple(("messages", n, key) for key in REASONING if isinstance(message.get(key), str))
         if reasoning:
             yield _UserText(reasoning, ((turn, message[str(reasoning[0][2])]),))
@@ -127,7 +127,9 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
             if key in (*_UNSPOKEN, *REASONING):
                 continue
             if key == "content" and isinstance(value, list):
-                pieces = tuple((_piece_name(part, turn, taken), part["text"]) for part in value)
+                given = [next((part[key] for key in _NAMES if part.get(key)), None) for part in value]
+                names = [turn if name is None else unique_name(name, taken) for name in given]
+                pieces = tuple((name, part["text"]) for name, part in zip(names, value, strict=True))
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
                 else:
@@ -138,25 +140,10 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
                 yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
     for n, document in enumerate(chat.documents or []):
         named = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
-        name = _unique(named, taken)
+        name = unique_name(named, taken)
         yield from (_UserText((p,), ((name, text),), as_hull=True) for p, text in _strings(document, ("documents", n)))
     for n, tool in enumerate(chat.tools or []):
         yield from (_UserText((p,), (("tools", text),), as_hull=True) for p, text in _strings(tool, ("tools", n)))
-
-
-def _piece_name(part: Mapping[str, Any], turn: str, taken: set[str]) -> str:
-    named = next((part[key] for key in _NAMES if part.get(key)), None)
-    return turn if named is None else _unique(named, taken)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Return a name that no span has yet, and add it to `taken`."""
-    unused, count = name, 1
-    while unused in taken:
-        count += 1
-        unused = f"{name} ({count})"
-    taken.add(unused)
-    return unused
 
 
 def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:

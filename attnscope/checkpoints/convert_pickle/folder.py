@@ -23,14 +23,8 @@ from attnscope.checkpoints.hub_cache import is_cache_entry
 
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _ADAPTER = "adapter_model.bin"
-_BESIDE = (
-    ".json",
-    ".txt",
-    ".model",
-    ".md",
-    ".jinja",
-    ".vocab",
-)  # extensions of the files that are copied: configs, tokenizers, licence
+# extensions of the files that are copied: configs, tokenizers, licence
+_BESIDE = (".json", ".txt", ".model", ".md", ".jinja", ".vocab")
 _LARGEST_BESIDE = 200 * MB
 # Time limit: a base, and a second for this many bytes.
 _SECONDS = 600
@@ -133,15 +127,8 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
     package = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))}
     paths = [str(path.absolute()) for pair in files.items() for path in pair]
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "attnscope.checkpoints.convert_pickle.unpickle",
-        str(memory),
-        str(seconds),
-        *paths,
-    ]
+    module = "attnscope.checkpoints.convert_pickle.unpickle"
+    command = [sys.executable, "-P", "-m", module, str(memory), str(seconds), *paths]
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * seconds, check=False

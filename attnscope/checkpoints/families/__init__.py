@@ -37,22 +37,8 @@ from attnscope.checkpoints.families.trust import check_trust
 __all__ = ["ALL", "FAMILIES", "NATIVE_LAYOUT", "check_counts", "family_for", "open_config", "read_config"]
 
 ALL: tuple[Family, ...] = (
-    BERT,
-    ROBERTA,
-    DISTILBERT,
-    GPT2,
-    GPT_NEOX,
-    LLAMA,
-    MISTRAL,
-    MIXTRAL,
-    QWEN2,
-    QWEN3,
-    GEMMA2,
-    GEMMA3,
-    PHI3,
-    OLMO2,
-    SMOLLM3,
-    GPT_OSS,
+    *(BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2),
+    *(SMOLLM3, GPT_OSS),
 )
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 

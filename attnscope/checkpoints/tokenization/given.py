@@ -7,23 +7,17 @@ import msgspec
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.tokenization.pieces import readable_piece, trim_span
+from attnscope.checkpoints.tokenization.word_tokenizer import UnspelledTokenizer
 from attnscope.findings.tokens import Token
 
 _SPACES = {"Ġ": " ", "▁": " ", "Ċ": "\n"}  # how tokenizers spell white space
 _FORM = "a list of strings, of ids, or of objects such as {text, id, special}"
 
 
-class GivenTokens:
-    """A tokenizer that has the tokens of each text already, by the text's origin; see word_tokenizer.Tokenizer.
-
-    Attributes:
-        name: `given`.
-        vocab_size: One more than the largest id.
-        n_merges: 0.
-    """
+class GivenTokens(UnspelledTokenizer):
+    """A tokenizer that has the tokens of each text already, by the text's origin."""
 
     name = "given"
-    n_merges = 0
 
     def __init__(self, texts: Mapping[str, Sequence[Token]]) -> None:
         self._texts = {where: list(tokens) for where, tokens in texts.items()}
@@ -38,22 +32,6 @@ class GivenTokens:
             hint = "leave the text out: its tokens come with the arrays"
             raise AttnscopeError("is not a text of the given arrays", where=where, hint=hint)
         return list(self._texts[where])
-
-    def ordinary_ids(self) -> list[int]:
-        """Return no ids: no other text can be made of given tokens."""
-        return []
-
-    def id_of(self, piece: str) -> int | None:
-        """Return None: pieces have no ids apart from their places."""
-        return None
-
-    def made_token(self, number: int) -> Token:
-        """Return a token of an id alone."""
-        return Token(number, *self.spelled(number), made=True)
-
-    def spelled(self, number: int) -> tuple[str, str]:
-        """Return the id itself."""
-        return f"<{number}>", f"<{number}>"
 
 
 def make_texts(

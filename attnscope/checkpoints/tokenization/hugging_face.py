@@ -81,10 +81,8 @@ class FileTokenizer:
 
     def spelled(self, number: int) -> tuple[str, str]:
         """Return the piece of an id, and its text, including a leading blank."""
-        piece = self._rust.id_to_token(number)
-        if piece is None:  # a row that only pads the embedding
-            return f"<{number}>", f"<{number}>"
-        if number in self._special:
+        piece = self._piece(number)
+        if number in self._special or self._rust.id_to_token(number) is None:
             return piece, piece
         fragment = byte_fragment(piece, self._byte_level)
         return piece, self._own(piece) if fragment is None else fragment

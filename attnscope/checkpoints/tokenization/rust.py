@@ -24,17 +24,14 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
         with _silenced_stderr():
             return call()
     except BaseException as e:
-        if not (_is_panic(e) or isinstance(e, Exception)) or isinstance(e, MemoryError):
+        # A panic in Rust has a class that is no Exception and cannot be imported.
+        panic = (type(e).__module__, type(e).__name__) == ("pyo3_runtime", "PanicException")
+        if not (panic or isinstance(e, Exception)) or isinstance(e, MemoryError):
             raise  # such as KeyboardInterrupt: an interruption must not be reported as a failed tokenizer
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(
             f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
         ) from e
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Tell whether an error is a panic in Rust, whose class is no Exception and cannot be imported."""
-    return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
 
 
 @contextmanager

@@ -49,17 +49,36 @@ def check_text(text: str, where: str) -> None:
         raise AttnscopeError(message, where=where, hint="pass valid UTF-8") from e
 
 
-class WordTokenizer:
+class UnspelledTokenizer:
+    """A vocabulary whose ids have no spelling; subclasses make the tokens."""
+
+    n_merges = 0
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a token; None if there is none that is spelled so."""
+        return None
+
+    def spelled(self, number: int) -> tuple[str, str]:
+        """Return an id as piece and as text."""
+        return f"<{number}>", f"<{number}>"
+
+    def made_token(self, number: int) -> Token:
+        """Return the token of an id that a model, not a text, put there."""
+        return Token(number, *self.spelled(number), made=True)
+
+    def ordinary_ids(self) -> list[int]:
+        """Return ids that other texts can be made of."""
+        return []
+
+
+class WordTokenizer(UnspelledTokenizer):
     """Words and punctuation marks of given texts; the vocabulary is their sorted set.
 
     Attributes:
-        name: `words`.
         words: The vocabulary, in the order of the ids.
-        n_merges: 0.
     """
 
     name = "words"
-    n_merges = 0
 
     def __init__(self, texts: Iterable[str], punctuation: Literal["keep", "drop"] = "keep") -> None:
         self._keep = punctuation == "keep"
@@ -76,11 +95,6 @@ class WordTokenizer:
         """Return the word of an id as piece and as text; the id itself if it has no word."""
         word = self.words[number] if number < self.vocab_size else f"<{number}>"
         return word, word
-
-    def made_token(self, number: int) -> Token:
-        """Return the token of an id that a model, not a text, put there."""
-        word, _ = self.spelled(number)
-        return Token(number, word, word, made=True)
 
     def ordinary_ids(self) -> list[int]:
         """Return ids of all words."""
@@ -114,17 +128,10 @@ class WordTokenizer:
                 yield text[match.start() : match.end()], match.start(), match.end()
 
 
-class MissingTokenizer:
-    """Placeholder for a tokenizer that cannot be used, when a model is described without one.
+class MissingTokenizer(UnspelledTokenizer):
+    """Placeholder for a tokenizer that cannot be used, when a model is described without one."""
 
-    Attributes:
-        name: `none`.
-        vocab_size: 0.
-        n_merges: 0.
-    """
-
-    name = "none"
-    vocab_size = n_merges = 0
+    name, vocab_size = "none", 0
 
     def __init__(self, wrong: str = "") -> None:
         self.notes = [f"no tokenizer: {wrong}"]
@@ -134,22 +141,6 @@ class MissingTokenizer:
     ) -> list[Token]:
         """Refuse every text."""
         raise AttnscopeError(self.notes[0], where=where)
-
-    def id_of(self, piece: str) -> int | None:
-        """Return None: nothing spells an id."""
-        return None
-
-    def spelled(self, number: int) -> tuple[str, str]:
-        """Return the id itself, twice: nothing spells it."""
-        return f"<{number}>", f"<{number}>"
-
-    def made_token(self, number: int) -> Token:
-        """Return the id as a token; see spelled."""
-        return Token(number, *self.spelled(number), made=True)
-
-    def ordinary_ids(self) -> list[int]:
-        """Return no ids."""
-        return []
 
 
 def _character_class(c: str) -> str:

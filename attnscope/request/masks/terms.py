@@ -346,14 +346,5 @@ def replace_leaves(
 
 
 OF_ONE_TEXT = (MatrixFile, Hidden, Documents, DocumentEnds)  # what they allow depends on the text, or its length
-TERMS: tuple[type[MaskTerm], ...] = (
-    Own,
-    Causal,
-    Bidirectional,
-    SlidingWindow,
-    Prefix,
-    BlockDiagonal,
-    FirstKeys,
-    Documents,
-    DocumentEnds,
-)
+_OF_POSITIONS = (Own, Causal, Bidirectional, SlidingWindow, Prefix, BlockDiagonal, FirstKeys)
+TERMS: tuple[type[MaskTerm], ...] = (*_OF_POSITIONS, Documents, DocumentEnds)
