@@ -67,10 +67,10 @@ def examine_any(
     texts, progress = known.pop("texts"), known.pop("progress")
     if collator is not None and not callable(collator):
         raise UsageError(f"a {type(collator).__name__} cannot be called", where="collator", hint="pass a function")
-    from attnscope.engines.torch_setup import device_failures, import_torch
+    from attnscope.engines.torch_setup import default_settings, device_failures, import_torch
 
-    import_torch(freeze=False)
-    with device_failures():
+    with default_settings(), device_failures():
+        import_torch(freeze=False)
         if isinstance(model, str | os.PathLike) or model is None:
             from attnscope.studies.doctor.checkpoint import examine_checkpoint
 

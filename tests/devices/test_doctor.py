@@ -26,13 +26,17 @@ def verdicts(arguments: Arguments) -> dict[str, str]:
 
 
 @pytest.mark.cuda
+@pytest.mark.usefixtures("default_precision")
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_on_a_gpu_gets_the_verdicts_of_the_cpu(gpu: str, name: str) -> None:
+    """Also if the caller multiplies with less precision, as for training: a rounded product is not a wrong mask."""
     arguments = next(arguments for case, arguments in batches() if case == name)
     expected = verdicts(arguments)
+    torch.set_float32_matmul_precision("high")
     on_gpu = {**arguments, "model": arguments["model"].to(gpu)}
     batch_is_there = {**on_gpu, "batch": moved(dict(arguments.get("batch") or {}), torch.device(gpu)) or None}
     assert verdicts(on_gpu if name.startswith(("qwen2", "gemma3")) else batch_is_there) == expected
+    assert torch.get_float32_matmul_precision() == "high"
 
 
 @pytest.mark.usefixtures("simulated")

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -46,19 +46,6 @@ def settings() -> dict[str, object]:
 def scores(device: str) -> np.ndarray:
     report = attnscope.inspect(SENTENCE, layer="all", head="all", device=device, stages=["scores"])
     return np.stack([np.nan_to_num(head.stages["scores"]) for head in report.data.texts[0].heads])
-
-
-@pytest.fixture
-def default_precision() -> Iterator[None]:
-    """Torch's precision as it was, after a test that changes it."""
-    cuda, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
-    backends = [one for one in (torch.backends, cuda, cudnn, cudnn.conv, cudnn.rnn, mkldnn, mkldnn.matmul, mkldnn.conv)]
-    before = [(one, one.fp32_precision) for one in backends if hasattr(one, "fp32_precision")]
-    yield
-    torch.set_float32_matmul_precision("highest")
-    cudnn.allow_tf32 = True
-    for one, value in before:
-        one.fp32_precision = value
 
 
 @pytest.mark.cuda
