@@ -29,6 +29,7 @@ from attnscope.api.options import (
     ModelInspectArguments,
     check_names,
     cuts,
+    divided,
     read_values,
     run_values,
     targets_of,
@@ -210,7 +211,7 @@ class OpenModel:
         elsewhere = named or not isinstance(options.get("spans"), str | Mapping | None)
         if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")
-        texts = texts_of(text, options) if self._given is None else self._given
+        texts = texts_of(text, options) if self._given is None else divided(self._given, options.get("spans"))
         with self._session_for(texts, options) as session:
             yield session, texts
 

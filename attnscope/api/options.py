@@ -510,10 +510,19 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         for value in values:
             if not isinstance(value, str) and not (value is None and name != "text"):
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
+    return _with_spans([TextInput(*given) for given in zip(texts, pairs, contexts, names, strict=True)], spans)
+
+
+def divided(texts: Sequence[TextInput], spans: Any) -> tuple[TextInput, ...]:
+    """Return the texts that came with arrays, divided as the `spans` of a call say."""
+    written = [text.text for text in texts]
+    return _with_spans(texts, _divided(written[0] if len(written) == 1 else written, spans)[1])
+
+
+def _with_spans(texts: Sequence[TextInput], spans: Sequence[tuple[SpanRange, ...]]) -> tuple[TextInput, ...]:
     if len(spans) not in (0, len(texts)):
         raise UsageError(f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text")
-    inputs = (TextInput(*text_input) for text_input in zip(texts, pairs, contexts, names, strict=True))
-    return tuple(replace(text_input, spans=spans[n]) if spans else text_input for n, text_input in enumerate(inputs))
+    return tuple(replace(text, spans=spans[n]) if spans else text for n, text in enumerate(texts))
 
 
 IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
@@ -662,6 +671,8 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
     if not hasattr(value, "__array__"):
         hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
         raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
+    if np.ma.is_masked(value):
+        raise UsageError("is a masked array that hides cells", where="mask", hint="pass a plain one")
     try:
         if hasattr(value, "detach"):
             tensor = value.detach().cpu()

@@ -94,7 +94,7 @@ def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
     else:
         ranges = [_range(item, where) for item in ([value] if isinstance(value, Mapping) else _listed(value, where))]
     if not ranges:
-        raise UsageError("has no span", where=where, hint=f"expected {_FORM}")
+        raise UsageError("has no span", where=where, hint='name at least one: {"name": [start, end]}')
     for item in ranges:
         if not 0 <= item.start < item.end:
             what = f"span '{item.name}' is the range {item.start} to {item.end}"

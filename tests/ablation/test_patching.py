@@ -199,6 +199,11 @@ def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypat
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+def test_nothing_is_drawn_for_a_text_of_special_tokens(capsys):
+    assert main(["ablate", "[MASK]", "--each", "head", "--with", "resample"]) == 2
+    assert "--with resample: the text has special tokens alone, which stay" in capsys.readouterr().err
+
+
 def test_targets_need_a_prediction(capsys):
     assert main(["ablate", "a bank by the river", "--each", "head", "--target", "river"]) == 2
     assert "--target: the text has no mask token to predict" in " ".join(capsys.readouterr().err.split())

@@ -234,3 +234,24 @@ def test_a_function_of_text_head_query_and_key_is_the_mask():
         masked = np.where((key <= row) & (row - key < 1 + text + head), scores, -np.inf)
         weights = np.exp(masked - masked.max(-1, keepdims=True))
         close(report.texts[text].weights[0], weights / weights.sum(-1, keepdims=True), f"text {text}")
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        {"a": (0, 8), "b": (9, 15)},
+        [{"name": "a", "start": 0, "end": 8}, {"name": "b", "start": 9, "end": 15}],
+        ["The bank", " by the"],
+    ],
+)
+def test_arrays_are_divided_by_every_form_of_spans(spans):
+    q, k = np.random.default_rng(3).normal(size=(2, 1, 4, 8)).astype(np.float32)
+    given = attnscope.from_qkv(q, k, tokens=["The", "bank", "by", "the"], mask="bidirectional")
+    weights = given.inspect(spans=spans).span_weights[0, 0]
+    np.testing.assert_allclose(weights[-1, -1], given.weights[0, 0, 2:, 2:].sum(-1).mean(), rtol=1e-5)
+
+
+def test_a_masked_array_that_hides_nothing_is_a_plain_one():
+    q, k = np.random.default_rng(3).normal(size=(2, 1, 4, 8)).astype(np.float32)
+    masked = attnscope.from_qkv(np.ma.masked_array(q), np.ma.masked_array(k, np.zeros(k.shape, bool)))
+    assert np.array_equal(masked.weights, attnscope.from_qkv(q, k).weights)

@@ -15,6 +15,7 @@ from attnscope.cli import main
 
 RNG = np.random.default_rng(0)
 Q, K, V = (RNG.normal(size=(heads, 5, 4)).astype(np.float32) for heads in (4, 2, 2))
+HIDDEN = np.ma.masked_array(Q, Q > 1)
 
 
 def with_value(array, value, at=(1, 2, 3)):
@@ -102,6 +103,22 @@ REFUSED = {
         "needs about 29.1 TiB .q 29.1 TiB., but half of the free memory is",
     ),
     "a library that fails": (lambda: attnscope.from_qkv(Failing(), K), "q: is no array .out of order."),
+    "a masked array": (lambda: attnscope.from_qkv([Q, HIDDEN], [K, K]), "layer 1: q: is a masked array that hides nu"),
+    "a masked mask": (
+        lambda: attnscope.from_qkv(Q, K, mask=np.ma.masked_array(np.tri(5, dtype=bool), np.eye(5))),
+        "mask: is a masked array that hides cells",
+    ),
+    "masked sinks": (
+        lambda: attnscope.from_qkv(Q, K, sinks=np.ma.masked_array(np.zeros(4), [1, 0, 0, 0])),
+        "sinks: is a masked array that hides numbers",
+    ),
+    "a masked mask of other scores": (
+        lambda: attnscope.from_qkv(Q, K).inspect(mask=np.ma.masked_array(np.tri(5, dtype=bool), np.eye(5))),
+        "mask: is a masked array that hides cells",
+    ),
+    "no spans": (lambda: attnscope.from_qkv(Q, K).inspect(spans=[]), "spans: has no span; pass texts, or pairs"),
+    "no named spans": (lambda: attnscope.from_qkv(Q, K, spans={}), "spans: has no span; name at least one: {"),
+    "spans elsewhere": (lambda: attnscope.from_qkv(Q, K).inspect(spans=["bank"]), "spans: 'bank' is not in the text"),
     "mask": (lambda: attnscope.from_qkv(Q, K, mask="casual"), "mask: unknown mask 'casual'; did you mean 'causal'"),
     "own mask": (lambda: attnscope.from_qkv(Q, K, mask="own"), "mask: given arrays have no model's own mask"),
     "mask size": (
@@ -330,6 +347,7 @@ def test_what_the_command_line_refuses(tmp_path, capsys):
         (["run", "--by", "logit"], "needs a model"),
         (["run", "--by", "projected"], "the model's output projection was not found"),
         (["run", "--layer", "2"], "there is no layer 2"),
+        (["ablate", "--each", "span"], "ablation needs a model, and only queries and keys are given"),
         (["ablate", "--each", "head"], "ablation needs a model, and only queries and keys are given; use --model"),
         (["check"], "check needs a model"),
         (["info"], "info describes models, not arrays"),

@@ -116,6 +116,8 @@ def call(models: Models, seed: int, number: int) -> Cutting:
         return made
     text, pair = made.call.texts[0], made.call.pair
     if form == "resample":
+        if all(word in model.odd for word in text.split()):
+            return made  # nothing is drawn for special tokens
         pool = None
         if random.random() < 0.7:
             lines = [" ".join(random.choices(model.words, k=random.choice((9, 15)))) for _ in range(2)]

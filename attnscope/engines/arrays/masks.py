@@ -161,6 +161,8 @@ def _matrix(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int)
     where attention is not allowed; if others than 0 remain, they are the bias.
     """
     array = given.detach().cpu() if hasattr(given, "detach") else given
+    if np.ma.is_masked(array):
+        raise AttnscopeError("is a masked array that hides cells", where="mask", hint="pass a plain one")
     array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]

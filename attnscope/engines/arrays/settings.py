@@ -64,6 +64,8 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
 def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[int, Any]:
     """Return one value for each layer, read."""
     read = {"scale": _scale, "softcap": _softcap, "window": _window, "rope": _rope}.get(name)
+    if np.ma.is_masked(value):
+        raise AttnscopeError("is a masked array that hides numbers", where=name, hint="pass a plain one")
     plain = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(plain, Mapping) and all(isinstance(key, int | np.integer) for key in plain):
         unknown = sorted(set(map(int, plain)) - set(layers))

@@ -27,6 +27,8 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
     tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
     if dtype == "bfloat16" and tensor.dtype == torch.uint16:
         tensor = tensor.view(torch.bfloat16)
+    if isinstance(tensor, torch.masked.MaskedTensor):
+        raise _masked(where)
     if tensor.layout != torch.strided or tensor.is_nested:
         raise AttnscopeError("is a sparse or nested tensor", where=where, hint="pass a dense one")
     if tensor.device.type == "meta":
@@ -43,6 +45,8 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
 
 
 def _from_library(array: Any, where: str) -> Tensor:
+    if np.ma.is_masked(array):
+        raise _masked(where)
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"):
         try:
             tensor: Tensor = torch.utils.dlpack.from_dlpack(array)
@@ -65,6 +69,10 @@ def _from_library(array: Any, where: str) -> Tensor:
         _require_copy(values.nbytes, where)
         values = values.astype(values.dtype.newbyteorder("="))
     return torch.from_numpy(values)
+
+
+def _masked(where: str) -> AttnscopeError:
+    return AttnscopeError("is a masked array that hides numbers", where=where, hint="pass a plain one, and use mask=")
 
 
 def _no_array(error: Exception, where: str) -> AttnscopeError:

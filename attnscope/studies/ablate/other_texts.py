@@ -91,8 +91,13 @@ def _plan_draws(options: AblationOptions, source: ModelSource, text: TextPlan) -
         if not token.special
     ]
     words = [place for place, token in enumerate(text.tokens) if not token.special]
+    if not words:
+        hint = "use a text with other tokens"
+        raise UsageError(
+            "the text has special tokens alone, which stay", where=arg("replacement", "resample"), hint=hint
+        )
     starts = len(pool) - len(words) + 1
-    if starts < 1 or not words:
+    if starts < 1:
         message = f"the other texts have {_count(len(pool))}, fewer than the {len(words)} of the text"
         hint = f"use longer texts with {arg('others', placeholder='FILE')}, or a shorter text"
         raise UsageError(message, where=where, hint=hint)

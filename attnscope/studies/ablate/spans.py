@@ -78,6 +78,7 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
         source: The model.
         session: Has the model open.
     """
+    source.require_model("ablation")
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
     if prompt.spans is None:
