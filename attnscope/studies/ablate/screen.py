@@ -144,6 +144,7 @@ def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: 
 
 def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present cosine and change of final hidden states; in a long text, of the tokens that change most."""
+    several = len(ablation.effects) > 1
     largest = np.max([effect.change for effect in ablation.effects], axis=0)
     count, moved = len(ablation.tokens), largest >= _UNCHANGED * np.maximum(ablation.norms, np.finfo(np.float32).tiny)
     if not moved.any():
@@ -155,21 +156,24 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     if len(rows) == moved.sum() < count:
         named = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
         which = f"of {named} of {count:,} that it changes"
-    axis = token_axis("token", ablation.tokens, rows)
-    for n, effect in enumerate(ablation.effects):
-        if n:
-            yield GAP
-        how = f" ({_HOW[effect.how][0]})" if len(ablation.effects) > 1 else ""
-        text = f"  {which}: cosine of the states without and with the cut{how}, and length of their difference, "
-        text += "absolute and relative"
-        yield paragraph((Span("final hidden state", "title"), Span(text)))
+    columns = list[Column]()
+    for effect in ablation.effects:
         norms = zip(effect.change[rows].tolist(), ablation.norms[rows].tolist(), strict=True)
-        columns = [
-            Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()]),
-            Column("difference", [_size(value, settings.precision) for value in effect.change[rows].tolist()]),
-            Column("relative", [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms], "dim"),
-        ]
-        yield Table("token", columns, axis, spelled=n + 1 == len(ablation.effects))
+        relative = [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms]
+        cosine = Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()])
+        if several:
+            columns += [Column(_HOW[effect.how][0], relative), cosine]
+        else:
+            sizes = [_size(value, settings.precision) for value in effect.change[rows].tolist()]
+            columns += [cosine, Column("difference", sizes), Column("relative", relative, "dim")]
+    text = f"  {which}: cosine of the states without and with the cut, and length of their difference, absolute and "
+    text += "relative"
+    if several:
+        text = (
+            f"  {which}: length of the change, relative to the state, and cosine of the states without and with the cut"
+        )
+    yield paragraph((Span("final hidden state", "title"), Span(text)))
+    yield Table("token", columns, token_axis("token", ablation.tokens, rows), spelled=True)
 
 
 def _number(value: float, digits: int) -> str:
