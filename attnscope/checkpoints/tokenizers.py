@@ -14,6 +14,7 @@ from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import exists
 from attnscope.checkpoints.source import ModelSource
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 
 OPTION = arg("tokenizer")
 _TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
@@ -41,7 +42,7 @@ class FoundTokenizer:
         name: Name that the user gave; None for the checkpoint's own tokenizer.
     """
 
-    tokenizer: FileTokenizer
+    tokenizer: FileTokenizer | MissingTokenizer
     files: dict[str, int]
     digest: str
     name: str | None = None
@@ -64,13 +65,20 @@ class FoundTokenizer:
 
 
 def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
-    """Open the tokenizer of a checkpoint, or the named one.
+    """Open the tokenizer of a checkpoint, or the named one; if the checkpoint has none, a MissingTokenizer.
 
     Args:
         named: File or folder of `--tokenizer`; None for the checkpoint's own.
     """
     if named is not None:
         return open_tokenizer(named, folder.config)
+    try:
+        return _own_tokenizer(folder)
+    except AttnscopeError as e:
+        return FoundTokenizer(MissingTokenizer(e), {}, "")
+
+
+def _own_tokenizer(folder: Folder) -> FoundTokenizer:
     if folder.tokenizer is not None:
         return FoundTokenizer(FileTokenizer(folder.path, folder.tokenizer), {}, "")
     present = set(os.listdir(folder.path))

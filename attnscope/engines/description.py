@@ -13,9 +13,11 @@ from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.checkpoints.samples import sample_names, samples_folder
 from attnscope.checkpoints.stack_file import read_stack
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.engines.opening import open_native
 from attnscope.findings.info import Description, KnownModels
 from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
 _SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocabulary of words is made
@@ -36,12 +38,14 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         raise UsageError("info describes models, not arrays", where=arg("qkv"), hint=hint)
     if model is not None and model.endswith(".json") and Path(model).is_file():
         return _describe_file(Path(model), run)
-    source = open_native(run, [_SAMPLE_TEXT], needs_tokenizer=False)
+    source = open_native(run, [_SAMPLE_TEXT])
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():
         dtypes[tensor.dtype] += prod(tensor.shape)
-    from_text = source.tokenizer.name == "words"
+    from_text, missing = source.tokenizer.name == "words", list[str]()
+    if isinstance(source.tokenizer, MissingTokenizer):
+        missing.append(f"no tokenizer: {source.tokenizer.error.line(on_command_line)}")
     return Description(
         name=source.name,
         family=source.family,
@@ -56,7 +60,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         tokenizer=source.tokenizer.name,
         tokenizer_size=None if from_text else source.tokenizer.vocab_size,
         files=(folder.files if folder else {}) | source.tokenizer_files,
-        notes=[*source.notes, *source.details],
+        notes=[*source.notes, *missing, *source.details],
         ignored_keys=list(source.ignored_keys),
     )
 

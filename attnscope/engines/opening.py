@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
@@ -26,14 +26,13 @@ from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer, WordTokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.arrays.making import from_file
 from attnscope.engines.arrays.opening import open_arrays
 from attnscope.engines.transformers.opening import open_transformers
 from attnscope.findings.predictions import PredictionKind
 from attnscope.request.masks.expression import parse_mask
-from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
@@ -51,12 +50,8 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     return ENGINES[run.engine](run, texts) if run.qkv is None else open_arrays(from_file(Path(run.qkv)), run)
 
 
-def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: bool = True) -> ModelSource:
-    """Open the model of a run with the native engine.
-
-    Args:
-        needs_tokenizer: Refuse a tokenizer that cannot be used; otherwise it becomes a MissingTokenizer.
-    """
+def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+    """Open the model of a run with the native engine."""
     if run.part is not None:
         raise UsageError(
             f"only works with {arg('engine', 'transformers')}",
@@ -64,7 +59,7 @@ def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: 
             hint=f"add {arg('engine', 'transformers')}",
         )
     if run.config is None:
-        return _from_folder(run, needs_tokenizer=needs_tokenizer)
+        return _from_folder(run)
     if run.tokenizer is not None:
         raise UsageError(
             f"{arg('tokenizer')} and {arg('config')} cannot be used together",
@@ -80,7 +75,7 @@ def open_native(run: RunConfig, texts: Iterable[TextInput], *, needs_tokenizer: 
 ENGINES = {"native": open_native, "transformers": open_transformers}  # what opens the models of each
 
 
-def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
+def _from_folder(run: RunConfig) -> ModelSource:
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
@@ -100,6 +95,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
     trained, masks = training_facts(folder)
+    tokenizer = find_tokenizer(folder, run.tokenizer)
     source = ModelSource(
         name=as_unicode(name),
         family=family.name,
@@ -109,7 +105,7 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         begin=begin_id(described.raw, config.vocab_size),
         weights=trained,
         fingerprint=folder.fingerprint,
-        tokenizer=MissingTokenizer(),
+        tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
         notes=(*located.notes, *described.notes, *folder.notes, *_unused_notes(family, folder, where)),
@@ -118,13 +114,6 @@ def _from_folder(run: RunConfig, *, needs_tokenizer: bool) -> ModelSource:
         libraries=("tokenizers",),
         ignored_keys=described.ignored_keys,
     )
-    try:
-        tokenizer = find_tokenizer(folder, run.tokenizer)
-    except AttnscopeError as e:
-        if needs_tokenizer or run.tokenizer is not None:
-            raise
-        missing = MissingTokenizer(e.line(on_command_line))
-        return replace(source, tokenizer=missing, notes=(*source.notes, *missing.notes))
     return replace(tokenizer.give_to(source), chat=partial(chat_templates, folder, tokenizer))
 
 

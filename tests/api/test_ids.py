@@ -1,6 +1,7 @@
 """Token ids, attention masks and position ids, padded on either side: what transformers makes of the same tensors."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,26 @@ def test_weights_are_those_of_the_same_tensors(family, engine, side):
         np.testing.assert_allclose(ours, expected[:, n][:, :, kept][..., kept], atol=1e-5)
         if "position_ids" in given:
             assert text.position_ids == given["position_ids"][n, kept].tolist()
+
+
+def test_ids_need_no_tokenizer(family, tmp_path, capsys):
+    path, model = family
+    (bare := tmp_path / "bare").mkdir()
+    for file in Path(path).iterdir():
+        if not file.name.startswith("tokenizer"):
+            (bare / file.name).symlink_to(file)
+    given = {"input_ids": IDS, "attention_mask": REAL, "layer": 1, "head": 2}
+    expected = attnscope.inspect(model=path, **given)
+    for source in ({"model": model}, {"model": bare}, {"model": bare, "engine": "transformers"}):
+        found = attnscope.inspect(**source, **given)
+        assert [token.text for token in found.texts[0].tokens] == ["<4>", "<9>", "<5>", "<6>"]
+        for n, text in enumerate(found.texts):
+            np.testing.assert_allclose(text.weights, expected.texts[n].weights, atol=1e-5)
+        with pytest.raises(AttnscopeError, match="tokenizer"):
+            attnscope.inspect("abc", **source)
+    (tmp_path / "ids.json").write_text("[4, 5, 6]")
+    assert main(["run", "--input-ids", str(tmp_path / "ids.json"), "--model", str(bare)]) == 0
+    assert "0 <4>" in capsys.readouterr().out
 
 
 def test_a_file_of_ids_is_what_python_gives(family, tmp_path, capsys):

@@ -16,6 +16,7 @@ from attnscope.checkpoints.chat.templates import (
     listed_templates,
 )
 from attnscope.checkpoints.folder import MAX_CONFIG, Folder
+from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import FoundTokenizer, read_options
 
 _CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".jinja"
@@ -23,7 +24,7 @@ _CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".ji
 
 def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
     """Return the chat templates of a checkpoint; templates beside a tokenizer that the user named come first."""
-    if tokenizer.name is not None:
+    if tokenizer.name is not None and isinstance(tokenizer.tokenizer, FileTokenizer):
         path = tokenizer.tokenizer.path
         beside = read_templates(path if path.is_dir() else path.parent)
         if beside.templates:

@@ -129,18 +129,31 @@ class WordTokenizer(UnspelledTokenizer):
 
 
 class MissingTokenizer(UnspelledTokenizer):
-    """Placeholder for a tokenizer that cannot be used, when a model is described without one."""
+    """Placeholder for a tokenizer that cannot be used: a model is described, and takes token ids, without one.
+
+    Attributes:
+        error: Reason, which is raised for a text.
+    """
 
     name, vocab_size = "none", 0
 
-    def __init__(self, wrong: str = "") -> None:
-        self.notes = [f"no tokenizer: {wrong}"]
+    def __init__(self, error: AttnscopeError) -> None:
+        self.error = error
+        self.notes, self.warnings = list[str](), list[str]()
 
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
     ) -> list[Token]:
         """Refuse every text."""
-        raise AttnscopeError(self.notes[0], where=where)
+        raise self.error
+
+    def special_token(self, number: int) -> Token:
+        """Return the id as a special token; see spelled."""
+        return Token(number, *self.spelled(number), special=True)
+
+    def ordinary_ids(self) -> list[int]:
+        """Refuse: it is unknown which ids are special."""
+        raise self.error
 
 
 def _character_class(c: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import UsageError
 from attnscope.engines.transformers.interface import NAME, OWN_ATTENTION, register
 from attnscope.request.memory import DTYPE_BYTES
 
@@ -114,9 +114,3 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
         hint = "pass a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
         raise UsageError(f"a {type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
     return written.encode()
-
-
-def refuse_without_tokenizer(name: str) -> AttnscopeError:
-    """Return the error for a model without a known tokenizer."""
-    hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…)"
-    return UsageError(f"there is no tokenizer for {name}", where="tokenizer", hint=hint)

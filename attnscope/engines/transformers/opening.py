@@ -25,6 +25,7 @@ from attnscope.checkpoints.generation_rules import parse_rules, read_rules
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
 from attnscope.request.run_config import RunConfig, TextInput
@@ -140,15 +141,17 @@ def _live_templates(live: LiveModel) -> ChatTemplates:
     return templates_of(getattr(given, "chat_template", None), special_tokens, type(given).__name__)
 
 
-def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
-    """Return the tokenizer, and a digest of its files."""
-    from attnscope.engines.transformers.live import refuse_without_tokenizer, tokenizer_json_of
+def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer | MissingTokenizer, bytes]:
+    """Return the tokenizer, and a digest of its files; without one, the model takes token ids alone."""
+    from attnscope.engines.transformers.live import tokenizer_json_of
 
     given = live.tokenizer
     if given is None:
         given = str(live.model.config.name_or_path or "")
         if not given or not Path(given).is_dir():
-            raise refuse_without_tokenizer(live.name)
+            hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…), or input_ids= in place of the text"
+            error = UsageError(f"there is no tokenizer for {live.name}", where="tokenizer", hint=hint)
+            return MissingTokenizer(error), b""
     if isinstance(given, str | Path):
         opened = open_tokenizer(str(given), live.model.config.to_dict())
         return opened.tokenizer, bytes.fromhex(opened.digest)
@@ -157,7 +160,11 @@ def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer, bytes]:
 
 
 def _source(
-    name: str, loaded: "TransformersModel", tokenizer: FileTokenizer, fingerprint: str, part: str | None
+    name: str,
+    loaded: "TransformersModel",
+    tokenizer: FileTokenizer | MissingTokenizer,
+    fingerprint: str,
+    part: str | None,
 ) -> ModelSource:
     """Return a loaded model as a source; its weights are called `live`."""
     from attnscope.engines.transformers.engine import OpenedModel
