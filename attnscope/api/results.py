@@ -21,8 +21,9 @@ from attnscope.findings.compare import Change, Comparison, Verdict
 from attnscope.findings.explain import Explanation
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.predictions import Prediction
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import Rows
-from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport
+from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import number, one_of

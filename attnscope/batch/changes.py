@@ -45,7 +45,6 @@ def find_change(old: Header, new: Header) -> str | None:
 def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
     """Return the value of every option by its name; None if it is left out."""
     settings, mask = header.settings, header.mask
-    own = mask.own.partition(" or ")[0]  # of a model that was trained under several, the one that is used first
     parts = tuple(part for part in settings.keep if part != "stages")
     return {
         **{name.partition(".")[2]: flat.get(name) for name in _OPTIONS},
@@ -54,7 +53,7 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
         "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
         "from": header.input.format,
         "hide": mask.hidden,
-        "mask": None if mask.used == own and (mask.what_if is None or mask.hidden) else mask.used,
+        "mask": None if mask.used == mask.own and (mask.what_if is None or mask.hidden) else mask.used,
         "what_if": mask.what_if,
         "special": None if settings.special else False,
         "truncate": settings.truncate or None,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.record_parts import PARTS, RECORD_PARTS
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.findings.run import MaskUse, Provenance
 
 CHARACTERS_OF_A_TOKEN = 4  # in English; a block of another language has a few windows, or a short one
 SCHEMA = "attnscope.dump/1"

@@ -155,11 +155,11 @@ def _sizes(record: Record) -> tuple[list[int | str], list[int | str]]:
 
 def _scene(header: Header, record: Record) -> Scene:
     text = TextReport(
-        record.index,
         record.text or "",
         record.pair,
         record.tokens,
         record.sources,
+        record.index,
         record.queries,
         record.keys,
         [],

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.merge_pieces import TextWords
-from attnscope.findings.run import TextFindings
+from attnscope.findings.provenance import TextFindings
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 
@@ -156,8 +156,8 @@ class Ablation(TextFindings, frozen=True):
     cuts: list[CutPart]
     norms: Annotated[Floats, along("token")]
     effects: list[CutEffect]
-    notes: list[str] = msgspec.field(default_factory=list)
-    targets: list[LogitTarget] = msgspec.field(default_factory=list)
+    notes: list[str] = []
+    targets: list[LogitTarget] = []
     replacing: Replacing | None = None
     schema: str = ABLATION_SCHEMA
 
@@ -237,15 +237,15 @@ class EffectSurvey(TextFindings, frozen=True):
     weights: Annotated[Floats, along("unit")]
     meaning: str
     effects: list[Effects]
-    notes: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = []
     spans: TextSpans | None = None
-    span_numbers: Annotated[list[int], along(positions="span")] = msgspec.field(default_factory=list)
-    rows: Annotated[list[int], along("row", positions="token", ascending=True)] = msgspec.field(default_factory=list)
+    span_numbers: Annotated[list[int], along(positions="span")] = []
+    rows: Annotated[list[int], along("row", positions="token", ascending=True)] = []
     answer: Annotated[list[int], along("answer", positions="token", ascending=True)] = msgspec.field(
         default_factory=list
     )
     log_probability: float | None = None
-    targets: list[LogitTarget] = msgspec.field(default_factory=list)
+    targets: list[LogitTarget] = []
     replacing: Replacing | None = None
     words: TextWords | None = None
     schema: str = EFFECTS_SCHEMA

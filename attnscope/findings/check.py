@@ -4,8 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from attnscope.findings.run import Provenance
-from attnscope.findings.tokens import Token
+from attnscope.findings.provenance import ModelFindings, TokenizedText
 
 CHECK_SCHEMA = "attnscope.check/1"
 Verdict = Literal["pass", "fail", "skipped"]
@@ -49,26 +48,20 @@ class Differences(msgspec.Struct, frozen=True):
     by_head: list[list[float | None]]
 
 
-class CheckedText(msgspec.Struct, frozen=True):
-    """A text that a model was checked with.
+class CheckedText(TokenizedText, frozen=True):
+    """A text that a model was checked with; `text` describes tokens that were drawn from the vocabulary.
 
     Attributes:
-        text: The text; for tokens that were drawn from the vocabulary, a description.
-        tokens: Its tokens.
         fully_masked: Positions of the queries that may attend to nothing in some layer.
     """
 
-    text: str
-    tokens: list[Token]
     fully_masked: list[int]
 
 
-class CheckReport(msgspec.Struct, frozen=True):
+class CheckReport(ModelFindings, frozen=True):
     """What `attnscope check` found.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: The model's own mask.
         texts: The texts.
         checks: Every check, in order: of the text in which it is nearest to its limit, or furthest beyond it.
         differences: The differences that the comparisons measured, by layer and head.
@@ -76,8 +69,6 @@ class CheckReport(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: str
     texts: list[CheckedText]
     checks: list[Check]
     differences: list[Differences]

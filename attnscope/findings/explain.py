@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, along
-from attnscope.findings.run import TextFindings
+from attnscope.findings.provenance import TextFindings
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
 _OfKeys = Annotated[Floats, along("key")]
@@ -17,15 +17,27 @@ class Vector(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the vector, such as `token`, `residual`, `query`.
-        made: Formula, such as `W_q x + b`.
+        origin: What it is computed from, such as `W_q x`.
         norm: Its Euclidean norm.
         values: The vector.
+        bias: Whether a bias is added.
+        position: Position that it is rotated by; None if it is not rotated.
+        times: Factor on a rotated vector, such as `, × 1.2`; empty for 1.
     """
 
     name: str
-    made: str
+    origin: str
     norm: float
     values: Floats
+    bias: bool = False
+    position: int | None = None
+    times: str = ""
+
+    @property
+    def formula(self) -> str:
+        """How it is computed, such as `W_q x + b`, or `rotated by position 3`."""
+        place = "" if self.position is None else f" by position {self.position}"
+        return f"{self.origin}{' + b' if self.bias else ''}{place}{self.times}"
 
 
 class ArithmeticCheck(msgspec.Struct, frozen=True):
@@ -212,7 +224,7 @@ class Explanation(TextFindings, frozen=True):
     output: Annotated[Floats, along("blend")]
     projected: Vector | None
     checks: list[ArithmeticCheck]
-    notes: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = []
     sink: Sink | None = None
     layer_mask: str | None = None
     schema: str = EXPLAIN_SCHEMA

@@ -5,8 +5,7 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Matrix, along
-from attnscope.findings.run import MaskUse, Provenance
-from attnscope.findings.tokens import Token
+from attnscope.findings.provenance import ModelFindings, TokenizedText
 
 SURVEY_SCHEMA = "attnscope.heads/2"
 MEASURED_SCHEMA = "attnscope.measured-heads/1"
@@ -69,12 +68,10 @@ class RoleValues(msgspec.Struct, frozen=True):
     errors: Annotated[Matrix, along("layer", "head")]
 
 
-class HeadRoles(msgspec.Struct, frozen=True):
+class HeadRoles(ModelFindings, frozen=True):
     """The roles of every head of a model.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
         probes: The data on which the heads were measured.
         roles: Every requested role.
         main: Name of each head's main role, (layers, heads); null if none is clear.
@@ -82,8 +79,6 @@ class HeadRoles(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
     probes: Probes
     roles: list[RoleValues]
     main: Annotated[list[list[str | None]], along("layer")]
@@ -91,23 +86,17 @@ class HeadRoles(msgspec.Struct, frozen=True):
     schema: str = SURVEY_SCHEMA
 
 
-class MeasuredText(msgspec.Struct, frozen=True):
+class MeasuredText(TokenizedText, frozen=True):
     """One text of the measurement.
 
     Attributes:
-        text: The text.
-        tokens: Its tokens.
         queries: Positions of the rows that are averaged.
         keys: Positions of the keys whose weights are summed; None for a statistic of whole rows.
         against: Positions of the keys whose sum is subtracted; None if nothing is.
-        context: Tokens of the key side under cross-attention; otherwise None.
     """
 
-    text: str
-    tokens: list[Token]
     queries: list[int]
     keys: list[int] | None = None
-    context: list[Token] | None = None
     against: list[int] | None = None
 
 
@@ -123,12 +112,10 @@ class KeyContrast(msgspec.Struct, frozen=True):
     against: Annotated[Matrix, along("layer", "head")]
 
 
-class HeadScores(msgspec.Struct, frozen=True):
+class HeadScores(ModelFindings, frozen=True):
     """One number for every head, averaged over the rows of the texts.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
         measure: `weight`, `value`, `projected`, or a row statistic.
         meaning: Definition of the number, and its unit.
         values: (layers, heads).
@@ -138,8 +125,6 @@ class HeadScores(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
     measure: str
     meaning: str
     values: Annotated[Matrix, along("layer", "head")]

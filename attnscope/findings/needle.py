@@ -2,20 +2,16 @@
 
 from typing import Annotated
 
-import msgspec
-
 from attnscope.findings.arrays import Matrix, along
-from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.provenance import ModelFindings
 
 NEEDLE_SCHEMA = "attnscope.needle/1"
 
 
-class NeedleSurvey(msgspec.Struct, frozen=True):
+class NeedleSurvey(ModelFindings, frozen=True):
     """How much heads read of a needle, and how probable its answer is.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
         needle: The needle.
         cue: What the text ends with: the needle up to its answer.
         answer: The answer, whose probability is measured.
@@ -32,8 +28,6 @@ class NeedleSurvey(msgspec.Struct, frozen=True):
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
     needle: str
     cue: str
     answer: str

@@ -13,80 +13,12 @@ from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
+from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
-from attnscope.findings.tokens import Token
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
-
-
-class Provenance(msgspec.Struct, frozen=True):
-    """The model, versions and settings that produced the numbers.
-
-    Attributes:
-        attnscope: Version of attnscope.
-        torch: Version of torch.
-        model: The model as the user named it: a folder, a bundled sample or a config file.
-        family: `model_type` of the checkpoint, or `config` for a stack described in TOML.
-        fingerprint: SHA-256 (hex, first 16 digits) over config, tokenizer, tensor headers and samples of the data.
-        engine: `native` or `transformers`.
-        dtype: Data type that the model ran in; scores and softmax are always float32.
-        device: Device, such as `cpu` or `cuda:0`.
-        weights: `trained` if they come from a checkpoint that does not state otherwise, or `random`.
-        n_layers: Number of layers in the model.
-        n_heads: Number of query heads in a layer.
-        notes: Anything else that changes how the numbers are read.
-        part: `encoder`, `decoder` or `cross` of an encoder-decoder; otherwise None.
-        adapter: The LoRA adapter that was added to the weights, as the user named it; None if there was none.
-        values: `exact`, or `pooled` if a map of fixed size replaces the matrices of some text.
-        versions: Versions of the libraries that affect the numbers, other than torch.
-        weights_hash: SHA-256 (hex) over every byte of the weights' files; None unless requested.
-        tokenizer: The tokenizer that replaces the model's own, as the user named it; None if there is none.
-        ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or at the user's
-            request; `notes` tells them apart.
-        details: Routine facts on how the model was found and read, such as options stored in tokenizer.json that are
-            not used; screens show them with `--verbose`.
-    """
-
-    attnscope: str
-    torch: str
-    model: str
-    family: str
-    fingerprint: str
-    engine: str
-    dtype: str
-    device: str
-    weights: str
-    n_layers: int
-    n_heads: int
-    notes: list[str] = []
-    part: str | None = None
-    values: str = "exact"
-    versions: dict[str, str] = {}
-    weights_hash: str | None = None
-    adapter: str | None = None
-    tokenizer: str | None = None
-    ignored_keys: list[str] = []
-    details: list[str] = []
-
-
-class MaskUse(msgspec.Struct, frozen=True):
-    """Which keys a query could see, and why.
-
-    Attributes:
-        own: The model's own mask, such as `causal` or `bidirectional`.
-        used: The mask that the numbers shown were computed under.
-        what_if: None if `used` is the model's own; otherwise `stack` (the whole model ran under the new mask) or
-            `same-scores` (the new mask was applied to the q·k that the model computed under its own).
-        hidden: Tokens that were hidden from all queries, as typed; None if there were none. TextReport.hidden has their
-            positions.
-    """
-
-    own: str
-    used: str
-    what_if: str | None = None
-    hidden: str | None = None
 
 
 class Top(msgspec.Struct, frozen=True):
@@ -177,15 +109,11 @@ def selection_name(head: HeadReport) -> str:
     return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
 
 
-class TextReport(msgspec.Struct, frozen=True):
+class TextReport(TokenizedText, frozen=True):
     """One text.
 
     Attributes:
         index: Number of the text within the call, from 0.
-        text: The text.
-        pair: The second text of an encoder's pair.
-        tokens: Tokens of the query side, all of them.
-        context: Tokens of the key side under cross-attention; None where queries and keys are the same tokens.
         queries: Positions of the rows of every matrix.
         keys: Positions of the columns of every matrix.
         heads: One entry per shown layer and head.
@@ -206,10 +134,6 @@ class TextReport(msgspec.Struct, frozen=True):
     """
 
     index: int
-    text: str
-    pair: str | None
-    tokens: Annotated[list[Token], along("token", filled=True)]
-    context: Annotated[list[Token], along("source", filled=True)] | None
     queries: Annotated[list[int], along("query", positions="token", ascending=True)]
     keys: Annotated[list[int], along("key", positions="source", ascending=True)]
     heads: list[HeadReport]
@@ -226,14 +150,9 @@ class TextReport(msgspec.Struct, frozen=True):
     words: TextWords | None = None
     position_ids: list[int] | None = None
 
-    @property
-    def sources(self) -> list[Token]:
-        """The tokens of the keys."""
-        return self.tokens if self.context is None else self.context
-
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that all heads share."""
-        lengths = {"token": len(self.tokens), "source": len(self.sources), "word": len(self.tokens) - self.padding}
+        lengths = super().axis_lengths() | {"word": len(self.tokens) - self.padding}
         lengths |= {"query": len(self.queries), "key": len(self.keys)}
         if self.words is not None:
             lengths |= {"query word": len(self.words.queries), "key word": len(self.words.keys)}
@@ -265,54 +184,16 @@ def with_words(text: TextReport) -> TextReport:
     return msgspec.structs.replace(text, words=words, heads=heads)
 
 
-class TextFindings(msgspec.Struct, frozen=True):
-    """What findings about one text begin with. Classes made of it list these attributes before their own.
-
-    Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
-        text: The text.
-        pair: The second segment; None if there is none.
-        tokens: Its tokens.
-        context: Tokens of the key side under cross-attention; otherwise None.
-    """
-
-    provenance: Provenance
-    mask: MaskUse
-    text: str
-    pair: str | None
-    tokens: list[Token]
-    context: list[Token] | None
-
-    def __init_subclass__(cls) -> None:
-        """Add the shared attributes to the description of a class, and so to its JSON Schema."""
-        shared = str(TextFindings.__doc__).partition("Attributes:\n")[2].rstrip()
-        cls.__doc__ = str(cls.__doc__).replace("Attributes:\n", f"Attributes:\n{shared}\n", 1)
-
-    @property
-    def sources(self) -> list[Token]:
-        """The tokens of the keys."""
-        return self.tokens if self.context is None else self.context
-
-    def axis_lengths(self) -> dict[str, int]:
-        """Return the numbers of tokens."""
-        return {"token": len(self.tokens), "source": len(self.sources)}
-
-
-class Report(msgspec.Struct, frozen=True):
+class Report(ModelFindings, frozen=True):
     """What `attnscope run` found.
 
     Attributes:
-        provenance: What produced the numbers.
-        mask: Which keys a query could see.
         texts: One entry per text.
         cuts: What was taken out of attention, as `--cut` takes it: the score of a cut edge is −inf, and the output of a
             cut head 0.
         schema: Name and version of this format.
     """
 
-    provenance: Provenance
-    mask: MaskUse
     texts: Annotated[list[TextReport], along(filled=True)]
     cuts: list[str] = []
     schema: str = SCHEMA

@@ -21,7 +21,8 @@ from attnscope.engines.torch_setup import choose_device, import_torch, set_threa
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.narrowing import narrow_to_weight
 from attnscope.findings.predictions import Prediction
-from attnscope.findings.run import MaskUse, Provenance, Report, TextReport, with_words
+from attnscope.findings.provenance import MaskUse, Provenance
+from attnscope.findings.run import Report, TextReport, with_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import PADDING
 from attnscope.request.masks.expression import spell_mask, used_mask
@@ -562,11 +563,11 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     if trace.hidden is not None:
         predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
     report = TextReport(
-        text_plan.number,
         text.text,
         text.pair,
         [*text_plan.tokens, *[PADDING] * text_plan.padding],
         text_plan.context,
+        text_plan.number,
         text_plan.queries,
         text_plan.keys,
         heads,
@@ -629,8 +630,7 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
         used = as_unicode(spell_mask(seen_by if "," in own else used_mask(seen_by, own)))
     functions = [source.config.score_mod if used != own else None, run.score_mod]
     used += "".join(f", with {as_unicode(str(function))}" for function in functions if function is not None)
-    whose = " or ".join((own, *(mask for mask in source.trained_masks if mask != own)))
-    if hidden:
-        return MaskUse(whose, used, run.what_if, hidden[0])
-    trained = used in source.trained_masks and run.what_if == "stack"
-    return MaskUse(whose, used, None if used == own or trained else run.what_if)
+    trained = [mask for mask in source.trained_masks if mask != own]
+    is_own = used == own or (used in trained and run.what_if == "stack")
+    what_if = None if is_own and not hidden else run.what_if
+    return MaskUse(own, used, what_if, hidden[0] if hidden else None, trained)

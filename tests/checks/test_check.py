@@ -12,6 +12,7 @@ from attnscope.checkpoints.families import FAMILIES
 from attnscope.cli import main
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
 from attnscope.findings.codec import to_json
+from attnscope.findings.provenance import MaskUse
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.request.masks.terms import Causal
 from attnscope.request.run_config import TextInput
@@ -206,8 +207,10 @@ def test_a_failure_is_told_with_its_place():
     endless = Check("computing in tiles changes nothing", "fail", None, 1e-4, "L0H0")
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
     gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]])
-    text = CheckedText("The\x1bbank", [], [])
-    shown = as_text(present(CheckReport(made, "causal", [text], [failed, endless, left], [gaps], False)), 200)
+    text = CheckedText("The\x1bbank", None, [], None, [])
+    shown = as_text(
+        present(CheckReport(made, MaskUse("causal", "causal"), [text], [failed, endless, left], [gaps], False)), 200
+    )
     lines = shown.splitlines()
     assert any(line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"] for line in lines)
     assert any("not finite" in line and "FAIL" in line for line in lines)

@@ -91,7 +91,7 @@ def test_a_cut_list_of_tokens_says_so(options, end):
 )
 def test_a_norm_names_the_vector_above_it(options, said):
     """Both it and what queries are made of were called x."""
-    assert walk(**options).inputs[-1].made.startswith(said)
+    assert walk(**options).inputs[-1].formula.startswith(said)
 
 
 def test_one_text_at_a_time():
@@ -194,7 +194,7 @@ def test_queries_of_one_text_and_keys_of_another(cross):
 
 def test_deeper_layers_show_the_residual_stream():
     e = walk(layer="1")
-    assert [(vector.name, vector.made) for vector in e.inputs[:2]] == [
+    assert [(vector.name, vector.formula) for vector in e.inputs[:2]] == [
         ("residual", "the embedding"),
         ("residual", "after layer 0"),
     ]

@@ -89,7 +89,7 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     assert pairs == [[i, i + len(pairs)] for i in range(len(pairs))]
     for steps in (e.query_steps, cell.key_steps):
         before, after = (np.linalg.norm(step.values[: 2 * len(pairs)]) for step in steps[-2:])
-        named = re.search(r"× (\S+)$", steps[-1].made)
+        named = re.search(r"× (\S+)$", steps[-1].formula)
         assert after / before == pytest.approx(float(named[1]) if named else 1.0, rel=5e-4)
 
 
@@ -110,8 +110,8 @@ def test_what_the_rotation_multiplies_by_is_named(tmp_path, scaling, said, fract
     e = explain(requested((TextInput("a bank by a river"),), config=str(path), query="1", key="0"))
     if fraction != 1:
         said = said.replace("×", "the rotated dimensions ×")
-    assert e.query_steps[-1].made == f"rotated by position 1{said}"
-    assert e.cells[0].key_steps[-1].made == f"rotated by position 0{said}"
+    assert e.query_steps[-1].formula == f"rotated by position 1{said}"
+    assert e.cells[0].key_steps[-1].formula == f"rotated by position 0{said}"
     shown = "".join(str(part) for part in present_explanation(e, DisplaySettings(2), Display()))
     assert f"rotated, each by its own position{said}'" in shown
 

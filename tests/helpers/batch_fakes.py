@@ -20,7 +20,7 @@ from attnscope.batch.records import Record, TopArrays, encode
 from attnscope.batch.runner import Runner
 from attnscope.batch.sinks import open_dump
 from attnscope.batch.windows import record_of
-from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
 BOUNDS = Grouping(tokens=12, values=60, window=120, cells=0, threads=1)

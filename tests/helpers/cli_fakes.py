@@ -12,8 +12,9 @@ WORDS = ["The", "bank", "by", "the", "river"]
 def small_report(words=WORDS, notes=()):
     import numpy as np  # not with this file: its threads would take the signals that `main` is about to block
 
+    from attnscope.findings.provenance import MaskUse, Provenance
     from attnscope.findings.row_statistics import Rows
-    from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+    from attnscope.findings.run import HeadReport, Report, TextReport, Top
     from attnscope.findings.tokens import Token
 
     n = len(words)
@@ -30,7 +31,7 @@ def small_report(words=WORDS, notes=()):
         top=Top("weight", keys, best, best * 2), rows=Rows(*[row] * 10),
     )  # fmt: skip
     tokens = [Token(100 + i, word, word, 2 * i, 2 * i + 1) for i, word in enumerate(words)]
-    text = TextReport(0, " ".join(words), None, tokens, None, list(range(n)), list(range(n)), [head], list(notes))
+    text = TextReport(" ".join(words), None, tokens, None, 0, list(range(n)), list(range(n)), [head], list(notes))
     made_by = Provenance("0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2)
     return Report(made_by, MaskUse("bidirectional", "bidirectional"), [text])
 

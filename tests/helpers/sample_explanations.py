@@ -3,14 +3,14 @@
 import numpy as np
 
 from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Part, Rest, Row, Sink, Vector
-from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.provenance import MaskUse, Provenance
 from tests.helpers.sample_reports import BANK, tokens
 
 WIDTH, VALUES = 8, 6
 
 
-def vector(name, made, values):
-    return Vector(name, made, float(np.linalg.norm(values)), np.asarray(values, dtype=np.float32))
+def vector(name, origin, values, **more):
+    return Vector(name, origin, float(np.linalg.norm(values)), np.asarray(values, dtype=np.float32), **more)
 
 
 def parts(q, k, rotated):
@@ -115,9 +115,11 @@ def _cell(key, allowed, score, q, k, rotated, named):
 
 def _steps(letter, position, values, rotated):
     if not rotated:
-        return [vector(letter, f"W_{letter} x + b", values)]
-    turned = vector(f"{letter} rotated", f"rotated by position {position}", values)
-    return [vector(letter, f"W_{letter} x + b", values[::-1]), turned]
+        return [vector(letter, f"W_{letter} x", values, bias=True)]
+    return [
+        vector(letter, f"W_{letter} x", values[::-1], bias=True),
+        vector(f"{letter} rotated", "rotated", values, position=position),
+    ]
 
 
 def _checks(layer, rotated, broken, dead):

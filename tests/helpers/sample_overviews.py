@@ -68,5 +68,5 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
         ),
     )
     said = " ".join(token.text for token in text)
-    made = report(TextReport(0, said, None, text, None, [], [], [head], list(notes)))
+    made = report(TextReport(said, None, text, None, 0, [], [], [head], list(notes)))
     return replace(made, provenance=replace(made.provenance, values="pooled"))

@@ -3,8 +3,9 @@
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import Rows
-from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+from attnscope.findings.run import HeadReport, Report, TextReport, Top
 from attnscope.findings.tokens import Token
 from tests.helpers.row_statistics import row_statistics
 
@@ -124,10 +125,12 @@ def text_report(
                     cross=context is not None, **kw)
         for seed, (layer, head) in enumerate(heads)
     ]  # fmt: skip
-    return TextReport(index, text, pair, query_tokens, context, queries, keys, made, list(notes))
+    return TextReport(text, pair, query_tokens, context, index, queries, keys, made, list(notes))
 
 
-def report(*texts, weights="trained", own="causal", used="causal", what_if=None, notes=(), n_layers=4, n_heads=4):
+def report(
+    *texts, weights="trained", own="causal", used="causal", what_if=None, trained=(), notes=(), n_layers=4, n_heads=4
+):
     made = Provenance(
         attnscope="0.1.0",
         torch="2.13.0",
@@ -142,7 +145,7 @@ def report(*texts, weights="trained", own="causal", used="causal", what_if=None,
         n_heads=n_heads,
         notes=list(notes),
     )
-    return Report(made, MaskUse(own, used, what_if), list(texts))
+    return Report(made, MaskUse(own, used, what_if, trained=list(trained)), list(texts))
 
 
 def causal(query, key):
@@ -168,11 +171,11 @@ def bank(**kw):
     seed = kw.pop("seed")
     spelled = tokens(BANK.split())
     text = text_report(spelled, heads=((2, 1),), **kw) if seed == 0 else _seeded(spelled, seed, kw)
-    return report(text, own="causal or bidirectional", used="bidirectional")
+    return report(text, own="causal", trained=["bidirectional"], used="bidirectional")
 
 
 def _seeded(spelled, seed, kw):
     positions = list(range(len(spelled)))
     about = {name: kw.pop(name) for name in ("text",)}
     head = head_report(spelled, spelled, positions, positions, seed=seed, **kw)
-    return TextReport(0, about["text"], None, spelled, None, positions, positions, [head], [])
+    return TextReport(about["text"], None, spelled, None, 0, positions, positions, [head], [])

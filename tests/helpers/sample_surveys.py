@@ -4,7 +4,7 @@ import numpy as np
 
 from attnscope.findings.head_findings import HeadRoles, HeadScores, MeasuredText, Probes, RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS, main_roles
-from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.provenance import MaskUse, Provenance
 from tests.helpers.sample_reports import tokens
 
 NAN = float("nan")
@@ -40,6 +40,6 @@ def measured(layers=3, heads=4, signed=False):
     values = np.linspace(-1.0 if signed else 0.0, 1.0, layers * heads, dtype=np.float32).reshape(layers, heads)
     values[0, 1] = NAN
     spelled = tokens(["[CLS]", "the", "bank", "\x1b[31m", "[SEP]"], special=(0, 4))
-    text = MeasuredText("the bank", spelled, [2], [1, 3])
+    text = MeasuredText("the bank", None, spelled, None, [2], [1, 3])
     mask = MaskUse("bidirectional", "causal", "stack")
     return HeadScores(made(layers, heads), mask, "weight", "Weight α that the rows give to the keys.", values, [text])

@@ -15,7 +15,7 @@ from attnscope.findings.ablation import (
     PredictionChange,
     TokenChange,
 )
-from attnscope.findings.run import MaskUse
+from attnscope.findings.provenance import MaskUse
 from tests.helpers.sample_reports import HOSTILE, tokens
 from tests.helpers.sample_surveys import made
 from tests.helpers.screens import draw
@@ -38,7 +38,7 @@ def ablation(n=4, hostile="bank"):
         CutPart("L0H1: w0→" + hostile, [(0, 1)], [n - 1], [0], 0.75),
         CutPart("L2", [(2, 0), (2, 1)], None, None, 0.5),
     ]
-    return Ablation(made(3, 2), MASK, "a text", None, spelled, None, cuts, floats(*[2 * n] * n), effects, ["a note"])
+    return Ablation("a text", None, spelled, None, made(3, 2), MASK, cuts, floats(*[2 * n] * n), effects, ["a note"])
 
 
 def survey(unit="head", hostile="bank"):
@@ -55,7 +55,7 @@ def survey(unit="head", hostile="bank"):
     keys = [0, 1, 2, 0] if edges else []
     weights = floats(0.4, 0.3, 0.2, 0.1)
     return EffectSurvey(
-        made(2, 2), MASK, "a", None, spelled, None, unit, [2], layers, heads, at, keys, weights, "Weight.", effects
+        "a", None, spelled, None, made(2, 2), MASK, unit, [2], layers, heads, at, keys, weights, "Weight.", effects
     )
 
 

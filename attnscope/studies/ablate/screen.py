@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
-from attnscope.findings.run import TextReport
 from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
@@ -93,10 +92,9 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
 
 
 def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
-    shown = TextReport(0, study.text, study.pair, study.tokens, study.context, [], [], [])
-    yield from unknown_words([shown])
+    yield from unknown_words([study])
     yield from report_header(study.provenance, study.mask, settings)
-    yield text_header(shown, 1, settings)
+    yield text_header(study, "text", settings)
 
 
 def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:

@@ -15,6 +15,7 @@ from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
+from attnscope.findings.provenance import MaskUse
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch, pad_texts
@@ -135,7 +136,7 @@ def check(
             session.on_progress("checking", number * total + done, len(named) * total)
 
         checks, gaps, fully_masked, mask = _checks(job, on_step)
-        texts.append(CheckedText(text, text_plan.tokens, fully_masked))
+        texts.append(CheckedText(text, None, text_plan.tokens, None, fully_masked))
         results.append([replace(result, text=number) for result in checks])
         differing.append(gaps)
     model_provenance = provenance(source, run, device)
@@ -144,7 +145,9 @@ def check(
             model_provenance, versions={**model_provenance.versions, "transformers": version("transformers")}
         )
     passed = all(result.verdict != "fail" for checks in results for result in checks)
-    return CheckReport(model_provenance, mask, texts, worst_check(results), worst_differences(differing), passed)
+    return CheckReport(
+        model_provenance, MaskUse(mask, mask), texts, worst_check(results), worst_differences(differing), passed
+    )
 
 
 @torch.inference_mode()

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
-from attnscope.findings.run import MaskUse, TextReport
-from attnscope.studies.screens.header import report_header, text_header, unknown_words
+from attnscope.studies.screens.header import report_header, text_headers, unknown_words
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -17,11 +16,10 @@ _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped":
 
 def present_check(report: CheckReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
-    texts = [TextReport(n, text.text, None, text.tokens, None, [], [], []) for n, text in enumerate(report.texts)]
-    yield from unknown_words(texts)
-    yield from report_header(report.provenance, MaskUse(report.mask, report.mask), settings, labelled=True)
-    for text, checked in zip(texts, report.texts, strict=True):
-        yield text_header(text, len(texts), settings)
+    yield from unknown_words(report.texts)
+    yield from report_header(report.provenance, report.mask, settings, labelled=True)
+    for header, checked in zip(text_headers(report.texts, settings), report.texts, strict=True):
+        yield header
         if checked.fully_masked:
             yield Facts([("masked", _fully_masked(checked))])
     yield GAP

@@ -237,8 +237,7 @@ def _reference_side(axis: str, runs: Sequence[RunConfig], session: Session) -> t
             mask = describe_mask_use(source, run)
         else:
             mask = reports.setdefault(number, inspect(run, session=session, sides=len(runs))).mask
-        trained_or_own = mask.own.split(" or ")  # its own is the first of the masks that it was trained under
-        if mask.hidden is None and mask.used == trained_or_own[0]:
+        if mask.hidden is None and mask.used == mask.own:
             return number, reports
     return 0, reports
 

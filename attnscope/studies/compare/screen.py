@@ -27,8 +27,8 @@ from attnscope.studies.screens.header import (
     notes,
     own_mask_name,
     report_header,
+    report_text_header,
     short_path,
-    text_header,
     unknown_words,
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
@@ -250,7 +250,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
             if comparison.axis == "hide":
                 text = msgspec.structs.replace(text, hidden=[])
             name = side.label if re.fullmatch(r"text \d+", side.label) else None
-            yield text_header(text, len(side.report.texts), settings, name, around=differs)
+            yield report_text_header(text, len(side.report.texts), settings, name, around=differs)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:

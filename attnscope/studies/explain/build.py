@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Rest, Row, Sink, Vector
-from attnscope.findings.run import MaskUse, Provenance
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.request.run_config import RunConfig
 from attnscope.studies.explain import arithmetic
 from attnscope.studies.explain.arithmetic import Numbers
 from attnscope.studies.explain.checks import model_checks, row_checks
 from attnscope.studies.explain.location import QueryLocation
-from attnscope.studies.explain.vectors import chain, inputs, vector
+from attnscope.studies.explain.vectors import chain, inputs, rotated, vector
 
 if TYPE_CHECKING:
     from attnscope.model.head_capture import HeadCapture, RowCapture
@@ -83,9 +83,7 @@ class GivenOrigin:
         """Return the query or a key as given, and as rotated."""
         vectors = [vector(letter, "given", rows["projected"])]
         if self._capture.rotation is not None:
-            factor = self._capture.rotation.factor
-            times = "" if factor == 1 else f", × {factor:.4g}"
-            vectors.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+            vectors.append(rotated(letter, position, rows["used"], self._capture.rotation.factor))
         return vectors
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
@@ -126,7 +124,8 @@ def build(
     weigh = _softmax_terms(captured)
     output = np.zeros(0) if weigh is None else captured["output"]
     return Explanation(
-        *context[:2],
+        provenance=context[0],
+        mask=context[1],
         layer_mask=context[2],
         **_about(run, location, capture),
         inputs=origin.inputs(),

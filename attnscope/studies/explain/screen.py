@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import msgspec
 
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
-from attnscope.findings.run import TextReport
 from attnscope.studies.explain.screen_rows import (
     blend_grid,
     cell_parts,
@@ -38,10 +37,9 @@ _STREAM = 4  # residuals up to which each has its vector shown
 def present_explanation(e: Explanation, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn an explanation into parts."""
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
-    text = TextReport(0, e.text, e.pair, e.tokens, e.context, [*range(len(e.tokens))], [], [])
-    yield from unknown_words([text])
+    yield from unknown_words([e])
     yield from report_header(e.provenance, e.mask, settings, labelled=True)
-    yield text_header(text, 1, settings)
+    yield text_header(e, "text", settings)
     yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
@@ -75,7 +73,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
         if vector not in between:
             yield _vector(vector, settings)
         elif vector is between[-1]:
-            norms = [ours(f"{v.made} ‖·‖ {number_text(v.norm, settings.precision)}", "dim") for v in between]
+            norms = [ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "dim") for v in between]
             yield Text(norms, ", ", indent=2)
     yield from _check(e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
     yield from _check(e.check("embedding norm"))
@@ -84,7 +82,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     given = not e.inputs
-    weights = "W_q, W_k and b" if e.query_steps[0].made.endswith("+ b") else "W_q and W_k"
+    weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
     caption = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
     if given:
         caption = "the query q of this token and the key k of every token, as they were given"
@@ -93,8 +91,10 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
     yield from _check(e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
-    cell = e.cells[0]
-    steps = [step.made.replace(f" by position {cell.key}", ", each by its own position") for step in cell.key_steps]
+    steps = [
+        step.formula if step.position is None else f"{step.origin}, each by its own position{step.times}"
+        for step in e.cells[0].key_steps
+    ]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
     yield GAP
@@ -173,7 +173,7 @@ def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
     values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]
     numbers = Text([ours(f"‖·‖ {norm} "), *values], "  ", cut="  … {} more")
-    return Facts([(vector.name, ours(vector.made, "dim")), ("", numbers)], remark=False, indent=1, look="bold")
+    return Facts([(vector.name, ours(vector.formula, "dim")), ("", numbers)], remark=False, indent=1, look="bold")
 
 
 def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
 from attnscope.base.model_config import ModelConfig
@@ -10,9 +11,21 @@ from attnscope.findings.tokens import Token
 from attnscope.studies.explain.arithmetic import Numbers
 
 
-def vector(name: str, origin: str, values: Numbers) -> Vector:
+def vector(name: str, origin: str, values: Numbers, *, bias: bool = False) -> Vector:
     """Return a vector as plain data, with its norm in float64."""
-    return Vector(name, origin, float(np.linalg.norm(values)), values.astype(np.float32))
+    return Vector(name, origin, float(np.linalg.norm(values)), values.astype(np.float32), bias)
+
+
+def rotated(letter: str, position: int, values: Numbers, factor: float, dimensions: str = "") -> Vector:
+    """Return a query or key that a rotation by its position has made.
+
+    Args:
+        factor: Factor on the rotated dimensions.
+        dimensions: Their name, if they are not all.
+    """
+    times = "" if factor == 1 else f", {dimensions}× {factor:.4g}"
+    turned = vector(f"{letter} rotated", "rotated", values)
+    return msgspec.structs.replace(turned, position=position, times=times)
 
 
 def inputs(
@@ -80,14 +93,12 @@ def chain(
         rows: `projected`, `used`, and `normed` if the model has that norm, (E,) each.
         factor: Factor on the rotated dimensions.
     """
-    bias = " + b" if config.qkv_bias else ""
-    vectors = [vector(letter, f"W_{letter} x{bias}", rows["projected"])]
+    vectors = [vector(letter, f"W_{letter} x", rows["projected"], bias=config.qkv_bias)]
     if "normed" in rows:
         over = "all heads" if config.qk_norm == "whole" else f"the head's {config.d_head} dimensions"
         vectors.append(vector(f"{letter} normed", f"{config.norm} over {over}", rows["normed"]))
     rope = config.rope_of(layer)
     if rope is not None:
         dimensions = "" if rope.fraction == 1 else "the rotated dimensions "
-        times = "" if factor == 1 else f", {dimensions}× {factor:.4g}"
-        vectors.append(vector(f"{letter} rotated", f"rotated by position {position}{times}", rows["used"]))
+        vectors.append(rotated(letter, position, rows["used"], factor, dimensions))
     return vectors

@@ -12,8 +12,9 @@ from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
+from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
-from attnscope.findings.run import HeadReport, MaskUse, Provenance, Report, TextReport, Top
+from attnscope.findings.run import HeadReport, Report, TextReport, Top
 from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import report_header
 from attnscope.views.axes import source_kind, token_axis
@@ -350,7 +351,7 @@ def run_command(
 
 def mask_options(mask: MaskUse) -> list[str]:
     """Return the options that name a mask; none for the model's own."""
-    if mask.what_if is None and mask.used == mask.own.partition(" or ")[0]:
+    if mask.what_if is None and mask.used == mask.own:
         return []
     options = {
         "--mask": None if mask.used == mask.own else mask.used,

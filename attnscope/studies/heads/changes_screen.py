@@ -8,7 +8,6 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference
 from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import (
     NO_ROLE,
     ROLES_ALONE,
@@ -27,7 +26,7 @@ from attnscope.studies.screens.header import (
     own_mask_name,
     report_header,
     short_path,
-    text_header,
+    text_headers,
     unknown_tokens,
     unknown_words,
 )
@@ -71,24 +70,26 @@ def _header(
     first, second = sides
     if isinstance(first, HeadRoles):
         yield from unknown_tokens(first.probes.unknown, first.probes.tokens)
-    texts = [] if isinstance(first, HeadRoles) else [
-        TextReport(n, text.text, None, text.tokens, text.context, [], [], []) for n, text in enumerate(first.texts)
-    ]  # fmt: skip
-    yield from unknown_words(texts)
+    else:
+        yield from unknown_words(first.texts)
     yield from report_header(first.provenance, first.mask, settings)
-    other = Report(second.provenance, second.mask, [])
     if second.provenance.weights == "random" != first.provenance.weights:
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(labels[1])))
     yield Facts([("compare", (Span(f"{comparison.axis}: "), *_arrow(labels)))])
-    if other.mask != first.mask:
+    if second.mask != first.mask:
         yield Facts(
-            [("mask", (*untrusted(labels[1]), Span(": "), *describe_mask(other.mask, own_mask_name(other.provenance))))]
+            [
+                (
+                    "mask",
+                    (*untrusted(labels[1]), Span(": "), *describe_mask(second.mask, own_mask_name(second.provenance))),
+                )
+            ]
         )
     if isinstance(first, HeadRoles):
         yield Facts([(name, note(text)) for name, text in describe_probes(first)])
         return
-    for shown, text in zip(texts, first.texts, strict=True):
-        yield text_header(shown, len(texts), settings)
+    for header, text in zip(text_headers(first.texts, settings), first.texts, strict=True):
+        yield header
         yield Facts(list(describe_rows(text)))
 
 

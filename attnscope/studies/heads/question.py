@@ -80,10 +80,11 @@ def ask_heads(
     measured = [
         MeasuredText(
             run.texts[text.number].text,
+            None,
             text.tokens,
+            text.context,
             here,
             text.keys if measure in OF_KEYS else None,
-            text.context,
             minus,
         )
         for text, here, minus in zip(texts, rows, subtracted_keys, strict=True)

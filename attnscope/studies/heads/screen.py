@@ -8,13 +8,12 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.run import TextReport
 from attnscope.studies.screens.header import (
     counted,
     more_options,
     notes,
     report_header,
-    text_header,
+    text_headers,
     unknown_tokens,
     unknown_words,
 )
@@ -65,14 +64,10 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
 
 def present_measured(measured: HeadScores, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn one number for every head into parts."""
-    texts = [
-        TextReport(number, text.text, None, text.tokens, text.context, [], [], [])
-        for number, text in enumerate(measured.texts)
-    ]
-    yield from unknown_words(texts)
+    yield from unknown_words(measured.texts)
     yield from report_header(measured.provenance, measured.mask, settings)
-    for written, text in zip(texts, measured.texts, strict=True):
-        yield text_header(written, len(texts), settings)
+    for header, text in zip(text_headers(measured.texts, settings), measured.texts, strict=True):
+        yield header
         yield Facts(list(describe_rows(text)))
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))

@@ -252,11 +252,11 @@ def _text_report(
         flows.append(TokenFlow(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out))
     given = run.texts[text.number]
     return TextReport(
-        text.number,
         given.text,
         given.pair,
         text.tokens,
         None,
+        text.number,
         text.queries,
         text.keys,
         [],

@@ -16,7 +16,7 @@ from attnscope.studies.screens.header import (
     more_of_report,
     notes,
     report_header,
-    text_header,
+    report_text_header,
     token_ids,
     unknown_words,
 )
@@ -46,7 +46,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
     yield from unknown_words(report.texts)
     yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     for text, thumbnails in zip(report.texts, small, strict=True):
-        yield text_header(text, len(report.texts), settings)
+        yield report_text_header(text, len(report.texts), settings)
         if settings.ids:
             yield token_ids(text)
         if text.given_output is not None:

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
-from attnscope.findings.run import STAGES, HeadReport, MaskUse, Provenance, Report, TextReport
+from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
@@ -28,7 +29,7 @@ _EXPLAINED = {
 Line = tuple[str, Spans | Text | OneLine]
 
 
-def unknown_words(texts: Sequence[TextReport]) -> Iterator[ViewPart]:
+def unknown_words(texts: Sequence[TokenizedText]) -> Iterator[ViewPart]:
     """Warn of words that the tokenizer does not know, before any number computed from its tokens."""
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
@@ -112,7 +113,7 @@ def own_mask_name(provenance: Provenance) -> str:
 def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
     """Describe a mask and its change, if it is not one of the model's own; `own` names those."""
     if mask.what_if is None:
-        whose = own if mask.own == mask.used else f"one of the model's masks: {mask.own}"
+        whose = f"one of the model's masks: {mask.all_own}" if mask.trained else own
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
         hidden = untrusted(f"{mask.hidden} hidden", "warning")
@@ -147,22 +148,44 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def text_header(
+def report_text_header(
     text: TextReport, count: int, settings: DisplaySettings, name: str | None = None, *, around: int = 0
+) -> Facts:
+    """Present one of `count` texts of a report; see `text_header`."""
+    name = name or ("text" if count == 1 else f"text {text.index}")
+    rows = text.queries if len(text.queries) < len(text.tokens) else []
+    return text_header(text, name, settings, rows=rows, padding=text.padding, hidden=text.hidden, around=around)
+
+
+def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
+    """Present each of some texts; see `text_header`."""
+    return [text_header(text, "text" if len(texts) == 1 else f"text {n}", settings) for n, text in enumerate(texts)]
+
+
+def text_header(
+    text: TokenizedText,
+    name: str,
+    settings: DisplaySettings,
+    *,
+    rows: Sequence[int] = (),
+    padding: int = 0,
+    hidden: Sequence[int] = (),
+    around: int = 0,
 ) -> Facts:
     """Present the text and its number of tokens.
 
-    `name`: what it is called; None for its number among several.
+    `rows`: positions of the shown rows; empty for all.
+    `padding`: number of padding tokens.
+    `hidden`: positions of hidden keys.
     `around`: start of the word that has to be shown if not all of the text fits.
     """
-    name = name or ("text" if count == 1 else f"text {text.index}")
     n_generated = sum(token.made for token in text.tokens)
     generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
-    size = Span(f" · {counted(len(text.tokens) - text.padding, 'token')}{generated}")
+    size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
     lead, quoted, characters = _quoted(text.text, settings, around)
-    rows = format_positions(text.queries) if 0 < len(text.queries) < len(text.tokens) else ""
-    fits = len(rows) <= _LONGEST_ROWS
-    named_rows = f" · {'row' if len(text.queries) == 1 else 'rows'} {rows}" if rows and fits else ""
+    numbers = format_positions(rows) if rows else ""
+    fits = len(numbers) <= _LONGEST_ROWS
+    named_rows = f" · {'row' if len(rows) == 1 else 'rows'} {numbers}" if numbers and fits else ""
     after = (*characters, size, Span(named_rows))
     line = (*lead, *quoted, *after) if settings.verbose else OneLine(quoted, after, lead=lead)
     lines: list[Line] = [(name, line)]
@@ -172,16 +195,16 @@ def text_header(
         lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
     if text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
-    if text.padding:
+    if padding:
         done = "its column is masked; its row is computed"
-        if text.padding > 1:
+        if padding > 1:
             done = "their columns are masked; their rows are computed"
-        message = f"{counted(text.padding, 'token')}, up to the longest text: {done}, but not used"
+        message = f"{counted(padding, 'token')}, up to the longest text: {done}, but not used"
         lines.append(("padding", ours(message)))
-    if text.hidden:
-        lines.append(("hidden", _quoted_tokens(text.sources, text.hidden)))
+    if hidden:
+        lines.append(("hidden", _quoted_tokens(text.sources, hidden)))
     if not fits:
-        lines.append(("rows", ours(f"{rows} (the text has 0–{len(text.tokens) - 1})")))
+        lines.append(("rows", ours(f"{numbers} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
 
 
@@ -192,7 +215,7 @@ def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
 
 
-def token_ids(text: TextReport) -> Facts:
+def token_ids(text: TokenizedText) -> Facts:
     """List the tokens of a text: position, token and id."""
     lines: list[Line] = []
     for name, tokens in (("ids", text.tokens), ("context", text.context or [])):

@@ -97,5 +97,5 @@ def test_explain_names_the_row_of_the_segment_table_that_the_model_was_given(tmp
     explanation = explain(requested(texts, str(folder), layer="0", head="0", query="was", stages=()))
     segment = next(vector for vector in explanation.inputs if vector.name == "segment")
     table = hf.AutoModel.from_pretrained(folder).embeddings.token_type_embeddings.weight.detach().numpy()
-    assert segment.made == "row 0 of the segment table"
+    assert segment.formula == "row 0 of the segment table"
     np.testing.assert_allclose(segment.values, table[0], rtol=1e-6)
