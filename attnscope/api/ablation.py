@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.api.options import cuts, one_or_several, read_values
-from attnscope.api.results import Float1, Float2, Result, TableOfHeads
+from attnscope.api.results import Float1, Float2, Result, TableResult
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
 from attnscope.request.arguments import text
@@ -67,7 +67,7 @@ class UnitEffect:
     span: str | None = None
 
 
-class EffectsResult(Result[EffectSurvey], TableOfHeads):
+class EffectsResult(TableResult[EffectSurvey]):
     """The result of `ablate` with `each`: the effect of every head, layer or edge, each cut alone."""
 
     _digits = 3

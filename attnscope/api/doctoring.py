@@ -2,24 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from attnscope.api.options import file_path
-from attnscope.api.results import Result, import_pandas
+from attnscope.api.results import TableResult
 from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import DoctorCheck, DoctorReport
 from attnscope.request import arguments
 from attnscope.request.run_config import RunConfig, TextInput
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 KINDS = ("causal", "bidirectional", "encoder-decoder")
 
 
-class DoctorResult(Result[DoctorReport]):
+class DoctorResult(TableResult[DoctorReport]):
     """The result of `doctor`."""
 
     @property
@@ -43,16 +40,6 @@ class DoctorResult(Result[DoctorReport]):
             if check.name == name:
                 return check
         raise KeyError(name)
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every check.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        rows = [{name: value for name, value in msgspec.structs.asdict(check).items() if name != "evidence"}
-                for check in self.data.checks]  # fmt: skip
-        return import_pandas().DataFrame(rows)
 
 
 def examine_any(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.api.options import one_or_several, read_values
-from attnscope.api.results import Float2, Result, TableOfHeads
+from attnscope.api.results import Float2, TableResult
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
@@ -53,7 +53,7 @@ def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]
     return strongest
 
 
-class SurveyResult(Result[HeadRoles], TableOfHeads):
+class SurveyResult(TableResult[HeadRoles]):
     """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
 
     @property
@@ -101,7 +101,7 @@ class SurveyResult(Result[HeadRoles], TableOfHeads):
         return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
 
 
-class MeasuredResult(Result[HeadScores], TableOfHeads):
+class MeasuredResult(TableResult[HeadScores]):
     """The result of `heads` with `measure` or `key`: one number for every head."""
 
     @property
@@ -129,7 +129,7 @@ class MeasuredResult(Result[HeadScores], TableOfHeads):
         return _strongest(self.data.values, None, k)
 
 
-class HeadChangesResult(Result[HeadComparison], TableOfHeads):
+class HeadChangesResult(TableResult[HeadComparison]):
     """The result of `heads` for two models: what differs between their heads, second minus first."""
 
     @property
@@ -208,7 +208,7 @@ def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session"
     return SurveyResult(survey_heads(run, survey, session=session))
 
 
-class NeedleResult(Result[NeedleSurvey], TableOfHeads):
+class NeedleResult(TableResult[NeedleSurvey]):
     """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
 
     @property

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.api.options import file_path
-from attnscope.api.results import InspectResult, Result
+from attnscope.api.results import InspectResult, Result, TableResult
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.reading import read_file
 from attnscope.findings.array_files import ARRAY_FILES
@@ -48,9 +48,10 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
 
 
 def _result_type(findings: type) -> type[Result[Any]]:
-    """Return the class for these findings in Python: the subclass of Result that is declared for them."""
-    declared = (result_type for result_type in Result.__subclasses__() if result_type.__init__ is Result.__init__)
-    return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)  # type: ignore[attr-defined]
+    """Return the class for these findings in Python: the one that is declared for them."""
+    types: tuple[Any, ...] = (*Result.__subclasses__(), *TableResult.__subclasses__())
+    declared = (result_type for result_type in types if result_type.__init__ is Result.__init__)
+    return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)
 
 
 def _kind_in(file: Path) -> FindingsKind | None:

@@ -619,23 +619,22 @@ def import_pandas() -> Any:
     return pandas
 
 
-class TableOfHeads:
-    """Findings with one row for every head, or for every layer, edge or span that is cut, or length and depth."""
-
-    data: Any
+class TableResult(Result[Data]):
+    """A result that is also one table."""
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the table that a .csv file has: for heads, main roles and the values and errors of all roles.
+        """Return its table: a row for every head; for what is cut; for every check; for every key of `explain`.
+
+        Of `compare`, a row for every later side, text, head and aligned query; of a needle, for every length and depth.
 
         Raises:
             AttnscopeError: pandas is not installed.
         """
-        from attnscope.findings.head_tables import columns
+        data: Any = self.data
+        return import_pandas().DataFrame(data.table())
 
-        return import_pandas().DataFrame(columns(self.data))
 
-
-class CompareResult(Result[Comparison]):
+class CompareResult(TableResult[Comparison]):
     """The result of `compare`: the sides, and what differs between each of them and the first."""
 
     @property
@@ -668,30 +667,8 @@ class CompareResult(Result[Comparison]):
         """The verdict under the tolerance; None without one."""
         return self.data.verdict
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a table of changes: a row for every later side, text, head and aligned query.
 
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        rows = []
-        for change in self.data.changes:
-            for head in change.heads:
-                text = next(t for t in self.data.sides[0].report.texts if t.index == head.text)
-                for n, (first, second) in enumerate(head.queries):
-                    row = {"side": self.labels[change.side], "text": head.text, "first": head.first}
-                    row |= {"second": head.second, "query": first, "query_token": text.tokens[first].text}
-                    row |= {"query_second": second}
-                    row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
-                    for name in ("future", "entropy"):
-                        row |= {
-                            f"{name}_{side}": getattr(head, name)[i, n] for i, side in enumerate(("first", "second"))
-                        }
-                    rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
-        return import_pandas().DataFrame(rows)
-
-
-class ExplainResult(Result[Explanation]):
+class ExplainResult(TableResult[Explanation]):
     """The result of `explain`: the arithmetic of one query of one head; `data` holds every step."""
 
     _digits = 4
@@ -751,18 +728,8 @@ class ExplainResult(Result[Explanation]):
         """Whether every recomputed step agrees with the model."""
         return all(check.holds for check in self.data.checks)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a table with one row for every key, with its numbers step by step.
 
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        row = msgspec.structs.asdict(self.data.row)
-        numbers = {name: values for name, values in row.items() if values is not None}
-        return import_pandas().DataFrame({"key": self.keys, "key_token": self.key_tokens, **numbers})
-
-
-class CheckResult(Result[CheckReport]):
+class CheckResult(TableResult[CheckReport]):
     """The result of `check`."""
 
     @property
@@ -779,11 +746,3 @@ class CheckResult(Result[CheckReport]):
     def differences(self) -> list[Differences]:
         """The differences that the comparisons measured, by layer and head."""
         return self.data.differences
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for every check.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
-        """
-        return import_pandas().DataFrame([msgspec.structs.asdict(check) for check in self.data.checks])

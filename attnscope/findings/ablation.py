@@ -10,6 +10,7 @@ from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.provenance import TextFindings
 from attnscope.findings.spans import TextSpans
+from attnscope.findings.tables import Table
 from attnscope.findings.tokens import Token
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
@@ -280,6 +281,28 @@ class EffectSurvey(TextFindings, frozen=True):
         grid = np.full((self.provenance.n_layers, columns), np.nan, np.float32)
         grid[self.layers, [max(0, head) for head in self.heads]] = values
         return grid
+
+    def table(self) -> Table:
+        """Return what is cut, its weight, and each effect; for edges in both ways."""
+        table: Table = {} if self.unit == "span" else {"layer": np.array(self.layers)}
+        if self.unit in ("head", "edge"):
+            table["head"] = np.array(self.heads)
+        if self.unit == "span":
+            table["span"] = self.span_names
+        if self.unit == "edge":
+            sides = ("query", self.queries, self.tokens), ("key", self.keys, self.sources)
+            for (name, positions, tokens), words in zip(sides, self.word_names(), strict=True):
+                spelled = [words.get(position, tokens[position].text) for position in positions]
+                table |= {name: np.array(positions), f"{name}_text": spelled}
+        table["weight"] = self.weights
+        for effects in self.effects:
+            end = f"_{effects.how}" if len(self.effects) > 1 else ""
+            for name in ("kl", "hidden", "loss", "target"):
+                if (values := getattr(effects, name)) is not None:
+                    table[name + end] = values
+            if (restored := self.restored(effects)) is not None:
+                table["restored"] = restored
+        return table
 
     def order(self) -> list[int]:
         """Return the units by effect, the largest first."""

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from attnscope.findings.provenance import ModelFindings, TokenizedText
+from attnscope.findings.tables import Table, columns_of
 
 CHECK_SCHEMA = "attnscope.check/1"
 Verdict = Literal["pass", "fail", "skipped"]
@@ -74,3 +75,7 @@ class CheckReport(ModelFindings, frozen=True):
     differences: list[Differences]
     passed: bool
     schema: str = CHECK_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every check."""
+        return columns_of([msgspec.structs.asdict(check) for check in self.checks])

@@ -8,6 +8,7 @@ import msgspec
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.axes import faults
 from attnscope.findings.run import Report, TextReport, selection_name
+from attnscope.findings.tables import Table, columns_of
 
 MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")  # axes along which every head may change
 COMPARE_SCHEMA = "attnscope.compare/1"
@@ -290,6 +291,24 @@ class Comparison(msgspec.Struct, frozen=True):
     named: list[str] = []
     diagnosis: Diagnosis | None = None
     schema: str = COMPARE_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every later side, text, head and aligned query."""
+        texts = {text.index: text for text in self.sides[0].report.texts}
+        rows = []
+        for change in self.changes:
+            for head in change.heads:
+                for n, (first, second) in enumerate(head.queries):
+                    row = {"side": self.sides[change.side].label, "text": head.text, "first": head.first}
+                    row |= {"second": head.second, "query": first, "query_token": texts[head.text].tokens[first].text}
+                    row |= {"query_second": second}
+                    row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
+                    for name in ("future", "entropy"):
+                        row |= {
+                            f"{name}_{side}": getattr(head, name)[i, n] for i, side in enumerate(("first", "second"))
+                        }
+                    rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
+        return columns_of(rows)
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from attnscope.findings.tables import Table, columns_of
+
 DOCTOR_SCHEMA = "attnscope.doctor/1"
 Soundness = Literal["ok", "wrong", "unknown"]
 
@@ -134,3 +136,9 @@ class DoctorReport(msgspec.Struct, frozen=True):
     notes: list[str]
     passed: bool
     schema: str = DOCTOR_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every check, without its evidence."""
+        table = columns_of([msgspec.structs.asdict(check) for check in self.checks])
+        table.pop("evidence", None)
+        return table

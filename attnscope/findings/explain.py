@@ -7,6 +7,7 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.provenance import TextFindings
+from attnscope.findings.tables import Table
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
 _OfKeys = Annotated[Floats, along("key")]
@@ -245,6 +246,11 @@ class Explanation(TextFindings, frozen=True):
         for n, cell in enumerate(self.cells):
             if cell.key not in self.keys:
                 yield f"cells[{n}].key", f"is {cell.key}, which is not among keys"
+
+    def table(self) -> Table:
+        """Return a row for every key, with its numbers step by step."""
+        numbers = {name: values for name, values in msgspec.structs.asdict(self.row).items() if values is not None}
+        return {"key": self.keys, "key_token": [self.sources[key].text for key in self.keys], **numbers}
 
     def check(self, name: str) -> ArithmeticCheck | None:
         """Return the check of this name, if the model has the step."""

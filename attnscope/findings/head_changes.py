@@ -6,6 +6,7 @@ import msgspec
 
 from attnscope.findings.arrays import Matrix, along
 from attnscope.findings.head_findings import HeadRoles, HeadScores
+from attnscope.findings.tables import Table, head_columns
 
 CHANGES_SCHEMA = "attnscope.compared-heads/1"
 
@@ -62,3 +63,25 @@ class HeadComparison(msgspec.Struct, frozen=True):
     differences: list[HeadDifference]
     notes: list[str] = []
     schema: str = CHANGES_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every head: main roles, the role that changed most, and values and their difference."""
+        n_layers, n_heads = self.changed_most.shape
+        columns = head_columns(n_layers, n_heads)
+        values: list[dict[str, Matrix]] = []
+        for which, side in zip(("first", "second"), self.sides, strict=True):
+            if side.roles is not None:
+                columns[f"main_{which}"] = [name for row in side.roles.main[:n_layers] for name in row[:n_heads]]
+                values.append({role.name: role.values for role in side.roles.roles})
+            elif side.measured is not None:
+                values.append({side.measured.measure: side.measured.values})
+        if self.sides[0].roles is not None:
+            columns["changed_role"] = [name for row in self.role for name in row]
+            columns["changed_most"] = self.changed_most.ravel()
+        for difference in self.differences:
+            name = difference.name
+            for which, numbers in zip(("first", "second"), values, strict=True):
+                columns[f"{name}_{which}"] = numbers[name][:n_layers, :n_heads].ravel()
+            columns[f"{name}_difference"] = difference.difference.ravel()
+            columns[f"{name}_error"] = difference.error.ravel()
+        return columns

@@ -6,6 +6,7 @@ import msgspec
 
 from attnscope.findings.arrays import Matrix, along
 from attnscope.findings.provenance import ModelFindings, TokenizedText
+from attnscope.findings.tables import Table, head_columns
 
 SURVEY_SCHEMA = "attnscope.heads/2"
 MEASURED_SCHEMA = "attnscope.measured-heads/1"
@@ -85,6 +86,14 @@ class HeadRoles(ModelFindings, frozen=True):
     notes: list[str] = []
     schema: str = SURVEY_SCHEMA
 
+    def table(self) -> Table:
+        """Return a row for every head: its main role, and the value and error of every role."""
+        columns = head_columns(*self.roles[0].values.shape)
+        columns["main"] = [name for row in self.main for name in row]
+        for role in self.roles:
+            columns |= {role.name: role.values.ravel(), f"{role.name}_error": role.errors.ravel()}
+        return columns
+
 
 class MeasuredText(TokenizedText, frozen=True):
     """One text of the measurement.
@@ -132,3 +141,10 @@ class HeadScores(ModelFindings, frozen=True):
     notes: list[str] = []
     contrast: KeyContrast | None = None
     schema: str = MEASURED_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every head: its number, and the two numbers of a difference."""
+        columns = head_columns(*self.values.shape) | {self.measure: self.values.ravel()}
+        if self.contrast is not None:
+            columns |= {"key": self.contrast.keys.ravel(), "against": self.contrast.against.ravel()}
+        return columns

@@ -2,8 +2,11 @@
 
 from typing import Annotated
 
+import numpy as np
+
 from attnscope.findings.arrays import Matrix, along
 from attnscope.findings.provenance import ModelFindings
+from attnscope.findings.tables import Table
 
 NEEDLE_SCHEMA = "attnscope.needle/1"
 
@@ -41,3 +44,10 @@ class NeedleSurvey(ModelFindings, frozen=True):
     log_probability: Annotated[Matrix, along("length", "depth")]
     notes: list[str] = []
     schema: str = NEEDLE_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every length and depth."""
+        lengths, depths = np.meshgrid(self.lengths, self.depths, indexing="ij")
+        columns: Table = {"length": lengths.ravel(), "depth": depths.ravel()}
+        cells = (("weight", self.weight), ("all_heads", self.all_heads), ("log_probability", self.log_probability))
+        return columns | {name: values.ravel() for name, values in cells}

@@ -178,7 +178,7 @@ FILE_FORMATS = (
     FileFormat(".html", page, drawn=True, page=True),
     FileFormat(".safetensors", _imported("attnscope.findings.array_files:safetensors_parts")),
     FileFormat(".npz", _imported("attnscope.findings.array_files:npz_parts")),
-    FileFormat(".csv", _imported("attnscope.findings.head_tables:csv_parts")),
-    FileFormat(".parquet", _imported("attnscope.findings.head_tables:parquet_parts"), extra=PARQUET),
+    FileFormat(".csv", _imported("attnscope.findings.tables:csv_parts")),
+    FileFormat(".parquet", _imported("attnscope.findings.tables:parquet_parts"), extra=PARQUET),
     FileFormat(".xml", _imported("attnscope.studies.doctor.junit:junit_xml")),
 )
