@@ -25,7 +25,7 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.run import Report, TextReport, with_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import PADDING
-from attnscope.request.masks.expression import spell_mask, used_mask
+from attnscope.request.masks.expression import is_mask, spell_mask, used_mask
 from attnscope.request.masks.terms import (
     DocumentEnds,
     Documents,
@@ -626,8 +626,9 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     if len(seen_by) == 1 and isinstance(seen_by[0], Own):
         used = own
     else:
-        # "causal, with window:4 in 2 of 3 layers" is no term of an expression.
-        used = as_unicode(spell_mask(seen_by if "," in own else used_mask(seen_by, own)))
+        # "causal, with window:4 in 2 of 3 layers" is no term of an expression
+        expanded = used_mask(seen_by, own) if is_mask(own) else seen_by
+        used = as_unicode(spell_mask(expanded))
     functions = [source.config.score_mod if used != own else None, run.score_mod]
     used += "".join(f", with {as_unicode(str(function))}" for function in functions if function is not None)
     trained = [mask for mask in source.trained_masks if mask != own]

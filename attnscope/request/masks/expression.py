@@ -141,6 +141,15 @@ def _size(digits: str, part: str, where: str) -> int:
     return int(digits)
 
 
+def is_mask(text: str) -> bool:
+    """Tell whether a text is a mask expression."""
+    try:
+        parse_mask(text)
+    except UsageError:
+        return False
+    return True
+
+
 def spell_mask(terms: Sequence[MaskTerm]) -> str:
     """Return a mask expression as typed."""
     spelled = "+".join(map(str, terms))
