@@ -182,7 +182,7 @@ class ModelWorker:
         if set(self._settings.keep) <= {"effects", "span_effects"}:
             units: list[Any] = list(self._places())
             return [_record(text, mine, units, self._settings) for text, mine in zip(ready, effects, strict=True)]
-        from attnscope.run.analysis import unit_arrays, unit_names
+        from attnscope.run.analysis.arrays import unit_arrays, unit_names
 
         plan = self._plan([text.text_plan for text in ready])
         batch, engine = prepare(plan, self._model, self.device)

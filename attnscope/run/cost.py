@@ -106,27 +106,18 @@ def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> Cost
     pairs = config.n_heads * sum(layers * pairs for layers, pairs in zip(windows.values(), pairs_each, strict=True))
     heads = config.n_layers * config.n_heads
     matrix = heads * tokens * tokens * _FLOAT
+    widths = config.n_heads * config.d_head + config.n_kv_heads * (config.d_head + config.d_value)
+    widths += config.n_heads * config.d_value * config.out_projection
+    parts = (*reported_parts(tokens > PRINTED), *(["stages"] if tokens <= PRINTED else []))
+    sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
+    kept = numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)
     return CostRow(
         tokens=tokens,
         qk_flops=2 * config.d_head * pairs,
         av_flops=2 * config.d_value * pairs,
-        projection_flops=tokens * config.n_layers * _projection_flops(config),
+        projection_flops=tokens * config.n_layers * 2 * config.d_model * widths,
         scores_bytes=matrix,
         weights_bytes=matrix,
-        kept_bytes=heads * _recorded_bytes(tokens),
+        kept_bytes=heads * _FLOAT * kept,
         fits=config.max_positions is None or tokens <= config.max_positions,
     )
-
-
-def _projection_flops(config: ModelConfig) -> int:
-    """Return FLOPs of the four projections of one token in one layer."""
-    widths = config.n_heads * config.d_head + config.n_kv_heads * (config.d_head + config.d_value)
-    out = config.n_heads * config.d_value if config.out_projection else 0
-    return 2 * config.d_model * (widths + out)
-
-
-def _recorded_bytes(tokens: int) -> int:
-    """Return bytes that the recorders keep of one head."""
-    parts = (*reported_parts(tokens > PRINTED), *(["stages"] if tokens <= PRINTED else []))
-    sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
-    return _FLOAT * numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)

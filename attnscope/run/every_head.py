@@ -31,9 +31,9 @@ def summary_trace(plan: RunPlan, batch: "Batch", engine: "Engine") -> "Trace":
 def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") -> "TextReport":
     """Return the summary of a text: its listed rows, and every head."""
     import msgspec
-    import torch
 
-    from attnscope.run.analysis import TextExtent, TextSlice, head_report
+    from attnscope.run.analysis.heads import TextSlice, head_report
+    from attnscope.run.analysis.overview import TextExtent
 
     text_plan, summary = plan.text_plans[index], _summary_of(plan)
     length = len(text_plan.tokens)
@@ -42,9 +42,7 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
     extent = None
     if not summary.exact:
         listed = [row for row in summary.record_spec.rows if row < length]
-        words = [not text_plan.tokens[row].special for row in listed]
-        counted = torch.tensor([word or not any(words) for word in words])
-        extent = TextExtent(length, len(text_plan.context or text_plan.tokens), counted)
+        extent = TextExtent.of(text_plan.tokens, len(text_plan.context or text_plan.tokens), listed)
     place = TextSlice(index, queries, keys, extent)
     left_out = [] if plan.run.special else ["special tokens", "first token"]
     heads = [

@@ -120,11 +120,8 @@ def make_plan(
         raise UsageError("needs weights", where=arg("words"), hint=f"add weights to {arg('stages')}")
     plan = plan_for_texts(run, source, plan_texts(run, source, continued))
     hint = MEMORY_HINT
-    if (
-        plan.stages
-        and run.pool is None
-        and any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
-    ):
+    long_matrices = any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
+    if plan.stages and run.pool is None and long_matrices:
         hint = f"use {arg('pool', POOL)} for a map instead of matrices, or {MEMORY_HINT}"
     more: dict[str, int] = {}
     if run.target is not None:
@@ -137,7 +134,11 @@ def make_plan(
         more |= {"spans": span_bytes(plan)}
     if sides > 1:
         plan = replace(plan, sides=sides)
-        more["other sides"] = (sides - 1) * _side_bytes(plan)
+        demand = memory_demand(plan)
+        # findings of another side, and its differences from the first: of one stage, and of one head at a time
+        matrices = demand.cells // max(1, len(plan.stages))
+        side = required_memory(plan)["kept"] + 4 * matrices + _COMPARING * (matrices // demand.units)
+        more["other sides"] = (sides - 1) * side
     if every_head:
         plan = replace(plan, n_layers_run=source.config.n_layers)
         more["every head"] = sides * summary_bytes(run, source.config, plan.text_plans, plan.stages)
@@ -153,14 +154,6 @@ def span_bytes(plan: RunPlan) -> int:
     of_token, most = _SPAN_KEYS
     keys = min(of_token * texts * longest * count, most)
     return sums + keys + texts * (longest * _SPAN_TOKEN + min(longest, KEPT_ROWS) * count * _SPAN_SHARE)
-
-
-def _side_bytes(plan: RunPlan) -> int:
-    """Estimate the bytes of another side of a comparison: its findings, and its differences from the first."""
-    demand = memory_demand(plan)
-    matrices = demand.cells // max(1, len(plan.stages))  # cells of one stage
-    one_head = matrices // demand.units
-    return required_memory(plan)["kept"] + 4 * matrices + _COMPARING * one_head
 
 
 def plan_texts(
@@ -233,11 +226,8 @@ def spare_memory(
         return min(spare), why, MemoryLimit(host_most, host_what, sum(on_host.values()))
     most, what = memory_limit(run.max_memory)
     if 2 * (streamed if again else kept)["weights"] > most:
-        hint = (
-            f"raise {arg('max_memory')}"
-            if run.dtype != "float32"
-            else f"use {arg('dtype', 'bfloat16')}, or raise {arg('max_memory')}"
-        )
+        narrower = f"use {arg('dtype', 'bfloat16')}, or " if run.dtype == "float32" else ""
+        hint = f"{narrower}raise {arg('max_memory')}"
     why = find_stream_reason(kept, streamed if again else None, most, what, hint)
     estimated = sum((streamed if why else kept).values())
     return most - estimated, why, MemoryLimit(most, what, estimated)

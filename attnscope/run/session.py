@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from attnscope.model.batch import Batch, TokenTensors
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
-    from attnscope.run.analysis import Continued, SpanRecorders
+    from attnscope.run.analysis.generation import Continued
+    from attnscope.run.analysis.spans import SpanRecorders
 
     Recorders = Mapping[int, Sequence[Recorder]]  # by layer
     MakeRecorders = Callable[[Batch, tuple[int, int]], Recorders]  # of a batch, and the numbers of layers and heads
@@ -211,17 +212,13 @@ def _inspect(
     if spans is not None:
         selected = _selected_heads(plan, engine.sizes)
         divided = [spans.report(i, str(run.spans or "ranges"), selected) for i in range(len(texts))]
-        texts = [msgspec.structs.replace(text, spans=result) for text, result in zip(texts, divided, strict=True)]
+        texts = _each_with(texts, spans=divided)
     if run.target is not None:
-        attributions = _attribute(plan, batch, model, engine, session.progress)
-        texts = [
-            msgspec.structs.replace(text, attribution=result) for text, result in zip(texts, attributions, strict=True)
-        ]
+        texts = _each_with(texts, attribution=_attribute(plan, batch, model, engine, session.progress))
     if continued is not None:
-        texts = [msgspec.structs.replace(text, generated=continued[text.index].generated) for text in texts]
+        texts = _each_with(texts, generated=[continued[text.index].generated for text in texts])
     if source.compare_outputs is not None:
-        pairs = zip(texts, source.compare_outputs(engine, batch), strict=True)
-        texts = [msgspec.structs.replace(text, given_output=given_output) for text, given_output in pairs]
+        texts = _each_with(texts, given_output=source.compare_outputs(engine, batch))
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     origin = provenance(source, run, device, values)
     report = Report(origin, describe_mask_use(source, run, engine.describe_mask()), texts)
@@ -233,6 +230,12 @@ def _inspect(
     return report, msgspec.structs.replace(report, texts=summaries)
 
 
+def _each_with(texts: list[TextReport], **values: Sequence[object]) -> list[TextReport]:
+    """Return each text with a value of its own in a field."""
+    ((name, of_texts),) = values.items()
+    return [msgspec.structs.replace(text, **{name: value}) for text, value in zip(texts, of_texts, strict=True)]
+
+
 def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
     """Continue every text with the model; return the continuations by the text's number."""
     whole_model = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
@@ -241,7 +244,7 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
 
-    from attnscope.run.analysis import continue_text
+    from attnscope.run.analysis.generation import continue_text
 
     continuations, check = {}, memory_check(plan, batch)
     for done, (text_plan, kept) in enumerate(zip(plan.text_plans, counts, strict=True)):
@@ -272,7 +275,7 @@ def _attribute(
     """Take one logit of every text apart, in two passes; see model.logit_parts."""
     from attnscope.model.logit_parts import Directions, StreamCapture, logit_parts, make_recorders
     from attnscope.model.stack import Stack
-    from attnscope.run.analysis import attribution
+    from attnscope.run.analysis.attribution import attribution
 
     stack, head = model.module, plan.config.head
     assert isinstance(stack, Stack)
@@ -345,14 +348,10 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
     if len(spans) < len(plan.text_plans):
         hint = "give spans for all of them, or for none"
         raise UsageError("only some of the texts have spans", where=arg("spans"), hint=hint)
-    from attnscope.run.analysis import SpanRecorders
+    from attnscope.run.analysis.spans import SpanRecorders
 
-    queries = [
-        reading_span(divided, text_plan.queries) for divided, text_plan in zip(spans, plan.text_plans, strict=True)
-    ]
-    predicting = [
-        [position - 1 for position, token in enumerate(text_plan.tokens) if token.made] for text_plan in plan.text_plans
-    ]
+    queries = [reading_span(divided, text.queries) for divided, text in zip(spans, plan.text_plans, strict=True)]
+    predicting = [[n - 1 for n, token in enumerate(text.tokens) if token.made] for text in plan.text_plans]
     return SpanRecorders(batch, spans, queries, engine.sizes, predicting)
 
 
@@ -394,7 +393,7 @@ def select_heads(
     Args:
         beside: Recorders by layer that see that pass, too; None for none.
     """
-    from attnscope.run.analysis import RankingRecorders, choose_heads
+    from attnscope.run.analysis.choice import RankingRecorders, choose_heads
 
     (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
     if plan.auto:
@@ -417,14 +416,11 @@ def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]
     texts = plan.text_plans
     rows = [text.queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
+    sources = [text.context or text.tokens for text in texts]
     every_row = all(len(text.queries) == len(text.tokens) for text in texts)
-    every_column = all(
-        len(named) == len(text.context or text.tokens) for named, text in zip(columns, texts, strict=True)
-    )
-    return (
-        None if plan.run.query is None or every_row else rows,
-        None if plan.run.key is None or every_column else columns,
-    )
+    every_column = all(len(named) == len(tokens) for named, tokens in zip(columns, sources, strict=True))
+    named_rows = None if plan.run.query is None or every_row else rows
+    return named_rows, None if plan.run.key is None or every_column else columns
 
 
 def attend(
@@ -446,7 +442,7 @@ def attend(
     """
     from attnscope.model.recorders import RecordedTokens
     from attnscope.model.trace import make_trace
-    from attnscope.run.analysis import span_tokens
+    from attnscope.run.analysis.spans import span_tokens
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     record_spec = record_spec or make_record_spec(plan)
@@ -534,26 +530,20 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
 
     shown = torch.zeros_like(real)
     for number, text_plan in enumerate(plan.text_plans):
-        rows = (
-            real[number] if text_plan.pool else torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)
-        )
-        shown[number, rows] = True
+        rows = torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)
+        shown[number, real[number] if text_plan.pool else rows] = True
     return shown
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
-    import torch
-
-    from attnscope.run.analysis import TextExtent, TextSlice, head_report, predict
+    from attnscope.run.analysis.heads import TextSlice, head_report
+    from attnscope.run.analysis.overview import TextExtent
+    from attnscope.run.analysis.predictions import predict
 
     run, text_plan = plan.run, plan.text_plans[index]
-    text = run.texts[text_plan.number]
-    extent = None
-    if text_plan.pool:
-        words = [not token.special for token in text_plan.tokens]
-        counted = torch.tensor([word or not any(words) for word in words])
-        extent = TextExtent(len(text_plan.tokens), len(text_plan.context or text_plan.tokens), counted)
-    place = TextSlice(index, text_plan.queries, text_plan.keys, extent, len(text_plan.context or text_plan.tokens))
+    text, n_keys = run.texts[text_plan.number], len(text_plan.context or text_plan.tokens)
+    extent = TextExtent.of(text_plan.tokens, n_keys) if text_plan.pool else None
+    place = TextSlice(index, text_plan.queries, text_plan.keys, extent, n_keys)
     left_out = [] if run.special else ["special tokens", "first token"]
     heads = []
     for unit, recorded in trace.recorded:

@@ -232,18 +232,13 @@ def main(memory: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _limit_time(request["seconds"])
+        with suppress(ImportError, OSError, ValueError):  # Windows has no limits
+            import resource
+
+            most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + request["seconds"], most))
         sys.stdout.buffer.write(json.dumps(answer(request)).encode() + b"\n")
         sys.stdout.buffer.flush()
-
-
-def _limit_time(seconds: int) -> None:
-    """Limit the CPU time of this process, on Unix."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        most = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + seconds, most))
 
 
 if __name__ == "__main__":

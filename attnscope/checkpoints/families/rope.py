@@ -143,21 +143,16 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
         raise reader.wrong("truncate", truncate, "true or false")
     original = parameters.pop("original_max_position_embeddings", done["max_positions"])
     numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in parameters.items()}
-    _apply_mscale(numbers)
+    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
+    if mscale and mscale_all:
+        factor = _temperature(numbers["factor"], mscale) / _temperature(numbers["factor"], mscale_all)
+        numbers.setdefault("attention_factor", factor)
     return RopeScaling(
         kind=kind,  # type: ignore[arg-type]  # one of the keys above
         original_max_positions=whole_number(reader, "original_max_position_embeddings", original),
         truncate=truncate,
         **numbers,
     )
-
-
-def _apply_mscale(numbers: dict[str, float]) -> None:
-    """Replace YaRN's `mscale` and `mscale_all_dim`, if both are given, by the attention factor they define."""
-    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
-    if mscale and mscale_all:
-        factor = numbers["factor"]
-        numbers.setdefault("attention_factor", _temperature(factor, mscale) / _temperature(factor, mscale_all))
 
 
 def _temperature(factor: float, mscale: float) -> float:

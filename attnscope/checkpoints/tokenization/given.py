@@ -82,11 +82,8 @@ def _token(value: Any, number: int, where: str) -> Token:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
-        for mark, space in _SPACES.items():
-            readable = value.replace(mark, space) if value.startswith(mark) else value
-            if readable != value:
-                return Token(number, value, readable)
-        return Token(number, value, value)
+        mark = value[:1]
+        return Token(number, value, value.replace(mark, _SPACES[mark]) if mark in _SPACES else value)
     if type(value) is int and 0 <= value < 1 << 62:
         return Token(value, str(value), str(value))
     if isinstance(value, dict):

@@ -227,19 +227,12 @@ class FileTokenizer:
             None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
             for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
         ]
-        spaces = [
-            span is not None and self._is_space(piece, texts[span[0]][span[1] : span[2]])
-            for piece, span in zip(encoding.tokens, spans, strict=True)
-        ]
+        spaces = []  # pieces of white space whose span is none
+        for piece, span in zip(encoding.tokens, spans, strict=True):
+            written, own = piece if span is None else texts[span[0]][span[1] : span[2]], self._own(piece)
+            spaces.append(written not in (piece, own) and not own.strip())
         taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
         return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
-
-    def _is_space(self, piece: str, written: str) -> bool:
-        """Tell whether the piece is white space but the text it covers is not."""
-        if piece == written:
-            return False
-        own = self._own(piece)
-        return own != written and not own.strip()
 
     def _own(self, piece: str) -> str:
         """Return the text of a piece: its bytes, or itself without marks of word starts and continuations."""

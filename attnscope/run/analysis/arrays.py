@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.row_statistics import LINEAR, STATISTICS
-from attnscope.model.recorders import RowRecorder
 from attnscope.model.trace import Trace, UnitRecorders
 from attnscope.run.analysis.heads import top_of_mean
 from attnscope.run.analysis.tensors import mean_row_statistic
@@ -72,20 +71,15 @@ def _row_arrays(recorded: UnitRecorders, name: str) -> Tensor:
     """Return a statistic of every row, (B, heads, rows), or one head, the mean of all, over a mean."""
     if recorded.matrices.mean and not LINEAR.get(name, True):
         return mean_row_statistic(recorded, name)
-    per_layer = [_of_rows(rows, name) for rows in recorded.rows]
-    return (
-        torch.stack([rows.mean(1, keepdim=True) for rows in per_layer]).mean(0)
-        if recorded.matrices.mean
-        else per_layer[0]
-    )
-
-
-def _of_rows(rows: RowRecorder, name: str) -> Tensor:
-    if name != "sink":
-        return rows.recorded[name]
-    return (
-        torch.zeros_like(rows.recorded["first"]) if rows.sink is None else rows.sink
-    )  # a layer without sinks has no weight on them
+    if name == "sink":
+        # A layer without sinks has no weight on them.
+        sinks = ((rows.sink, rows.recorded["first"]) for rows in recorded.rows)
+        per_layer = [torch.zeros_like(first) if sink is None else sink for sink, first in sinks]
+    else:
+        per_layer = [rows.recorded[name] for rows in recorded.rows]
+    if not recorded.matrices.mean:
+        return per_layer[0]
+    return torch.stack([rows.mean(1, keepdim=True) for rows in per_layer]).mean(0)
 
 
 def _top_arrays(recorded: UnitRecorders, trace: Trace) -> tuple[Tensor, dict[str, Tensor]]:

@@ -60,7 +60,10 @@ def head_report(
     sums = {} if extent is None else whole_text_arrays(recorded, text, extent)
     if "received" in recorded.sums:
         sums["received"] = to_numpy(recorded.sums["received"].compute()[text, recorded.head][: place.n_sources])
-    scale, softcap, bias = _shared_spec(recorded)
+    specs = {(spec.scale, spec.softcap, spec.bias_name) for row in recorded.rows for spec in row.specs.values()}
+    if len(specs) > 1:
+        raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
+    ((scale, softcap, bias),) = specs
     return HeadReport(
         layer="mean" if unit.mean_layer else unit.layers[0],
         head="mean" if unit.mean_head else unit.heads[0],
@@ -99,14 +102,6 @@ def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
     return slice(first, last + 1) if last - first + 1 == len(chosen) else index
 
 
-def _shared_spec(recorded: UnitRecorders) -> tuple[float, float | None, str | None]:
-    """Return scale, soft-cap and bias, which a unit's layers share."""
-    specs = {(spec.scale, spec.softcap, spec.bias_name) for rows in recorded.rows for spec in rows.specs.values()}
-    if len(specs) > 1:
-        raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
-    return specs.pop()
-
-
 def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor", left_out: list[str]) -> Top:
     record_spec = trace.record_spec
     if not record_spec.rows:
@@ -116,15 +111,9 @@ def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor
         keys, measures = recorded.top.of(text, recorded.head, rows)
     else:
         keys, measures = top_of_mean(recorded, trace, text, rows)
+    weight, value = to_numpy(measures["weight"]), to_numpy(measures["value"])
     projected = to_numpy(measures["projected"]) if "projected" in measures else None
-    return Top(
-        record_spec.by,
-        keys.cpu().numpy(),
-        to_numpy(measures["weight"]),
-        to_numpy(measures["value"]),
-        projected,
-        left_out,
-    )
+    return Top(record_spec.by, keys.cpu().numpy(), weight, value, projected, left_out)
 
 
 def top_of_mean(

@@ -1,5 +1,6 @@
 """Pooled map, column mass and row averages of a whole text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from attnscope.findings.axes import declarations
 from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import LINEAR, STATISTICS, Means
 from attnscope.findings.run import HeadReport
+from attnscope.findings.tokens import Token
 from attnscope.model.precision import to_float64
 from attnscope.model.trace import UnitRecorders
 from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
@@ -27,6 +29,12 @@ class TextExtent:
     n_queries: int
     n_keys: int
     counted: Tensor
+
+    @classmethod
+    def of(cls, tokens: Sequence[Token], n_keys: int, rows: Sequence[int] | None = None) -> "TextExtent":
+        """Count words, or special tokens if there are no words, among some rows of a text; None for all rows."""
+        words = [not tokens[row].special for row in (range(len(tokens)) if rows is None else rows)]
+        return cls(len(tokens), n_keys, torch.tensor([word or not any(words) for word in words]))
 
 
 def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled:

@@ -11,7 +11,7 @@ from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import AlignmentRecorder, SpanRecorder
-from attnscope.run.analysis import span_tokens
+from attnscope.run.analysis.spans import span_tokens
 
 if TYPE_CHECKING:
     from attnscope.model.tile import Recorder
