@@ -8,8 +8,9 @@ manifest has its name.
 
 import io
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from attnscope.findings.record_parts import TABLES
 MANIFEST, COMPLETE = ".manifest.jsonl", "_SUCCESS.parquet"
 _ROWS = 1 << 17  # of a row group
 _PIECE = 1 << 20
+_WRITER = re.compile(r"parquet-cpp-arrow version \d[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ParquetSink:
 
     def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
         self._journal, self._folder, self._settings, self._files = journal, folder, settings, files
-        self._kinds = settings.tables or (tables.kind_of(settings, None),)
+        self._kinds = _kinds(settings)
         for kind in self._kinds:
             tables.kind_of(settings, kind)
         with naming_errors(folder):
@@ -89,7 +91,7 @@ class ParquetSink:
         """Return a window's part files and lines."""
         there = [record for record in records if record.status == "ok"]
         name = check = None
-        files = [self._table(kind, there) for kind in self._kinds] if there else []
+        files = [_table(kind, self._settings, there) for kind in self._kinds] if there else []
         if there:
             name, crc = f"{there[0].index:09d}.parquet", 0
             for data in files:
@@ -123,7 +125,7 @@ class ParquetSink:
     def finish(self) -> None:
         """Mark the tables as complete: with a table without rows, since readers take every file for a part."""
         new = self._new(self._folder, COMPLETE)
-        self._write(new, self._table(self._kinds[0], []))
+        self._write(new, _table(self._kinds[0], self._settings, []))
         with naming_errors(self._folder):
             self._files.replace(new, self._folder / COMPLETE)
             self._files.sync_folder(self._folder)
@@ -131,27 +133,6 @@ class ParquetSink:
     def _settle(self, beside: bool) -> None:
         if beside and not self._journal.beside:
             self._place()
-
-    def _table(self, kind: str, records: list[Record]) -> bytes:
-        """Return a table of some texts as the content of a .parquet file."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        names = tables.columns(kind, self._settings)
-        schema = pa.schema([(name, tables.arrow_type(pa, name)) for name in names])
-        parts = [schema.empty_table()]
-        for record in records:
-            for table in tables.tables(kind, record):
-                cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
-                parts.append(pa.table(cells, schema=schema))
-        content = io.BytesIO()
-        words = [name for name in names if name in tables.WORDS]
-        table = pa.concat_tables(parts).combine_chunks()
-        options = {"compression": "zstd", "use_dictionary": words, "write_statistics": True}
-        with parquet.ParquetWriter(content, schema, **options) as file:
-            if table.num_rows:  # else there is no group of rows, which datasets could not read
-                file.write_table(table, row_group_size=_ROWS)
-        return content.getvalue()
 
     def _new(self, folder: Path, name: str) -> Path:
         """Return the temporary name of a part that the manifest may not name yet; readers do not look beside the
@@ -188,6 +169,57 @@ class ParquetSink:
                 if path.name not in named:
                     self._files.remove(path)
         check_parts(self._folders, self._journal.path, named)
+
+
+def _kinds(settings: Settings) -> tuple[str, ...]:
+    return settings.tables or (tables.kind_of(settings, None),)
+
+
+def _table(kind: str, settings: Settings, records: list[Record]) -> bytes:
+    """Return a table of some texts as the content of a .parquet file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = tables.columns(kind, settings)
+    schema = pa.schema([(name, tables.arrow_type(pa, name)) for name in names])
+    parts = [schema.empty_table()]
+    for record in records:
+        for table in tables.tables(kind, record):
+            cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
+            parts.append(pa.table(cells, schema=schema))
+    content = io.BytesIO()
+    words = [name for name in names if name in tables.WORDS]
+    table = pa.concat_tables(parts).combine_chunks()
+    options = {"compression": "zstd", "use_dictionary": words, "write_statistics": True}
+    with parquet.ParquetWriter(content, schema, **options) as file:
+        if table.num_rows:  # else there is no group of rows, which datasets could not read
+            file.write_table(table, row_group_size=_ROWS)
+    return content.getvalue()
+
+
+def verify_folder(folder: Path, settings: Settings, named: Collection[str]) -> None:
+    """Refuse a folder without the file that marks it as complete, or with other files that readers take for parts."""
+    PARQUET.require("a .parquet folder", where=folder)
+    from pyarrow import ArrowException, parquet
+
+    marker, hint = folder / COMPLETE, "run the command that wrote it again"
+    if not marker.exists():
+        raise AttnscopeError(f"has no {COMPLETE}", where=folder, hint=hint)
+    expected = _table(_kinds(settings)[0], settings, [])
+    if marker.read_bytes() != expected:
+        try:
+            there, here = (parquet.ParquetFile(source) for source in (marker, io.BytesIO(expected)))
+            writers = {file.metadata.created_by for file in (there, here)}
+            # Another version of pyarrow writes other bytes.
+            intact = len(writers) == 2 and all(_WRITER.fullmatch(name) for name in writers)
+            intact = intact and there.schema_arrow == here.schema_arrow and not there.metadata.num_rows
+        except (ArrowException, OSError, ValueError):
+            intact = False
+        if not intact:
+            raise AttnscopeError(f"{COMPLETE} is damaged", where=folder, hint=hint)
+    for path in sorted(folder.rglob("*.parquet")):
+        if path.name not in named and path != marker:
+            raise AttnscopeError("is no part of the dump", where=path, hint="move it elsewhere")
 
 
 def check_parts(folders: list[Path], manifest: Path, named: Any) -> None:

@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.batch.blocks import count_selected, select_items
 from attnscope.batch.dump_reader import Dump, decoded
 from attnscope.batch.header import Header
-from attnscope.batch.parquet_sink import COMPLETE, manifest_path, part_files, parts_checksum
+from attnscope.batch.parquet_sink import manifest_path, part_files, parts_checksum, verify_folder
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record
 
@@ -74,18 +74,18 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 
 def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
     """Yield the records of a manifest, and check the part files that they name."""
-    last = None
+    last, named = None, set[str]()
     for body in dump.record_bodies():
         record = decoded(body, Record, dump.path)
         if record.shard is not None and record.shard != last:
             last, paths = record.shard, part_files(folder, record.shard)
+            named.add(last)
             if not paths:
                 raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)
             if parts_checksum(paths) != record.shard_check:
                 raise AttnscopeError(f"the part {record.shard} is damaged", where=folder, hint=_RESTORE)
         yield record
-    if not (folder / COMPLETE).exists():
-        raise AttnscopeError(f"has no {COMPLETE}", where=folder, hint="run the command that wrote it again")
+    verify_folder(folder, dump.header.settings, named)
 
 
 def _same(record: Record, text: tuple[int, int | str, int, str], path: Path) -> None:

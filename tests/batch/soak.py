@@ -185,13 +185,18 @@ class Soak:
             self.wrong.append(f"{case.name}: another dump than without interruption")
         put_back(case.target, case.older)
 
-    def kill_workers(self, kills, most=1.0):
-        """Kill random workers of dumps with three of them: ten for each dump, so that no text is hit three times."""
+    def kill_workers(self, kills):
+        """Kill random workers of dumps with three of them, about ten in the time that a dump takes.
+
+        More often, chance would hit a text three times.
+        """
         source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
         lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))
         source.write_text("\n".join(lines) + "\n")
         arguments = ["batch", str(source), "--quiet", "--threads", "1", "--workers", "3", "-o"]
+        begun = time.monotonic()
         assert end_of(forked([*arguments, str(alone)], os.devnull), 600) == 0
+        most = (time.monotonic() - begun) / 5
         sent = dumps = 0
         while sent < kills:
             process, here = forked([*arguments, str(target)], self.errors), 0

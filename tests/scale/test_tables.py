@@ -143,6 +143,18 @@ def test_verify_and_status(folder, capsys):
     assert capsys.readouterr().out == "120 of 120 texts (100 %) · finished\n"
     assert main(["verify", "d.parquet"]) == 0
     assert "every checksum and count is right; equal to the texts of texts.txt" in capsys.readouterr().err
+    complete, stray = folder / "d.parquet" / "_SUCCESS.parquet", folder / "d.parquet" / "more.parquet"
+    data = complete.read_bytes()
+    place = data.index(b"arrow version ") + len("arrow version ")
+    newer = data[:place] + b"9" + data[place + 1 :]  # that of another pyarrow is right as well
+    for changed, code in ((flipped(data, 545), 1), (data[:-9], 1), (newer, 0), (data, 0)):
+        complete.write_bytes(changed)
+        assert main(["verify", "d.parquet", "--quiet"]) == code
+    assert capsys.readouterr().err.count("d.parquet: _SUCCESS.parquet is damaged") == 2
+    stray.write_bytes(data)
+    assert main(["verify", "d.parquet"]) == 1
+    assert "more.parquet: is no part of the dump" in capsys.readouterr().err
+    stray.unlink()
     part = sorted((folder / "d.parquet").glob("[0-9]*.parquet"))[1]
     part.write_bytes(flipped(part.read_bytes(), 200))
     assert main(["verify", "d.parquet"]) == 1
