@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from attnscope.run.analysis.spans import SpanRecorders
 
     Recorders = Mapping[int, Sequence[Recorder]]  # by layer
-    MakeRecorders = Callable[[Batch, tuple[int, int]], Recorders]  # of a batch, and the numbers of layers and heads
+    MakeRecorders = Callable[[Batch, tuple[int, int]], Recorders]  # of a batch; layers that run, and heads
 
 
 ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
@@ -205,7 +205,8 @@ def _inspect(
     every_head = summary_trace(plan, batch, engine) if summary else None
     other_recorders: Recorders = {} if spans is None else spans.recorders
     if beside is not None:
-        other_recorders = _merged(other_recorders, beside(batch, engine.sizes))
+        sizes = plan.n_layers_run, engine.sizes[1]
+        other_recorders = _merged(other_recorders, beside(batch, sizes))
     trace = attend(plan, batch, engine, session.progress, beside=other_recorders, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
