@@ -102,7 +102,6 @@ class AttnscopeError(Exception):
         message: What is wrong, with the value, in Python's spelling.
         where: The option, or the file and the field in it, in Python's spelling; None if there is none.
         hint: What the user can do about it, in Python's spelling.
-        code: The exit code.
     """
 
     code = Exit.FAILED

@@ -79,11 +79,7 @@ class _Adapter:
 
 
 def add_adapter(folder: Folder, path: Path) -> Folder:
-    """Return the checkpoint with an adapter, whose low-rank parts are added to tensors as they are read.
-
-    Args:
-        path: The adapter's folder, with adapter_config.json and adapter_model.safetensors.
-    """
+    """Return the checkpoint with an adapter, whose low-rank parts are added to tensors as they are read."""
     raw = read_file(path / ADAPTER_CONFIG, cap=MAX_CONFIG)
     config = as_object(parse_json(raw, str(path / ADAPTER_CONFIG)), str(path / ADAPTER_CONFIG))
     if not (path / ADAPTER_WEIGHTS).exists() and (path / "adapter_model.bin").exists():

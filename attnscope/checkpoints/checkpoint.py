@@ -10,7 +10,6 @@ def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None 
     """Read the config and all tensor headers of a checkpoint.
 
     Args:
-        adapter: Folder of a LoRA adapter that is added to it; None for none.
         weights: File of the folder that has the weights; None to find it.
     """
     if path.suffix != GGUF or path.is_dir():

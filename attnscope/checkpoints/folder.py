@@ -25,10 +25,8 @@ class Folder:
     """An HF-layout folder, opened.
 
     Attributes:
-        files: Name and size in bytes of the files that belong to the model.
         fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
             hex digits.
-        notes: Remarks for the user, such as names that were unwrapped.
         stamps: Size and time of the files with tensors when their headers were read.
         tokenizer: Content of the tokenizer.json, if it was built from another file.
         chat: Its chat templates, if they are in no file of their own; None if files have them.
@@ -58,9 +56,6 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
 
     `model.safetensors` comes first, then the shards of `model.safetensors.index.json`, as in transformers. Pickles are
     never opened.
-
-    Args:
-        weights: The safetensors file in it that has the weights, if the user named one.
     """
     present = _list_folder(path)
     if CONFIG not in present:

@@ -31,11 +31,6 @@ class GenerationRules:
     Attributes:
         repetition_penalty: The logit of an id that the text has is divided by it, or multiplied if negative.
         no_repeat_ngram_size: No n tokens follow each other twice; 0 for no such rule.
-        bad_words_ids: Sequences of ids that may not be completed.
-        min_length: Tokens of the whole text before it may end.
-        min_new_tokens: New tokens before it may end.
-        suppress_tokens: Ids that never follow.
-        begin_suppress_tokens: Ids that are not the first new token.
         not_applied: Keys that `generate(do_sample=False)` obeys, and `--generate` does not.
     """
 
@@ -65,11 +60,7 @@ class GenerationRules:
 
 
 def read_rules(config: Mapping[str, Any], folder: Path | None) -> GenerationRules:
-    """Return the rules of generation_config.json; without this file, of config.json, as in transformers.
-
-    Args:
-        folder: Where a generation_config.json may be; None for nowhere.
-    """
+    """Return the rules of generation_config.json; without this file, of config.json, as in transformers."""
     path = None if folder is None else folder / _FILE
     if path is None or not path.is_file():
         return parse_rules(config)

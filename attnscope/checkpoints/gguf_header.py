@@ -30,7 +30,6 @@ class GgufHeader:
 
     Attributes:
         tensors: Its tensors by name, their shapes with the widest step first, as everywhere else.
-        digest: SHA-256 over the header and small samples of the data.
     """
 
     metadata: dict[str, Any]

@@ -38,12 +38,9 @@ class TensorInfo:
     Attributes:
         dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
         start: First byte, counted from the start of the file.
-        end: The byte after the last.
         block: Numbers and bytes of a block; None if numbers are not stored in blocks.
         paired_heads: Number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's
             queries and keys in GGUF; 0 if rows are in order.
-        offset: Number to add to every stored value.
-        low_rank: Update by a LoRA adapter; None if there is none.
         scales: Exponents of the blocks, if they are in a separate tensor (MXFP4); else None.
     """
 

@@ -110,11 +110,7 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
 
 
 def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
-    """Return the error for a model that is neither a path nor in the cache.
-
-    Args:
-        name: The name that was not found.
-    """
+    """Return the error for a model that is neither a path nor in the cache."""
     near = did_you_mean(name, known) if known else ""
     if similar := cached_names(name):
         hint = f"the Hugging Face cache has {' and '.join(similar)}"

@@ -33,12 +33,7 @@ _FILES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True)
 class Located:
-    """Location of a model.
-
-    Attributes:
-        weights: The file in it that has the weights, if the user named one.
-        notes: Remarks for the user about choices that were not typed.
-    """
+    """Location of a model."""
 
     path: Path
     weights: str | None = None

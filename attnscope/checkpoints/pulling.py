@@ -30,7 +30,6 @@ def pull(name: str, *, bars: bool = False) -> Path:
     """Fetch the files of a repository that attnscope reads, and return its folder in the cache.
 
     Args:
-        name: `org/name`.
         bars: Let `huggingface_hub` draw its own bars, one for each file.
     """
     if not is_repository(name):

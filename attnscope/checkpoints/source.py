@@ -28,27 +28,20 @@ class ModelSource:
     """A model that has been described, checked as far as that goes without torch, and not loaded.
 
     Attributes:
-        family: `model_type`, or `config`.
         weights: `trained` (from a checkpoint that does not say otherwise), `random`, or `live`.
-        tokenizer: Text to tokens.
         load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
-        folder: The checkpoint; None if there is none.
         notes: Remarks for the user that affect how the numbers are read, such as what was ignored when the model was
             opened.
         details: How it was found and read, as a matter of course.
         trained_masks: Masks that it was trained under, if more than its own.
-        engine: `native` or `transformers`.
         part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        decoder_start: Token that a decoder's input starts with; None if there is none.
         has_projection: The output projection is known, which `projected` contributions need.
         stages: Stages that can be shown; None for all of them.
         runs: There are layers to run; False if their queries and keys were given.
-        layers: Numbers of the layers that are there; None for all of the config's.
         first_queries: Origin of a text to the first position whose query is known, if queries of a text's last tokens
             alone were given.
         compare_outputs: Compares given outputs of attention with computed ones, for an engine and a batch; None if
             none were given.
-        dtype: Type in which it is computed; None for the type of the run.
         libraries: Libraries that tokenize its texts and run it, other than torch.
         layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
         mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.

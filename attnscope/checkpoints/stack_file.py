@@ -23,7 +23,6 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
         random_weights: The file's weights were drawn, not trained; every view then says so.
         tokenizer: `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file.
-        punctuation: Whether `words` keeps punctuation marks as tokens.
         vocab_size: Rows of the token embedding; None for as many as the tokenizer has words.
     """
 

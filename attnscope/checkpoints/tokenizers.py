@@ -65,11 +65,7 @@ class FoundTokenizer:
 
 
 def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
-    """Open the tokenizer of a checkpoint, or the named one; if the checkpoint has none, a MissingTokenizer.
-
-    Args:
-        named: File or folder of `--tokenizer`; None for the checkpoint's own.
-    """
+    """Open the tokenizer of a checkpoint, or the named one; if the checkpoint has none, a MissingTokenizer."""
     if named is not None:
         return open_tokenizer(named, folder.config)
     try:
@@ -114,11 +110,7 @@ def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
 
 
 def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None) -> FoundTokenizer:
-    """Make a tokenizer of a folder's files.
-
-    Args:
-        file: The one that the user named; None if none was.
-    """
+    """Make a tokenizer of a folder's files."""
     from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
 
     written = _read_options(path, present)

@@ -197,11 +197,7 @@ def workers(text: str) -> int | Literal["auto"]:
 
 
 def series(option: str, low: float, high: float, *, integers: bool) -> Callable[[str], tuple[float, ...]]:
-    """Return a reader for ascending numbers joined by commas; `…` or `...` continues the two before it up to the next.
-
-    Args:
-        integers: They are whole numbers.
-    """
+    """Return a reader for ascending numbers joined by commas; `…` or `...` continues the two before it to the next."""
 
     def read(text: str) -> tuple[float, ...]:
         words = [word.strip() for word in text.split(",")]

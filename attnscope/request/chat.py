@@ -38,13 +38,11 @@ class Chat(msgspec.Struct, frozen=True):
     """Messages and the other inputs of a chat template; see `apply_chat_template` of transformers.
 
     Attributes:
-        documents: Documents for the template; None for none.
         tools: Tools that the model may call, as JSON schemas; None for none.
         chat_template: Name of one of the checkpoint's templates, or a template; None for its default.
         add_generation_prompt: End with the header of the assistant's next message; None: only if the last message is
             not the assistant's.
         continue_final_message: End within the last message, which the model then continues.
-        chat_template_kwargs: Other variables of the template.
     """
 
     messages: list[dict[str, Any]]

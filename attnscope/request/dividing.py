@@ -173,11 +173,7 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list
 
 
 def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
-    """Begin a span at every occurrence of a mark; of two marks at one place, the longer counts.
-
-    Raises:
-        NotInText: A mark is not in the text.
-    """
+    """Begin a span at every occurrence of a mark; of two marks at one place, the longer counts."""
     starts: dict[int, str] = {}
     for mark in sorted(marks, key=len):
         places = [match.start() for match in re.finditer(re.escape(mark), text)]
@@ -283,8 +279,6 @@ def _spans(
     """Return the spans in order.
 
     Args:
-        of_token: Owner of each token.
-        owners: Name of the span of each owner that belongs to the text.
         answer: The answer's span, unless tokens were generated; empty for none.
     """
     names: dict[str, SpanKind] = {}

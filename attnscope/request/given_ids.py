@@ -15,8 +15,6 @@ class GivenIds(msgspec.Struct, frozen=True):
     """The tokens of one text as given to a model, without padding.
 
     Attributes:
-        ids: Vocabulary ids.
-        positions: Position ids; None to count them.
         left: Ids of the padding before the text.
         right: Number of padding tokens after the text.
     """

@@ -64,7 +64,6 @@ class MemoryLimit:
 
     Args:
         what: Source of the limit, for the error.
-        estimate: Estimated bytes.
     """
 
     def __init__(self, limit: int, what: str, estimate: int) -> None:
@@ -85,11 +84,7 @@ class MemoryLimit:
 
 
 def memory_limit(named: int | None) -> tuple[int, str]:
-    """Return the bytes that a run may take, and the source of that limit.
-
-    Args:
-        named: Value of `--max-memory`; None if not given.
-    """
+    """Return the bytes that a run may take, and the source of that limit."""
     return (available_memory() // 2, "half of the free memory") if named is None else (named, arg("max_memory"))
 
 
@@ -99,8 +94,6 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, li
     Args:
         kept: Bytes by purpose if weights are kept.
         streamed: Bytes by purpose if weights are read again; None if they cannot be.
-        what: Source of the limit.
-        hint: Advice on how to make it fit.
     """
     if sum(kept.values()) <= limit:
         return ""
@@ -119,7 +112,6 @@ def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMO
     Args:
         need: Bytes by purpose, such as from `estimate.estimate_memory`.
         what: Source of the limit, for the error.
-        hint: Advice on how to make it fit.
     """
     total = sum(need.values())
     if total > limit:

@@ -8,15 +8,11 @@ class RecordSpec:
     """The contents to record of every layer and head.
 
     Attributes:
-        stages: Stages whose matrices are recorded.
         rows: Query positions of matrices and contributors, sorted: all that any text of the batch shows.
         counted: Query positions of row statistics and sums, sorted: `rows`, or all where a text is pooled.
         columns: Key positions of matrices, sorted.
-        top: Number of contributors per row.
-        by: Measure that ranks contributors.
         parts: Names in record_parts.RECORD_PARTS; matrices are recorded if `stages` is not empty.
         measures: Numbers recorded of each contributor; None for weight and value, and for projected if that ranks.
-        pool: Number of rows and columns of a pooled map.
         packed: Number of leading rows and columns that each text's matrices have; None for the batch's.
     """
 

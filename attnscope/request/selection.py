@@ -71,8 +71,6 @@ class IndexSelection:
         A word or a single range returns a `range`, since a config may claim a billion layers.
 
         Args:
-            count: Number of layers, or of heads in a layer.
-            what: `layer` or `head`.
             where: Subject of errors; None for the option.
             by_layer: Whether the caller obeys `pairs`; otherwise pairs are refused.
         """
@@ -191,7 +189,6 @@ class CutExpression:
     """A `--cut`: whole heads, or edges of some heads.
 
     Attributes:
-        written: The expression as typed.
         heads: Layers, and heads of each.
         edge: Queries and keys of the edges, each None for all; None for whole heads.
     """
@@ -274,11 +271,7 @@ class PositionItem:
 
 @dataclass(frozen=True)
 class PositionSelection:
-    """Tokens of a text: positions, slices, and words or phrases.
-
-    Attributes:
-        written: The selection as typed.
-    """
+    """Tokens of a text: positions, slices, and words or phrases."""
 
     items: tuple[PositionItem, ...]
     written: str

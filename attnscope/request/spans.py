@@ -27,8 +27,6 @@ class SpanRange:
 
     Attributes:
         name: Name of the span; ranges with one name are one span.
-        start: First character or token.
-        end: End, exclusive.
     """
 
     name: str
@@ -45,7 +43,6 @@ class SpanRequest:
         division: `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their
             pieces) or `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named.
         ranges: Ranges of every text that has none of its own.
-        written: The request as typed.
     """
 
     division: Division

@@ -26,7 +26,6 @@ class Cut:
 
     Attributes:
         written: As it was typed; empty if it was not.
-        heads: Layer and head of each.
         queries: Positions of the queries of edges; None for whole heads.
         keys: Positions of the keys of these edges; None if whole heads are cut.
     """
@@ -96,7 +95,6 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replac
     """Combine several cuts into cuts of each layer.
 
     Args:
-        renormalised: How edges are cut; see EdgeCut.
         replacement: Replacement of heads and edges; None for 0.
     """
     from attnscope.model.cuts import HeadCut, LayerCut

@@ -60,7 +60,6 @@ class RunPlan:
         multiplications: Approximate number of multiplications of the layers that run.
         stream_reason: Why weights are read again in every pass, layer by layer; empty if they are kept.
         predicted: Places of every text where the model predicts; empty if it does not.
-        memory: Memory limit that stops the run; None before it is known.
         sides: Number of similar runs whose findings are kept at the same time, to be compared.
     """
 
@@ -112,8 +111,6 @@ def make_plan(
     """Plan a request, checked against the model and the texts.
 
     Args:
-        continued: Tokens of a text and its continuation, by the text's number.
-        sides: Number of similar runs whose findings are kept at the same time, to be compared.
         every_head: Every head is recorded in summary, too; see run.every_head.
     """
     if run.words and "weights" not in run.stages:
@@ -159,11 +156,7 @@ def span_bytes(plan: RunPlan) -> int:
 def plan_texts(
     run: RunConfig, source: ModelSource, continued: Mapping[int, list[Token]] | None = None
 ) -> list[TextPlan]:
-    """Plan every text; of several, texts that lack a typed word or position are left out, and named.
-
-    Raises:
-        NotInText: No text has the word or position.
-    """
+    """Plan every text; of several, texts that lack a typed word or position are left out, and named."""
     text_plans: list[TextPlan] = []
     missing: list[tuple[TextInput, NotInText]] = []
     for number, text in enumerate(run.texts):

@@ -83,7 +83,6 @@ class Session:
 
     Args:
         texts: The texts of all runs: a vocabulary that is made from the texts is made from these.
-        progress: Called with the current step, its progress, and its total.
         live: Models and arrays that are in memory already, by the name that runs have for them as `model` or `qkv`.
         own_process: Whether attnscope owns the process, so that freezing all objects is safe (see import_torch).
     """
@@ -164,7 +163,6 @@ def inspect(
     """Do what `attnscope run` does, without printing.
 
     Args:
-        progress: Called with the current step, its progress, and its total.
         sides: Reports that are kept at the same time; see make_plan.
         beside: Makes more recorders that see the pass over all layers; None for none.
     """
@@ -390,9 +388,6 @@ def select_heads(
 
     Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
     returned for them; None without such a pass.
-
-    Args:
-        beside: Recorders by layer that see that pass, too; None for none.
     """
     from attnscope.run.analysis.choice import RankingRecorders, choose_heads
 

@@ -33,11 +33,7 @@ class TextPlan:
         context: Tokens of the text that keys and values come from; None if they come from the text itself.
         encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
             elsewhere.
-        queries: Rows, sorted.
-        keys: Columns, sorted.
         pool: Runs, each way, of the pooled map; None for no map.
-        notes: Remarks for the reader, such as what was truncated or left out.
-        number: Number of the text within the call, from 0.
         auto_keys: Columns that `auto` ranks heads by; None for `keys`.
         hidden: Keys that no query sees, sorted.
         padding: Tokens of padding after the text whose rows and columns are shown.
@@ -94,7 +90,6 @@ def plan_text(
     """Return one text as tokens, with the rows and columns that are shown of it.
 
     Args:
-        several: It is one of several texts, so that errors say which.
         continued: Tokens of the text and of its continuation by the model; None without one.
     """
     _check_context(text, source)
@@ -237,8 +232,6 @@ def _choose_cells(
     """Return the named rows and columns; if none are named, all, or a map of a text that is too long.
 
     Args:
-        context: Tokens of the key side in cross-attention; None in self-attention.
-        spans: Spans of the text, whose names may be rows and columns; None for none.
         causal: A query sees only earlier keys, so a window next to it is placed before it.
 
     Returns:

@@ -62,11 +62,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, *, cap: int) -> bytes:
-    """Read a whole regular file.
-
-    Args:
-        cap: Most bytes that it may have.
-    """
+    """Read a whole regular file."""
     with open_regular(path) as (file, status):
         data = b"" if status.st_size > cap else read_at_most(file, cap + 1)
     if max(status.st_size, len(data)) > cap:
@@ -86,11 +82,7 @@ def read_at_most(file: BinaryIO, count: int) -> bytes:
 
 
 def read_json(path: Path, *, cap: int) -> Any:
-    """Read a JSON file strictly: see `parse_json`.
-
-    Args:
-        cap: Most bytes that it may have.
-    """
+    """Read a JSON file strictly: see `parse_json`."""
     return parse_json(read_file(path, cap=cap), str(path))
 
 
@@ -102,11 +94,7 @@ def as_object(value: Any, where: str) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; duplicate keys, NaN, Infinity and numbers that overflow to it are refused.
-
-    Args:
-        data: The bytes.
-    """
+    """Parse UTF-8 JSON; duplicate keys, NaN, Infinity and numbers that overflow to it are refused."""
     refuse_non_json(data, where)
     if (plain := _parse_verbatim(data)) is not None:
         return plain
@@ -146,11 +134,7 @@ def decode_utf8(data: bytes, where: str | Path, hint: str = "save it as UTF-8") 
 
 
 def refuse_non_json(data: bytes, where: str) -> None:
-    """Refuse bytes that cannot be JSON, or that hold too many values.
-
-    Args:
-        data: The bytes.
-    """
+    """Refuse bytes that cannot be JSON, or that hold too many values."""
     if wrong := identify_bytes(data):
         raise AttnscopeError(f"is {wrong[0]}, not JSON", where=where, hint=wrong[1])
     if len(data) > MAX_JSON_PARTS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:

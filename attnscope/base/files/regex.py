@@ -26,9 +26,6 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
     Python lets no other thread run while it matches, so that no signal could end the process. A process of its own
     therefore matches an expression that repeats anything; it also ends by itself where the caller was killed.
 
-    Args:
-        expression: The expression, which is not trusted.
-
     Raises:
         ValueError: It is not a regular expression, or takes too long.
     """

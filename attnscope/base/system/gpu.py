@@ -32,7 +32,6 @@ def cuda_device(name: str, multiplications: int) -> str | None:
     """Return the CUDA device that a run uses; None if it uses another one.
 
     Args:
-        name: Value of `--device`.
         multiplications: How much there is to compute: `auto` is the CPU for little work.
     """
     torch = sys.modules.get("torch")

@@ -59,7 +59,6 @@ def limit_process(memory: int, seconds: int) -> None:
 
     Args:
         memory: Bytes that it may use in addition to what it uses now.
-        seconds: Seconds of computing.
     """
     with suppress(ImportError, OSError, ValueError):
         import resource

@@ -33,7 +33,6 @@ class ChatTemplates:
 
         Args:
             name: Name of a template, or a template itself; None for the default.
-            tools: Tools are given, so that a template for them comes first.
         """
         if name is not None and ("{{" in name or "{%" in name):
             return "the chat's own", name
@@ -69,7 +68,6 @@ def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -
 
     Args:
         given: Its `chat_template`: a text, texts by name, or None.
-        special_tokens: Its special tokens, by name.
     """
     listed = [{"name": n, "template": t} for n, t in given.items()] if isinstance(given, Mapping) else given
     special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}

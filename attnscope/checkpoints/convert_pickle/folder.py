@@ -45,7 +45,6 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
 
     Args:
         source: The folder; nothing in it is changed.
-        target: A folder that is not there yet.
         max_memory: Bytes that reading one file may take; None for half of the free memory.
     """
     files = _plan(source)

@@ -49,8 +49,6 @@ class DescribedModel:
 
     Attributes:
         raw: The file, with its `model_type` and without keys that the user wanted ignored.
-        notes: Remarks for the user: keys that were ignored or missing, code that was not run.
-        ignored_keys: Keys that were ignored, because no code reads them or the user wanted it.
     """
 
     family: Family
@@ -68,11 +66,7 @@ def open_config(
     ignore: Collection[str] = (),
     trusted: bool = False,
 ) -> DescribedModel:
-    """Find out which model a config.json describes.
-
-    Args:
-        shapes: Shape of every tensor of the checkpoint by name; None if there are no weights.
-    """
+    """Find out which model a config.json describes."""
     family = family_for(raw, where, shapes)
     notes = []
     if raw.get("model_type") is None:

@@ -98,7 +98,6 @@ def read_config(
     """Turn a config.json into a ModelConfig, and report its other keys.
 
     Args:
-        family: The family of its `model_type`.
         families: All families: a key that one of them reads is not ignored.
     """
     dropped = tuple(name for name in raw if name in ignore)

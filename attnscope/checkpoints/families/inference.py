@@ -23,9 +23,6 @@ def fitting_families(
 
     If `architectures` names classes, they alone decide. Otherwise a family fits if it reads the whole file without a
     default for a missing key and without a key to ignore, and if its names account for all tensors.
-
-    Args:
-        shapes: Shape of every tensor by name; None if there are no weights.
     """
     families = tuple(families)
     named = raw.get("architectures")

@@ -50,11 +50,7 @@ def unused_tensors(family: Family, prefix: str, names: Iterable[str]) -> dict[st
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Location of a native parameter in a checkpoint.
-
-    Attributes:
-        expert: Number of the expert; None outside of experts.
-    """
+    """Location of a native parameter in a checkpoint."""
 
     tensor: str
     entry: str | Chunk | Stacked | Outside

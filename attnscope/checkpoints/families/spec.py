@@ -102,7 +102,6 @@ class Chunk:
     """One part of a module that stacks several native modules along its output rows.
 
     Attributes:
-        part: Name of this part among `parts`.
         per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
     """
 
@@ -159,14 +158,12 @@ class Family:
     """How checkpoints of one architecture are read.
 
     Attributes:
-        model_types: Values of config.json's `model_type` that it serves.
         config: Field of ModelConfig to a constant, a Key or a Computed, in reading order.
         modules: Native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias
             follow. All names, if checkpoints use several.
         prefixes: Possible prefixes of every tensor's name; the first under which the token embedding is found.
         transposed: Native modules (last part of the name) whose weight is stored as (in, out).
         requires: Keys that must hold the one supported value, if they exist.
-        inert: Keys that do not change attention.
         leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
         head: The output head; None if the family's models have none.
         upstreamed: Published with model code of its own that transformers took over, under the same names.

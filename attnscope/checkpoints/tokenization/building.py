@@ -127,11 +127,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Tokens that are looked for before a text is split.
-
-    Attributes:
-        roles: Special tokens by their role, such as `unk_token`.
-    """
+    """Tokens that are looked for before a text is split."""
 
     roles: dict[str, str]
     tokens: dict[str, dict[str, Any]]

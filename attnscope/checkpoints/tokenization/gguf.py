@@ -113,7 +113,6 @@ class _TokenizerMetadata:
 
         Args:
             add_start: Texts begin with the start token, if the file doesn't say.
-            spelled: The tokens as the vocabulary spells them.
         """
         specials = {self.special(name) for name in _SPECIAL}
         added = [

@@ -39,8 +39,6 @@ class FileTokenizer:
         name: Kind of its model, such as `WordPiece`.
         vocab_size: Number of ids, added tokens included.
         n_merges: Merges of a BPE, or pieces of a Unigram, where there are many: kept by the library beyond words.
-        notes: Remarks on what was switched off, and how it was built.
-        unknown_id: The id for unknown words; None if there is none.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:

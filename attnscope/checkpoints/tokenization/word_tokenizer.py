@@ -14,11 +14,7 @@ _WORD = re.compile("w+(?:aw+)*|[pa]")
 
 
 class Tokenizer(Protocol):
-    """Protocol of tokenizers: turns a text into Tokens.
-
-    Attributes:
-        name: Name in `info`.
-    """
+    """Protocol of tokenizers: turns a text into Tokens."""
 
     name: str
     vocab_size: int

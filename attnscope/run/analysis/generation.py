@@ -35,9 +35,7 @@ def continue_text(
 
     Args:
         logits: Returns the logits of the next token, (V,), for a text that extends the previous one.
-        count: New tokens, at most.
         spelling: Function that turns an id into a piece and a token.
-        on_token: Called with the prediction of every new token at once.
     """
     spell, make = spelling
     text = Continued(list(tokens))
@@ -60,7 +58,6 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
     """Return logits, (V,), as transformers' logits processors change them; forbidden ids have −inf.
 
     Args:
-        logits: Logits of the next token, (V,).
         prompt: How many of its tokens were not generated.
     """
     vocabulary = len(logits)

@@ -45,7 +45,6 @@ def head_report(
     """Return one unit's findings about one text.
 
     Args:
-        trace: Recorded values, and their tokens.
         left_out: Names of the tokens that are excluded from the ranking.
         score_mod: Name of the Python function that changed scores.
     """

@@ -22,7 +22,6 @@ class TextExtent:
     """A text as a whole.
 
     Attributes:
-        n_queries: Its tokens.
         counted: Queries that averages count, (Q,), bool.
     """
 

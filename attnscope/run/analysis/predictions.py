@@ -19,7 +19,6 @@ def predict(
 
     Args:
         logits: The output head: final hidden states, (N, D), to logits, (N, V).
-        hidden: The text's final hidden states, (T, D).
     """
     predictions: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):
