@@ -3,7 +3,6 @@
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -11,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, did_you_mean
-from attnscope.base.files.mask_files import as_boolean
+from attnscope.base.files.mask_files import as_boolean, cells_digest
 from attnscope.request.arguments import (
     STAGES,
     By,
@@ -654,9 +653,7 @@ def mask_of(value: Any) -> tuple[MaskTerm, ...]:
         return parse_mask(value, "mask")
     if callable(value) and not hasattr(value, "__array__"):
         return (Function(function_name(value), value),)
-    matrix = _mask_matrix(value)
-    cells = np.packbits(matrix).tobytes()
-    return (MatrixFile(f"array:{sha256(repr(matrix.shape).encode() + cells).hexdigest()[:8]}"),)
+    return (MatrixFile(f"array:{cells_digest(_mask_matrix(value))[:8]}"),)
 
 
 def _score_mod(value: Any) -> ScoreFunction:

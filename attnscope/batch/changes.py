@@ -16,6 +16,7 @@ _FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.n
 _WORDS = {
     "provenance.fingerprint": "was started with another model, adapter or tokenizer",
     "provenance.weights_hash": "was started with other weights of the model",
+    "mask_cells": f"was started with another matrix in the file of {arg('mask')}",
     "input.sha256": "was started with another input, or the input has changed since",
 }
 

@@ -5,10 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.atomic import check_not_read
+from attnscope.base.files.mask_files import read_mask
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.blocks import SelectedItems, cut_block
 from attnscope.batch.dump_reader import decoded
@@ -46,6 +50,8 @@ def write_dump(
             and with the total.
     """
     run = run_config(order.settings, order.run)
+    named = {name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices}
+    run = replace(run, matrices=run.matrices | named)
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (

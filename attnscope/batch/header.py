@@ -142,7 +142,7 @@ class Grouping(msgspec.Struct, frozen=True):
         return min(self.block_characters, first << min(4 * block, 32))
 
 
-class Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first line of a dump.
 
     Attributes:
@@ -152,6 +152,8 @@ class Header(msgspec.Struct, frozen=True):
         settings: The requested settings.
         input: Facts about the input.
         grouping: How texts are grouped into forward passes.
+        mask_cells: First 16 hexadecimal digits of the SHA-256 of each matrix that the mask names; absent if it names
+            none.
     """
 
     schema: str
@@ -160,3 +162,4 @@ class Header(msgspec.Struct, frozen=True):
     settings: Settings
     input: InputFacts
     grouping: Grouping
+    mask_cells: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
+from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, has_gpu_driver
 from attnscope.base.system.threads import count_threads
@@ -26,6 +27,7 @@ from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_c
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
 from attnscope.request.estimate import MemoryDemand, estimate_memory
+from attnscope.request.masks.expression import mask_files
 from attnscope.request.memory import MemoryLimit, format_bytes, layer_parameters
 from attnscope.request.run_config import RunConfig
 from attnscope.run.plan import spare_memory
@@ -191,7 +193,8 @@ def load(
     seen = None if source.mask_known else "own"  # what that is, only running a text shows
     mask = describe_mask_use(source, run, seen)
     values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
-    new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds)
+    cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
+    new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds, cells)
     if old is not None:
         _check_same(old, new, journal.path)
     return Loaded(lambda number: model, new, holds, workers)

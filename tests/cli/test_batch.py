@@ -15,6 +15,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import batch, convert, main
@@ -109,6 +110,28 @@ def test_slices_are_meant_for_texts_of_any_length_and_labels_are_understood(text
         ([[1, 2]], [0], [0]),
     ]
     assert [np.array(r["top"]["keys"]).shape for r in records] == [(1, 4, 0), (1, 1, 0)]
+
+
+def test_a_matrix_masks_texts_of_its_size_and_is_that_of_the_whole_dump(texts, capsys):
+    (texts / "in.txt").write_text("The bank by the river\nThe old bank\nA bank by the sea\n")
+    mask = np.tri(5, dtype=bool)
+    mask[4, 1] = False
+    np.save(texts / "mask.npy", mask)
+    options = ["batch", "in.txt", "-o", "dump.jsonl", "--stage", "weights", "--mask", "mask.npy|sink:1"]
+    assert main(options) == 3
+    assert "in.txt:2: mask.npy: the matrix is 5 × 5, but the text needs 3 × 3" in capsys.readouterr().err
+    with attnscope.open_model() as model:
+        for record in attnscope.read_dump("dump.jsonl"):
+            if record.status == "ok":
+                report = model.inspect(record.text, mask="mask.npy|sink:1", layer="all", head="all")
+                weights = report.weights.reshape(-1, 5, 5)
+                assert (weights[:, 4, 1] == 0).all() and (weights[:, 4, 2] > 0).all()
+                np.testing.assert_allclose(record.stages["weights"], weights, atol=2e-6)
+    np.save(texts / "mask.npy", ~mask)
+    before = (texts / "dump.jsonl").read_bytes()
+    assert main(options) == 1
+    assert "was started with another matrix in the file of --mask; choose another output" in capsys.readouterr().err
+    assert (texts / "dump.jsonl").read_bytes() == before
 
 
 def test_the_machine_is_that_of_run(texts, capsys):

@@ -1,5 +1,6 @@
 """Read a mask file: a boolean matrix, True where a query may attend, or the matrix that is added to scores."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,13 @@ def as_boolean(matrix: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.b
     if not (allowed | masked).all():
         raise ValueError(f"has {float(matrix[~allowed & ~masked].flat[0]):g}, which is neither 0 nor −inf")
     return allowed
+
+
+def cells_digest(matrix: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
+    """Return the SHA-256 of a mask's shape and cells, in hexadecimal digits."""
+    import numpy as np
+
+    return sha256(repr(matrix.shape).encode() + np.packbits(matrix).tobytes()).hexdigest()
 
 
 def _from_json(path: Path) -> Any:
