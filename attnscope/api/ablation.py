@@ -1,21 +1,10 @@
 """What cuts change, from Python."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import cuts, one_or_several, read_values
 from attnscope.api.results import Float1, Float2, Result, TableResult
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
-from attnscope.request.arguments import text
-from attnscope.request.options import ABLATE
-from attnscope.request.run_config import RunConfig
-from attnscope.studies.ablate.plan import AblationOptions
-from attnscope.studies.ablate.run import ablate, survey_effects
-
-if TYPE_CHECKING:
-    from attnscope.run.session import Session
 
 
 class AblationResult(Result[Ablation]):
@@ -143,17 +132,3 @@ class EffectsResult(TableResult[EffectSurvey]):
             )
             for n in data.order()[:k]
         ]
-
-
-def ablate_text(run: RunConfig, options: Mapping[str, Any], session: "Session") -> AblationResult | EffectsResult:
-    """Make the requested cuts together, or cut every unit alone."""
-    names = ("each", "replacement", "at", "reference", "answer", "generate", "patch_from", "draws", "seed")
-    values = read_values(options, ABLATE, *names) | {
-        name: tuple(text(name)(value) for value in one_or_several(options[name]))
-        for name in ("target", "others")
-        if options.get(name) is not None
-    }
-    ablation = AblationOptions(cuts(options.get("cut")), **values)
-    if ablation.each is None:
-        return AblationResult(ablate(run, ablation, session=session))
-    return EffectsResult(survey_effects(run, ablation, session=session))

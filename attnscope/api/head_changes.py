@@ -8,6 +8,7 @@ from attnscope.api.heads import HeadChangesResult
 from attnscope.api.model import OpenModel
 from attnscope.base.errors import UsageError
 from attnscope.request.options import HEADS
+from attnscope.studies.registry import call_of
 
 _AXES = tuple(option.name for option in HEADS if option.several == "compared")
 
@@ -22,12 +23,9 @@ def list_among(named: Mapping[str, Any]) -> str | None:
 
 def compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping[str, Any]) -> HeadChangesResult:
     """Measure the heads of two models, one after the other, and compare them."""
-    from attnscope.studies.heads.changes import compare_heads, require_two
+    from attnscope.studies.heads.changes import compare_heads
 
-    if options.get("needle") is not None:
-        hint = "leave it out, or measure one model after the other"
-        raise UsageError("heads of two models are compared by roles or one number", where="needle", hint=hint)
-    require_two(axis, named[axis])
+    call_of("heads", options, (axis, named[axis]))
     text = text if text is None or isinstance(text, str) else list(text)
     sides: list[tuple[str, Any]] = []
     for value in named[axis]:

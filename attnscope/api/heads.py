@@ -1,25 +1,15 @@
 """What every head of a model does, from Python."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.api.options import one_or_several, read_values
 from attnscope.api.results import Float2, TableResult
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
 from attnscope.findings.needle import NeedleSurvey
-from attnscope.request.arguments import measure as read_measure
-from attnscope.request.arguments import roles
-from attnscope.request.options import HEADS
-from attnscope.request.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from attnscope.run.session import Session
 
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Names = np.ndarray[tuple[int, int], np.dtype[np.object_]]
@@ -189,25 +179,6 @@ class HeadChangesResult(TableResult[HeadComparison]):
         return changed
 
 
-def ask_one_number(run: RunConfig, options: Mapping[str, Any], session: "Session") -> MeasuredResult:
-    """Measure one number for every head; see measure_roles."""
-    from attnscope.studies.heads.question import ask_heads
-
-    named = options.get("measure")
-    measure, values = "weight" if named is None else read_measure(named), read_values(options, HEADS, "against")
-    return MeasuredResult(ask_heads(run, measure, session=session, **values))
-
-
-def measure_roles(run: RunConfig, options: Mapping[str, Any], session: "Session") -> SurveyResult:
-    """Measure the roles of every head."""
-    from attnscope.studies.heads.run import SurveyOptions, survey_heads
-
-    wanted: Any = options.get("role")
-    names = None if wanted is None else roles(",".join(map(str, one_or_several(wanted))))
-    survey = SurveyOptions(names, **read_values(options, HEADS, "draws", "seed"))
-    return SurveyResult(survey_heads(run, survey, session=session))
-
-
 class NeedleResult(TableResult[NeedleSurvey]):
     """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
 
@@ -240,24 +211,3 @@ class NeedleResult(TableResult[NeedleSurvey]):
     def log_probability(self) -> Float2:
         """Log-probability of the answer in bits, (lengths, depths)."""
         return self.data.log_probability
-
-
-def hide_needle(run: RunConfig, options: Mapping[str, Any], session: "Session") -> NeedleResult:
-    """Measure how much heads read of a needle."""
-    from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle
-
-    for name in ("messages", "context", "query", "key", "spans", "role", "measure", "hide", "against"):
-        if options.get(name) is not None:
-            raise UsageError("cannot be used with needle", where=name, hint="leave it out")
-    values: dict[str, Any] = read_values(options, HEADS, "needle", "answer", "draws", "seed")
-    filler = options.get("filler")
-    if filler is not None and (not isinstance(filler, str) or not filler.strip()):
-        raise UsageError(f"{filler!r:.80} is not a text", where="filler", hint="pass a str")
-    known = {option.name: option.read for option in HEADS}
-    numbers: dict[str, Any] = {}
-    for name, default in (("lengths", LENGTHS), ("depths", DEPTHS)):
-        given, read = options.get(name), known[name]
-        assert read is not None
-        numbers[name] = default if given is None else read(",".join(map(str, one_or_several(given))))
-    needle_options = NeedleOptions(values.pop("needle"), values.pop("answer", None), filler, **numbers, **values)
-    return NeedleResult(find_needle(run, needle_options, session=session))

@@ -24,7 +24,7 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
     Args:
         kind: The result type that it must be; None for whatever the file holds.
     """
-    types = {findings: _result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
+    types = {findings: result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
     if kind is not None and kind not in types.values():
         named = getattr(kind, "__name__", repr(kind))
         known = dict.fromkeys(result.__name__ for result in types.values())
@@ -47,7 +47,7 @@ def load_as(path: str | os.PathLike[str], kind: type | None = None) -> Any:
         raise e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint) from e
 
 
-def _result_type(findings: type) -> type[Result[Any]]:
+def result_type(findings: type) -> type[Result[Any]]:
     """Return the class for these findings in Python: the one that is declared for them."""
     types: tuple[Any, ...] = (*Result.__subclasses__(), *TableResult.__subclasses__())
     declared = (result_type for result_type in types if result_type.__init__ is Result.__init__)

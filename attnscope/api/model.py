@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
-from attnscope.api.ablation import AblationResult, EffectsResult, ablate_text
+from attnscope.api.ablation import AblationResult, EffectsResult
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
-from attnscope.api.heads import (
-    MeasuredResult,
-    NeedleResult,
-    SurveyResult,
-    ask_one_number,
-    hide_needle,
-    measure_roles,
-)
+from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.loading import result_type
 from attnscope.api.options import (
     IDS,
     CallArguments,
@@ -38,10 +32,10 @@ from attnscope.api.options import (
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
-from attnscope.request.arguments import CHECKED_TEXTS, asks_one_number, tolerance
+from attnscope.request.arguments import CHECKED_TEXTS, tolerance
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.studies.registry import options_of, study
-from attnscope.studies.study import Request
+from attnscope.studies.registry import call_of, options_of, study
+from attnscope.studies.study import Request, imported
 
 if TYPE_CHECKING:
     from attnscope.run.session import Session
@@ -102,7 +96,7 @@ class OpenModel:
     def explain(self, text: str | None = None, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
         check_names("explain", options, ModelExplainArguments)
-        return ExplainResult(self._answer("explain", text, options))
+        return self._result("explain", text, options)  # type: ignore[no-any-return]
 
     def explore(self, text: str | Sequence[str], **options: Unpack[ModelExploreArguments]) -> str | None:
         """Walk through the attention of a text in this terminal, as `attnscope explore` does.
@@ -134,50 +128,43 @@ class OpenModel:
     def study(self, name: str, text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
         """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
         check_names(name, options, (*CallArguments.__annotations__, *(option.name for option in options_of(name))))
-        return Result(self._answer(name, text, options))
+        result: Result[Any] = self._result(name, text, options)
+        return result
+
+    def _result(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
+        findings = self._answer(name, text, options)
+        return result_type(type(findings))(findings)
 
     def _answer(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
-        command = study(name).command
+        command, known = study(name).command, options_of(name)
         assert command is not None
-        known = options_of(name)
-        of_study = [
-            option.name for option in known if option.name not in RunConfig.__struct_fields__ or option.name == "top"
-        ]
-        values = {key: None for key in of_study} | read_values(options, known, *of_study)
-        with self._call(options, text) as (session, texts):
-            run = self._run(texts, {key: value for key, value in options.items() if key not in of_study})
+        own = [option.name for option in known if option.name not in RunConfig.__struct_fields__]
+        own += command.own
+        call = call_of(name, {**options, "text": text})
+        values = dict.fromkeys(own) | read_values(options, known, *own)
+        of_run = {option: value for option, value in options.items() if option not in own}
+        if call.texts == "none":
+            with self._session_for((), options) as session:
+                return command.answer(Request(self._run((), of_run), values, session=session))
+        named = text is not None or options.get("messages") is not None or self._given is not None
+        built_in = call.texts == "built-in" and not named
+        with self._call(options, imported(command.built_in) if built_in else text) as (session, texts):
+            run = self._run(() if built_in else texts, of_run)
             return command.answer(Request(run, values, session=session))
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
     ) -> SurveyResult | MeasuredResult | NeedleResult:
         """See attnscope.heads."""
-        from attnscope.studies.heads.texts import TEXTS
-
         check_names("heads", options, ModelHeadsArguments)
-        if options.get("needle") is not None:
-            if text is not None:
-                raise UsageError("text and needle cannot be used together", hint="pass the text as filler")
-            with self._session_for((), options) as session:
-                return hide_needle(self._run((), {}), options, session)
-        question = asks_one_number(options)
-        named = text is not None or options.get("messages") is not None or self._given is not None
-        if question and not named:
-            raise UsageError("no text given", where="text", hint="give one, or several")
-        with self._call(options, text if named else TEXTS) as (session, texts):
-            own_options = {
-                name: value for name, value in options.items() if name != "measure"
-            }  # one number, not over layers
-            run = self._run(texts if named else (), own_options)
-            return (ask_one_number if question else measure_roles)(run, options, session)
+        return self._result("heads", text, options)  # type: ignore[no-any-return]
 
     def ablate(
         self, text: str | None = None, **options: Unpack[ModelAblateArguments]
     ) -> AblationResult | EffectsResult:
         """See attnscope.ablate."""
         check_names("ablate", options, ModelAblateArguments)
-        with self._call(options, text) as (session, texts):
-            return ablate_text(self._run(texts, options), options, session)
+        return self._result("ablate", text, {**options, "cuts": options.get("cut")})  # type: ignore[no-any-return]
 
     def check(self, text: str | None = None, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""

@@ -711,6 +711,12 @@ def cuts(value: Any) -> tuple[CutExpression, ...]:
     return tuple(parse_cut(cut, "cut") for cut in named)
 
 
+def _filler(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{value!r:.80} is not a text", where="filler", hint="pass a str")
+    return value
+
+
 def _keys(value: Any) -> tuple[str, ...]:
     named = one_or_several(value)
     if not all(isinstance(item, str) for item in named):
@@ -802,6 +808,10 @@ _PYTHON = {
     **{name: positions(name) for name in ("hide", "query", "key", "at", "against")},
     "layer": indices("layer"),
     "head": indices("head"),
+    "cuts": cuts,
+    "filler": _filler,
+    "target": lambda value: tuple(map(text("target"), one_or_several(value))),
+    "others": lambda value: tuple(map(text("others"), one_or_several(value))),
 }  # readers of values that are no text, or mean something else in Python
 
 
@@ -814,7 +824,15 @@ def read_values(options: Mapping[str, Any], known: Iterable[Option], *names: str
 def _reader(option: Option) -> Callable[[Any], Any]:
     if option.is_flag:
         return _flag(option.name)
+    if option.name in ("role", "lengths", "depths"):
+        return _listed(option.read)
     return _PYTHON.get(option.name) or option.read or text(option.name)
+
+
+def _listed(read: Callable[[str], Any] | None) -> Callable[[Any], Any]:
+    """Return a reader of one value or several of what is typed with commas between them."""
+    assert read is not None
+    return lambda value: read(",".join(map(str, one_or_several(value))))
 
 
 _OF_RUN = {option.name: option for option in (*RUN, *COMPARE)}  # `by` is that of compare, without `logit`

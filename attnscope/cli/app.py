@@ -14,8 +14,6 @@ from attnscope.studies.registry import STUDIES, study
 _MODULES = {
     "run": "run",
     "compare": "compare",
-    "heads": "heads",
-    "ablate": "ablate",
     "explore": "explore",
     "batch": "batch",
     "merge": "merge",

@@ -73,6 +73,8 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
         given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
         reads_files: The command has `--file`.
     """
+    if getattr(given, "patch_from", None) is not None:
+        refuse_path("patch_from", given.patch_from, reads_files=False)
     if getattr(given, "input_ids", None) is not None:
         return _given_ids(given)
     if getattr(given, "chat", None) is not None:
@@ -105,19 +107,19 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
     if text is not None or pair is not None:
         other = arg("text" if text is not None else "pair")
         raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
-    return _from_file(file, given.context, quiet=quiet)
+    return read_lines(file, given.context, quiet=quiet)
 
 
-def read_lines(given: Given) -> "tuple[TextInput, ...]":
-    """Return the texts of `--file`, for a command whose texts come from nowhere else."""
-    return _from_file(given.file, None, quiet=given.quiet)
+def read_lines(path: Path, context: str | None = None, *, quiet: bool) -> "tuple[TextInput, ...]":
+    """Return the texts of a file, one per line."""
+    from msgspec.structs import replace
 
+    from attnscope.request import text_files
 
-def read_other_texts(given: Given) -> tuple[str, ...]:
-    """Return the texts that `ablate` draws from; none for built-in ones."""
-    if given.others is None:
-        return ()
-    return tuple(text.text for text in _from_file(given.others, None, quiet=given.quiet))
+    texts, notes = text_files.read_texts(path)
+    for note in notes if not quiet else []:
+        print_notice("note", escape_control(note))
+    return tuple(replace(text, context=context) for text in texts)
 
 
 def _chat(given: Any) -> "TextInput":
@@ -201,17 +203,6 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('file', text)} to read one text per line, or - to read one text from standard input"
     what = "a model" if model else "a file name"
     raise UsageError(f"'{text}' is {what}, not a text", where=arg(name), hint=hint)
-
-
-def _from_file(path: Path, context: str | None, *, quiet: bool) -> "tuple[TextInput, ...]":
-    from msgspec.structs import replace
-
-    from attnscope.request import text_files
-
-    texts, notes = text_files.read_texts(path)
-    for note in notes if not quiet else []:
-        print_notice("note", escape_control(note))
-    return tuple(replace(text, context=context) for text in texts)
 
 
 def _is_meant(*, quiet: bool) -> bool:

@@ -1,12 +1,18 @@
 """The command of a study that needs no code of its own."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from typer import Exit
 
 from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given
-from attnscope.studies.study import Request, StudyCommand
+from attnscope.cli.sides import Sides
+from attnscope.studies.registry import call_of, options_of
+from attnscope.studies.study import Call, Request, StudyCommand
+
+if TYPE_CHECKING:
+    from attnscope.request.run_config import TextInput
 
 
 def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
@@ -15,18 +21,42 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(given: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import read_lines, read_texts, run_config
+        from attnscope.cli.run_config import read_lines, run_config
 
         # what has neither pictures nor matrices has no options for them
-        given = Given(**{"look": "figure", "precision": 2, **vars(given)})
-        check_output(given, name)
-        texts = read_texts(given) if command.needs_text else () if given.file is None else read_lines(given)
-        config = run_config(texts, given)
+        compared = Sides(Given(**{"look": "figure", "precision": 2, **vars(given)}), options_of(name))
+        axis, given = compared.axis(), compared.side()
+        call = call_of(name, vars(given), axis)
+        check_output(given, call.kind)
+        sides = [("", given)]
+        if axis is not None:
+            option, values = axis
+            sides = [("none" if value is None else str(value), compared.side(option, value)) for value in values]
+        # standard input can be read only once
+        texts = [_texts(side, call) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
+        found = []
         with progress(quiet=given.quiet) as on_progress:
-            findings = command.answer(Request(config, vars(given), is_table(given), on_progress))
-        deliver(findings, given)
+            for number, (label, side) in enumerate(sides):
+                of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
+                config = run_config(texts[min(number, len(texts) - 1)], of_run)
+                lines = lambda path: read_lines(path, quiet=given.quiet)  # noqa: E731
+                request = Request(config, vars(side), is_table(side), on_progress, read_lines=lines)
+                found.append((label, command.answer(request)))
+        assert axis is None or command.joined is not None
+        findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
+        deliver(findings, given, call.listing)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 
     run.__name__, run.__doc__ = name, command.help
     return run
+
+
+def _texts(given: Given, call: Call) -> "tuple[TextInput, ...]":
+    from attnscope.cli.run_config import read_lines, read_texts
+
+    if call.texts == "none" or (call.texts == "file" and given.file is None):
+        return ()
+    if call.texts == "file":
+        return read_lines(given.file, quiet=given.quiet)
+    return read_texts(given, built_in=call.texts == "built-in")

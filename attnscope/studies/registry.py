@@ -1,10 +1,12 @@
 """The studies, and the kinds of findings that follow from them."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from attnscope.request.options import COMMANDS, Option
-from attnscope.studies.study import FindingsKind, Study
+from attnscope.studies.study import Call, FindingsKind, Sides, Study
 
 STUDIES = (
     "run",
@@ -40,3 +42,9 @@ def options_of(name: str) -> tuple[Option, ...]:
     """Return the options of a command."""
     command = study(name).command if name in STUDIES else None
     return command.options if command is not None and command.options else COMMANDS[name]
+
+
+def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
+    """Return what the options of a call make of it."""
+    command = study(name).command
+    return Call(name) if command is None or command.call is None else command.call(values, sides)

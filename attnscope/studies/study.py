@@ -4,16 +4,17 @@ A study is a folder with a `study.py`, and its name in `studies/registry.py`. De
 computes and what draws is imported when it is called.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.request.options import Option
 
 if TYPE_CHECKING:
     from attnscope.findings.arrays import Matrix
-    from attnscope.request.run_config import RunConfig
+    from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
     from attnscope.views.parts import ViewPart
     from attnscope.views.settings import DisplaySettings
@@ -113,6 +114,7 @@ class Request:
         values: The study's own options by name; None for one that is not given.
         brief: The findings are drawn for reading, so a window of a long text is enough.
         progress: Called with a step's name, the work done, and the total.
+        read_lines: Reads a file with one text per line, which an option of the command line names.
     """
 
     run: "RunConfig"
@@ -120,6 +122,24 @@ class Request:
     brief: bool = False
     progress: Any = None
     session: "Session | None" = None
+    read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the options of a call make of it.
+
+    Attributes:
+        kind: Name of the kind of findings.
+        texts: Which texts it takes: `named` ones, built-in ones if none are named, those of a `file`, or none.
+    """
+
+    kind: str
+    texts: Literal["named", "built-in", "file", "none"] = "named"
+    listing: Listing = Listing()
+
+
+Sides = tuple[str, Sequence[Any]]  # an option that is given once for every side, and its values
 
 
 @dataclass(frozen=True)
@@ -129,7 +149,11 @@ class StudyCommand:
     Attributes:
         help: Its help; the first line says what it does.
         options: Its options; empty if `request/options.py` lists them under the study's name.
-        needs_text: Whether a text is required; otherwise texts come only from `--file`, and stdin is not read.
+        own: Options that a RunConfig has, too, and that here mean something else.
+        call: Returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if
+            it always has named texts and the study's first kind of findings.
+        built_in: Module and name of the texts that stand in for named ones.
+        joined: Returns the comparison of labelled findings of all sides.
         failed: Returns whether findings are a failure (exit code 1); None if they never are.
     """
 
@@ -137,7 +161,10 @@ class StudyCommand:
     examples: str
     answer: Callable[[Request], Any]
     options: tuple[Option, ...] = ()
-    needs_text: bool = True
+    own: tuple[str, ...] = ("top",)
+    call: Callable[[Mapping[str, Any], Sides | None], Call] | None = None
+    built_in: str = ""
+    joined: Callable[[str, Sequence[tuple[str, Any]]], Any] | None = None
     failed: Callable[[Any], bool] | None = None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.api.loading import _result_type
+from attnscope.api.loading import result_type
 from attnscope.api.results import Result
 from attnscope.studies.registry import kind_of, kinds
 from tests.chat import span_cuts
@@ -79,7 +79,7 @@ def test_findings_of_every_kind_are_loaded_to_the_last_bit(saved):
             assert loaded.to_json() == result.to_json()
             assert repr(loaded) == repr(result)
     there = {kind_of(result.data).name for result in made.values()}
-    with_class = {each.name for each in kinds() if _result_type(each.findings_type()) is not Result}
+    with_class = {each.name for each in kinds() if result_type(each.findings_type()) is not Result}
     assert with_class <= there, "a kind with a class of its own that no file of this test holds"
     assert np.isneginf(attnscope.load(folder / "explain.json").masked[3:]).all()
 

@@ -1,6 +1,49 @@
 """`attnscope ablate`: what changes if heads or edges are cut."""
 
-from attnscope.studies.study import DRAWN, TABLES, FindingsKind, Study
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
+
+_OPTIONS = ("cuts", "each", "replacement", "reference", "at", "answer", "generate", "target", "patch_from")
+
+_EXAMPLES = """
+attnscope ablate "She sat by the [MASK] of the river" --cut L2H0
+attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]→river"
+attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river->" --cut L3H1
+attnscope ablate "She sat by the [MASK] of the river" --each head
+attnscope ablate "She sat by the [MASK] of the river" --each edge --layer 2 --head 0
+attnscope ablate "The bank by the river" --each head --at bank --with mean --output effects.csv
+attnscope ablate "She sat by the [MASK] of the river" --each head --target river --target sea --with resample
+attnscope ablate "A [MASK] in the house" --from "A [MASK] in the river" --each head --target house --target river
+"""
+
+
+def _call(values: Mapping[str, Any], _sides: Sides | None) -> Call:
+    top = values.get("top")
+    if values.get("each") is not None:
+        return Call("effects", listing=Listing(top))
+    if top is not None:
+        hint = f"remove it: {arg('cut')} shows all that it changes"
+        raise UsageError(f"applies only to {arg('each')}", where=arg("top"), hint=hint)
+    return Call("ablate")
+
+
+def _answer(request: Request) -> Any:
+    from attnscope.studies.ablate.plan import AblationOptions
+    from attnscope.studies.ablate.run import ablate, survey_effects
+
+    values = {name: request.values[name] for name in (*_OPTIONS, "draws", "seed")}
+    others = request.values["others"]
+    if isinstance(others, Path):
+        assert request.read_lines is not None
+        others = tuple(text.text for text in request.read_lines(others))
+    given = {name: value for name, value in {**values, "others": others}.items() if value is not None}
+    study = ablate if values["each"] is None else survey_effects
+    return study(request.run, AblationOptions(**given), request.progress, request.session)
+
 
 STUDY = Study(
     (
@@ -14,5 +57,19 @@ STUDY = Study(
             (*DRAWN, *TABLES),
             "ablate --each",
         ),
-    )
+    ),
+    StudyCommand(
+        """Cut heads or edges out of attention and show what changes.
+
+        A large weight does not always matter. --cut runs the model again without the named heads or edges, and
+        compares predictions and final hidden states. --each does so for every head, layer or edge, ranks them by
+        effect, and shows how well weights predict the effect. A cut edge is shown in two ways: with its score at
+        −inf, so that softmax redistributes its weight over the other keys (renormalised), and with its weight set to
+        0 (unnormalised). --from patches what a second text gives instead, and --with resample what other texts give.
+        """,
+        _EXAMPLES,
+        _answer,
+        own=("top", "generate", "cuts", "target"),
+        call=_call,
+    ),
 )

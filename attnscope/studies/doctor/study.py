@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnscope.studies.study import FindingsKind, Request, Study, StudyCommand
+from attnscope.studies.study import Call, FindingsKind, Request, Study, StudyCommand
 
 
 def _answer(request: Request) -> Any:
@@ -39,7 +39,7 @@ STUDY = Study(
         attnscope doctor --model ./my-llama --json | jq '.checks[] | select(.verdict == "wrong")'
         """,
         _answer,
-        needs_text=False,
+        call=lambda _values, _sides: Call("doctor", "file"),
         failed=lambda report: not report.passed,
     ),
 )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference, HeadSide
 from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
@@ -39,13 +38,6 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
     return HeadComparison(
         axis, [_side(*side) for side in zip(labels, (a, b), strict=True)], most, role, differences, _notes(labels, a, b)
     )
-
-
-def require_two(axis: str, values: Sequence[object]) -> None:
-    """Refuse any number of sides but two."""
-    if len(values) != 2:
-        hint = "the heads of two models are compared with each other"
-        raise UsageError(f"has {len(values)} values, not two", where=arg(axis), hint=hint)
 
 
 def _side(label: str, heads: Heads) -> HeadSide:

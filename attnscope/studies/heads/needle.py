@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.files.reading import read_file
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.findings.needle import NeedleSurvey
@@ -23,6 +24,7 @@ from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
 
 LENGTHS, DEPTHS = (512, 1024), tuple(n / 10 for n in range(11))
+_LARGEST = 64 << 20  # bytes of a file of filler
 _HEADS = 10  # retrieval heads that are averaged
 _READING, _NEEDLE = 2, 1  # numbers of groups of tokens; all others are 0
 _JOINT = "\n"  # before the cue
@@ -66,14 +68,18 @@ class _Prompt:
     answer: list[int]
 
 
-def decode_filler(data: bytes, where: Path) -> str:
-    """Decode a filler file; refuse invalid UTF-8 and blank files."""
+def read_filler(filler: str | Path | None) -> str | None:
+    """Return the text of a filler, which may be a file; refuse invalid UTF-8 and blank files."""
+    if not isinstance(filler, Path):
+        return filler
     try:
-        text = data.decode()
+        text = read_file(filler, cap=_LARGEST).decode()
     except UnicodeDecodeError as e:
-        raise AttnscopeError(f"byte 0x{data[e.start]:02x} is not UTF-8", where=where, hint="save it as UTF-8") from e
+        raise AttnscopeError(
+            f"byte 0x{e.object[e.start]:02x} is not UTF-8", where=filler, hint="save it as UTF-8"
+        ) from e
     if not text.strip():
-        raise AttnscopeError("has no text", where=where, hint="pass a file with some text")
+        raise AttnscopeError("has no text", where=filler, hint="pass a file with some text")
     return text
 
 

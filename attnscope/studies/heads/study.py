@@ -1,6 +1,14 @@
 """`attnscope heads`: the roles of all heads, or one number for each."""
 
-from attnscope.studies.study import DRAWN, TABLES, FindingsKind, Study
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.request.arguments import asks_one_number
+from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
+
+_NO_TEXT = ("text", "file", "chat", "messages", "pair", "context", "query", "key", "against", "spans", "hide")
+_NOT_OF_NEEDLES = (*_NO_TEXT, "role", "measure", "top")
 
 
 def _kind(name: str, findings: str, screen: str) -> FindingsKind:
@@ -9,11 +17,89 @@ def _kind(name: str, findings: str, screen: str) -> FindingsKind:
     )
 
 
+def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
+    given = [name for name, value in values.items() if value is not None]
+    if sides is not None:
+        axis, compared = sides
+        if "needle" in given:
+            hint = f"remove {arg('needle')}, or measure one model after the other"
+            raise UsageError("heads of two models are compared by roles or one number", where=arg(axis), hint=hint)
+        if len(compared) != 2:
+            hint = "the heads of two models are compared with each other"
+            raise UsageError(f"has {len(compared)} values, not two", where=arg(axis), hint=hint)
+    if "needle" in given:
+        for name in _NOT_OF_NEEDLES:
+            if name in given:
+                hint = f"remove it, or {arg('needle')}"
+                raise UsageError(f"cannot be used with {arg('needle')}", where=arg(name), hint=hint)
+        return Call("needle", "none")
+    for name in ("answer", "filler", "lengths", "depths"):
+        if name in given:
+            hint = f"add {arg('needle', placeholder='TEXT')}"
+            raise UsageError(f"applies only to {arg('needle')}", where=arg(name), hint=hint)
+    if values.get("words") and not {"query", "key"}.intersection(given):
+        raise UsageError(f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it")
+    listing = Listing(values.get("top"), values.get("sort") or "value")
+    return Call("heads", "named" if asks_one_number(values) else "built-in", listing)
+
+
+def _answer(request: Request) -> Any:
+    run, values, more = request.run, request.values, (request.progress, request.session)
+    counts = {name: values[name] for name in ("draws", "seed") if values[name] is not None}
+    if values["needle"] is not None:
+        from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle, read_filler
+
+        lengths, depths = values["lengths"] or LENGTHS, values["depths"] or DEPTHS
+        filler = read_filler(values["filler"])
+        return find_needle(
+            run, NeedleOptions(values["needle"], values["answer"], filler, lengths, depths, **counts), *more
+        )
+    if values["measure"] is not None or run.key is not None:
+        from attnscope.studies.heads.question import ask_heads
+
+        return ask_heads(run, values["measure"] or "weight", *more, against=values["against"])
+    from attnscope.studies.heads.run import SurveyOptions, survey_heads
+
+    return survey_heads(run, SurveyOptions(values["role"], **counts), *more)
+
+
+def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
+    from attnscope.studies.heads.changes import compare_heads
+
+    return compare_heads(axis, sides)
+
+
 STUDY = Study(
     (
         _kind("heads", "head_findings:HeadRoles", "screen:present_survey"),
         _kind("measured-heads", "head_findings:HeadScores", "screen:present_measured"),
         _kind("compared-heads", "head_changes:HeadComparison", "changes_screen:present_changes"),
         _kind("needle", "needle:NeedleSurvey", "needle_screen:present_needle"),
-    )
+    ),
+    StudyCommand(
+        """Show which head does what.
+
+        Measures the roles of every head on texts (by default built-in ones) and on random tokens, and draws a grid of
+        layers × heads: the letter is the head's main role, the shade its strength. With --key or --measure, draws one
+        number for every head instead. With two models (or adapters, configs, dtypes or engines), shows which heads
+        differ, the largest change first.
+        """,
+        """
+        attnscope heads
+        attnscope heads --model ./my-llama --role induction
+        attnscope heads --model ./my-bert --output heads.csv
+        attnscope heads "The bank by the river" --query bank --key river
+        attnscope heads "The bank by the river" --query bank --key river --against by
+        attnscope heads "The bank by the river" --measure entropy
+        attnscope heads --file texts.txt --json | jq .main
+        attnscope heads --model ./my-llama --model ./my-llama-tuned
+        attnscope heads --model ./my-llama --adapter none --adapter ./my-lora --role induction
+        attnscope heads --needle "The bank was old" --lengths 32,40 --depths 0,0.5,1 --model ./my-gpt2
+        """,
+        _answer,
+        own=("top", "measure"),
+        call=_call,
+        built_in="attnscope.studies.heads.texts:TEXTS",
+        joined=_joined,
+    ),
 )
