@@ -64,12 +64,12 @@ class BatchCuts:
         """Heads that have an edge cut somewhere: their attention goes through tiles."""
         return {head for _, edge in self._edges for head in edge.heads}
 
-    def mask_(self, masked: Tensor, heads: Tensor, q0: int, k0: int) -> Tensor | None:
+    def mask_(self, masked: Tensor, heads: list[int] | slice, q0: int, k0: int) -> Tensor | None:
         """Write −inf into the scores of a tile where an edge is cut.
 
         Args:
             masked: (B, h, q, k).
-            heads: The tile's heads, (h,), int64.
+            heads: The tile's heads.
 
         Returns:
             True where a query has no key left, (B, h, q); None if nothing was cut in this tile.
@@ -78,23 +78,29 @@ class BatchCuts:
             return None
         return (masked == -torch.inf).all(-1)
 
-    def zero_(self, weights: Tensor, heads: Tensor, q0: int, k0: int) -> None:
+    def zero_(self, weights: Tensor, heads: list[int] | slice, q0: int, k0: int) -> None:
         """Write 0 into the weights of a tile where an edge is cut without renormalising; see mask_."""
         self._write_(weights, heads, (q0, k0), 0.0, renormalised=False)
 
-    def _write_(self, tile: Tensor, heads: Tensor, start: tuple[int, int], value: float, *, renormalised: bool) -> bool:
-        (q0, k0), written = start, False
-        edges = [(place, edge) for place, edge in self._edges if edge.renormalised is renormalised]
-        at = {head: n for n, head in enumerate(heads.tolist())} if edges else {}
-        for place, edge in edges:
+    def _write_(
+        self, tile: Tensor, heads: list[int] | slice, start: tuple[int, int], value: float, *, renormalised: bool
+    ) -> bool:
+        numbers = range(heads.start, heads.stop) if isinstance(heads, slice) else heads
+        (q0, k0), at = start, {head: n for n, head in enumerate(numbers)}
+        by_shape: dict[tuple[int, ...], list[list[int]]] = {}  # of edges that are written together: an upload waits
+        for place, edge in self._edges:
+            if edge.renormalised is not renormalised:
+                continue
             places = [at[head] for head in edge.heads if head in at]
             rows = [q - q0 for q in edge.queries if q0 <= q < q0 + tile.shape[2]]
             columns = [k - k0 for k in edge.keys if k0 <= k < k0 + tile.shape[3]]
             if places and rows and columns:
-                h, q, k = (torch.tensor(numbers, device=tile.device) for numbers in (places, rows, columns))
-                tile[place, h[:, None, None], q[:, None], k] = value
-                written = True
-        return written
+                shape = 1, len(places), len(rows), len(columns)
+                by_shape.setdefault(shape, []).append([place, *places, *rows, *columns])
+        for shape, edges in by_shape.items():
+            b, h, q, k = torch.tensor(edges, device=tile.device).split(shape, dim=1)
+            tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = value
+        return bool(by_shape)
 
     def replace_(self, output: Tensor) -> None:
         """Add the output of patched edges, and replace the output of cut heads, in (B, H, Q, Ev)."""

@@ -64,7 +64,7 @@ def compute_tile(
     fully_masked = part.block_mask.fully_masked
     if part.changes_scores is not None:  # which may be −inf
         fully_masked = (masked == -torch.inf).all(-1)
-    cut_rows = None if cuts is None else cuts.mask_(masked, heads, block.q0, block.k0)
+    cut_rows = None if cuts is None else cuts.mask_(masked, part.index, block.q0, block.k0)
     in_place = in_place and block.k0 < block.k1
     weights = masked if in_place else workspace.buffer("weights", masked.shape, masked.device)
     sink, summary = None, None
@@ -76,7 +76,7 @@ def compute_tile(
         if rows is not None:
             weights.masked_fill_(rows[..., None], 0.0)
     if cuts is not None:
-        cuts.zero_(weights, heads, block.q0, block.k0)
+        cuts.zero_(weights, part.index, block.q0, block.k0)
     range_holds = cut_rows is None and part.changes_scores is None
     return Tile(
         inputs=part.inputs,

@@ -37,7 +37,7 @@ _SPEED = "a choice of what is faster on the CPU; the numbers are the same"
 EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
     "torch.tensor(positions, dtype=torch.int64, device=like.device)": _INDEX,
-    "h, q, k = (torch.tensor(numbers, device=tile.device)": _INDEX,
+    "b, h, q, k = torch.tensor(edges, device=tile.device)": _INDEX,
     "numbers = torch.arange(heads[0], heads[-1] + 1, device=device)": _INDEX,
     "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,

@@ -174,6 +174,14 @@ def test_roles_of_heads_are_read_layer_by_layer(simulated: str, gpt2: Path, tmp_
     assert counts.waits["size"] <= 3
 
 
+def test_edges_of_a_batch_are_cut_together(simulated: str, gpt2: Path, tmp_path: Path) -> None:
+    """One upload for every way of cutting, not three for each of 15 edges."""
+    words = ["ablate", "the bank by the river", "--each", "edge", "--layer", "1", "--head", "1", "--model", str(gpt2)]
+    assert main([*words, "--device", simulated, "-o", str(tmp_path / "out.json"), "--quiet"]) == 0
+    assert counts.waits["upload"] <= 14
+    assert counts.waits["read"] <= 25
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_scores_of_narrow_numbers_are_exact_without_wide_copies(simulated: str, dtype: torch.dtype) -> None:
     wide = layer(300, "cpu")
