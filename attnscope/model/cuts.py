@@ -87,7 +87,9 @@ class BatchCuts:
     ) -> bool:
         numbers = range(heads.start, heads.stop) if isinstance(heads, slice) else heads
         (q0, k0), at = start, {head: n for n, head in enumerate(numbers)}
-        by_shape: dict[tuple[int, ...], list[list[int]]] = {}  # of edges that are written together: an upload waits
+        by_shape: dict[
+            tuple[int, int, int, int], list[list[int]]
+        ] = {}  # of edges that are written together: an upload waits
         for place, edge in self._edges:
             if edge.renormalised is not renormalised:
                 continue
@@ -98,7 +100,7 @@ class BatchCuts:
                 shape = 1, len(places), len(rows), len(columns)
                 by_shape.setdefault(shape, []).append([place, *places, *rows, *columns])
         for shape, edges in by_shape.items():
-            b, h, q, k = torch.tensor(edges, device=tile.device).split(shape, dim=1)
+            b, h, q, k = torch.tensor(edges, device=tile.device).split_with_sizes(shape, dim=1)
             tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = value
         return bool(by_shape)
 
