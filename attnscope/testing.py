@@ -31,7 +31,7 @@ def assert_attention_is_sound(
         tokenizer: See attnscope.doctor.
         collator: See attnscope.doctor.
         known: Names of checks that may be wrong.
-        required: Names of checks that must be ok: also one that cannot be told fails.
+        required: Names of checks that must be ok: a check that cannot tell fails, too.
         **options: See attnscope.doctor.
 
     Returns:

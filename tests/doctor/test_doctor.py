@@ -210,7 +210,7 @@ def test_the_assertion_names_check_number_place_and_repair():
         ({"batch": {"input_ids": ids(2, 8)}, "documents": ids(2, 7)}, "documents: has another shape"),
         ({"batch": {"input_ids": ids(2, 8)}, "prefix": 9}, "prefix: must be 1 to 8, not 9"),
         ({"batch": {"input_ids": ids(2, 8)}, "prefix": [1, 2, 3]}, r"prefix: \[1, 2, 3\] is no length"),
-        ({"batch": {"input_ids": ids(2, 8) + 1000}}, "batch: the model does not take it"),
+        ({"batch": {"input_ids": ids(2, 8) + 1000}}, "batch: the model does not take the batch"),
     ],
 )
 def test_what_cannot_be_examined_is_refused_in_one_line(llama, arguments, message):
@@ -244,7 +244,7 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     assert "WRONG" in shown and "repair" in shown and "docs/doctor.md#future" in shown
     assert main([*arguments, "-o", str(tmp_path / "doctor.xml")]) == 1
     failure = ET.parse(tmp_path / "doctor.xml").getroot().find(".//failure")
-    assert "later ones are replaced" in failure.get("message") and "repair:" in failure.text
+    assert "later tokens are replaced" in failure.get("message") and "repair:" in failure.text
 
 
 def test_positions_begin_where_the_model_begins_them():

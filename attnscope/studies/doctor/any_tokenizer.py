@@ -71,12 +71,16 @@ class AnyTokenizer:
         """Spell a token."""
         tokenizer = self.tokenizer
         try:
-            if hasattr(tokenizer, "convert_ids_to_tokens"):
-                return str(tokenizer.convert_ids_to_tokens(number))
-            if hasattr(tokenizer, "id_to_token"):
-                return str(tokenizer.id_to_token(number))
             if hasattr(tokenizer, "spelled"):
-                return str(tokenizer.spelled(number)[0])
+                return str(tokenizer.spelled(number)[1])
+            for name in ("convert_ids_to_tokens", "id_to_token"):
+                if hasattr(tokenizer, name):
+                    text = str(tokenizer.decode([number])) if hasattr(tokenizer, "decode") else ""
+                    return (
+                        text
+                        if text and "\N{REPLACEMENT CHARACTER}" not in text
+                        else str(getattr(tokenizer, name)(number))
+                    )
         except (IndexError, KeyError, OverflowError, TypeError, ValueError):
             pass
         return f"#{number}"

@@ -34,9 +34,13 @@ def backend(exam: Examination) -> list[Evidence]:
         elif not audit.layers:
             evidence.append(unknown(examined, NO_INTERFACE))
         elif "backend" in audit.hidden:
-            evidence.append(exam.finding(audit.hidden["backend"], batch, name, "keys that it should see are hidden"))
+            evidence.append(
+                exam.finding(audit.hidden["backend"], batch, name, "keys that a query should see are hidden")
+            )
         elif "backend" in audit.findings:
-            measured = exam.finding(audit.findings["backend"], batch, name, "its output is not softmax(q·k)·v")
+            measured = exam.finding(
+                audit.findings["backend"], batch, name, "the output of a layer is not softmax(q·k)·v"
+            )
             evidence.append(replace(measured, examined=examined))
         else:
             evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
@@ -49,7 +53,7 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
     """Compare the output of every layer, and the logits, with the same model in float32 under eager attention."""
     subject = exam.subject
     if subject.core is None or exam.two_halves:
-        why = NO_INTERFACE if subject.core is None else "layers of two halves are compared one by one"
+        why = NO_INTERFACE if subject.core is None else "layers of an encoder-decoder are compared one by one"
         return [] if exam.two_halves else [unknown(f"{batch.name} against float32 eager", why)]
     try:
         reference = _eager_outputs(exam, batch)
@@ -181,7 +185,7 @@ def returned_weights(exam: Examination) -> list[Evidence]:
         if isinstance(audit, str):
             evidence.append(unknown(examined, audit))
         elif "returned_weights" in audit.findings and audit.returned == audit.layers:
-            reason = "the weights that it returns are not those that it used"
+            reason = "the returned weights are not the weights that the backend used"
             evidence.append(exam.finding(audit.findings["returned_weights"], batch, name, reason))
         elif not audit.layers:
             evidence.append(unknown(examined, NO_INTERFACE))
@@ -192,7 +196,7 @@ def returned_weights(exam: Examination) -> list[Evidence]:
             reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
             evidence.append(Evidence(examined, "wrong", float(missing), 0.0, name, reason))
         else:
-            evidence.append(unknown(examined, "it returns no weights, and none are asked for"))
+            evidence.append(unknown(examined, "the backend returns no weights, and output_attentions is not set"))
     return evidence or [unknown("the model", NO_PROBES)]
 
 
@@ -204,8 +208,8 @@ def sinks(exam: Examination) -> list[Evidence]:
 def softcap(exam: Examination) -> list[Evidence]:
     """Check that scores are capped."""
     if softcap_of(exam.subject.config) is None:
-        return [unknown("the model", "its config names no attn_logit_softcapping")]
-    return _measured(exam, "softcap", "no layer was read", "weights are not those of capped scores")
+        return [unknown("the model", "the config names no attn_logit_softcapping")]
+    return _measured(exam, "softcap", "no layer was read", "weights are not the softmax of capped scores")
 
 
 def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:

@@ -107,7 +107,7 @@ class Audit:
         self._scores(call, queries, keys)
         uniform = self._uniform(call)
         if uniform is None:
-            self.skipped["masks"] = "its mask adds numbers to scores, or it takes no other values"
+            self.skipped["masks"] = "the mask adds numbers to scores, or the backend takes no other values"
             return
         seen = uniform > 0
         self._masks_of(call, queries, keys, seen)
@@ -258,7 +258,7 @@ class Audit:
                 float(bad.sum()), 0.0, self._place(call, (row, token)), int(bad.sum()), note))  # fmt: skip
         elif empty.any():
             row, token = (int(n) for n in empty.nonzero()[0])
-            note = "tokens that may attend to nothing, although they are no padding"
+            note = "tokens of a text that may attend to nothing"
             self._worst(self.leaks, "fully_masked", Finding(
                 float(empty.sum()), 0.0, self._place(call, (row, token)), int(empty.sum()), note))  # fmt: skip
 

@@ -144,7 +144,7 @@ def read_batch(
     attended = mask if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape else None
     allowed = _allowed(mask, ids) if isinstance(mask, Tensor) and mask.ndim in (3, 4) else None
     if isinstance(mask, Mapping):
-        notes.append("its attention_mask is one mask for each type of layer: which tokens it bars is not checked")
+        notes.append("attention_mask holds a mask for each type of layer: which tokens these masks bar is not checked")
     stated = None if documents is None else _like(_tensor(documents), ids)
     if documents is not None and stated is None:
         shape = f"{len(ids)}, {ids.shape[1]}"
@@ -173,7 +173,7 @@ def _prefix_lengths(prefix: Any, ids: Tensor) -> Tensor:
     try:
         lengths = torch.as_tensor(prefix).reshape(-1).expand(len(ids)).to(ids)
     except (TypeError, ValueError, RuntimeError) as e:
-        hint = "pass a number, or one for each row"
+        hint = "pass a number, or a number for each row"
         raise UsageError(f"{prefix!r:.80} is no length of a prefix", where="prefix", hint=hint) from e
     if not bool(((lengths >= 1) & (lengths <= ids.shape[1])).all()):
         raise UsageError(f"must be 1 to {ids.shape[1]}, not {prefix!r:.80}", where="prefix")

@@ -12,6 +12,7 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.locating import locate
 from attnscope.checkpoints.source import DEFAULT_MODEL
+from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.torch_setup import choose_device, set_threads
 from attnscope.engines.transformers.backends import backend_of, load_examined
@@ -52,7 +53,8 @@ def examine_checkpoint(
     require_memory(need, *memory_limit(run.max_memory))
     kind = find_model_class(folder)
     trust = check_own_code(folder, kind, trusted=run.trust_config)
-    tokenizer_file = find_tokenizer(folder, run.tokenizer)
+    found = find_tokenizer(folder, run.tokenizer).tokenizer
+    own_tokenizer = None if isinstance(found, MissingTokenizer) else found
     if progress is not None:
         progress("loading", 0, 1)
     set_threads(_MUCH, run.threads)
@@ -61,7 +63,7 @@ def examine_checkpoint(
     attn = values.get("attn") or tuple(dict.fromkeys((*_USUAL, backend_of(model) or "eager")))
     return examine(
         model,
-        tokenizer=more.pop("tokenizer", None) or tokenizer_file.tokenizer,
+        tokenizer=more.pop("tokenizer", None) or own_tokenizer,
         attn=attn,
         with_backends=bool(values.get("attn")),
         texts=[text.text for text in run.texts],

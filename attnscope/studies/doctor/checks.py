@@ -39,10 +39,10 @@ CHECKS = (
     ),
     AttentionCheck(
         "future",
-        "no token sees a later one",
-        "A model that sees the token it is to predict has a low loss in training, and cannot write.",
-        "Apply a causal mask: pass is_causal=True or the mask to the kernel, and set is_decoder=True where the class "
-        "has it.",
+        "no token sees a later token",
+        "A model that sees the token that it has to predict has a low loss in training, and cannot generate text.",
+        "Apply a causal mask: pass is_causal=True or the mask to the kernel, and set is_decoder=True if the class "
+        "takes it.",
         masks.future,
     ),
     AttentionCheck(
@@ -84,7 +84,7 @@ CHECKS = (
     AttentionCheck(
         "padding_positions",
         "padding on the left does not shift positions",
-        "A model with learned positions reads a left-padded text at positions that it never saw it at.",
+        "A model with learned positions reads a left-padded text at positions after the padding, unlike in training.",
         "Pass position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0), as generate() does.",
         masks.padding_positions,
     ),
@@ -92,7 +92,7 @@ CHECKS = (
         "padding_mask",
         "the attention mask bars padding",
         "Tokens that are attended to although they are padding change every number in the row.",
-        "Let the tokenizer or collator make attention_mask, and pass it on; never torch.ones_like(input_ids).",
+        "Pass the attention_mask that the tokenizer or collator makes, never torch.ones_like(input_ids).",
         masks.padding_mask,
     ),
     AttentionCheck(
@@ -108,7 +108,7 @@ CHECKS = (
         "a 4-D mask is obeyed",
         "A backend that ignores or misreads a mask gives plausible outputs of another question.",
         "Pass a mask of the model's dtype with 0 for allowed and torch.finfo(dtype).min for barred: eager and flex add "
-        "it to the scores, so a boolean one bars nothing.",
+        "the mask to the scores, so a boolean mask bars nothing.",
         masks.mask_4d,
     ),
     AttentionCheck(
@@ -136,12 +136,12 @@ CHECKS = (
         "backend",
         "every backend equals eager attention in float32",
         "A faster kernel has to be the same function: a difference beyond rounding is another model.",
-        "Use another attn_implementation, and report the layer and numbers to its authors.",
+        "Use another attn_implementation, and report the layer and the numbers to the authors of the backend.",
         arithmetic.backend,
     ),
     AttentionCheck(
         "returned_weights",
-        "weights that a backend returns are those that it used",
+        "a backend returns the weights that it used",
         "Analyses of weights that the output was not made of are about another model.",
         "Load the model with attn_implementation='eager' where you read weights.",
         arithmetic.returned_weights,
@@ -177,7 +177,7 @@ CHECKS = (
     ),
     AttentionCheck(
         "rope_scaling",
-        "rotary frequencies are those of the config",
+        "rotary frequencies follow the config",
         "A scaling that is configured and not applied, or frequencies in bfloat16, show only in long texts.",
         "Check the spelling of rope_parameters (rope_type, factor), and keep inv_freq in float32.",
         positions.rope_scaling,
@@ -192,7 +192,7 @@ CHECKS = (
     ),
     AttentionCheck(
         "type_ids",
-        "token types are those of the tokenizer",
+        "token types are the tokenizer's",
         "An encoder that is not told where the second text begins was not trained for what it reads.",
         "Pass token_type_ids as the tokenizer makes them.",
         data.type_ids,

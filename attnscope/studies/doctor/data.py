@@ -20,7 +20,12 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
     """Check that the end of a text is not mistaken for padding."""
     special = exam.subject.words.special
     if special.pad is None:
-        return [unknown("the tokenizer", "it has no padding token" if exam.subject.words.known else "there is none")]
+        return [
+            unknown(
+                "the tokenizer",
+                "the tokenizer has no padding token" if exam.subject.words.known else "there is no tokenizer",
+            )
+        ]
     if special.eos is None:
         return [unknown("the tokenizer", "the end token is not known")]
     if special.pad != special.eos:
@@ -86,8 +91,10 @@ def type_ids(exam: Examination) -> list[Evidence]:
     if not takes or not isinstance(rows, int) or rows < 1:
         given = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
         if not given:
-            return [unknown("the model", "it has no token types")]
-        return [unknown(batch.name, "it has token_type_ids, and the model has no token types") for batch in given]
+            return [unknown("the model", "the model has no token types")]
+        return [
+            unknown(batch.name, "the batch has token_type_ids, and the model has no token types") for batch in given
+        ]
     evidence = []
     for batch in exam.batches:
         evidence.append(_types_of(exam, batch, rows))
@@ -96,9 +103,10 @@ def type_ids(exam: Examination) -> list[Evidence]:
         types = encoding.get("token_type_ids")
         if types is None:
             if rows > 1:
-                evidence.append(unknown("the tokenizer", "it gives no token_type_ids for a pair of texts"))
+                evidence.append(unknown("the tokenizer", "the tokenizer gives no token_type_ids for a pair of texts"))
         elif max(types, default=0) >= rows:
-            reason = f"the tokenizer gives a second text type {max(types)}, and the model has {rows}: pass no pairs"
+            known = "only type 0" if rows == 1 else f"types 0 to {rows - 1}"
+            reason = f"the tokenizer gives a second text type {max(types)}, and the model has {known}: pass no pairs"
             evidence.append(unknown("a pair of texts", reason))
         elif not evidence:
             evidence.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
@@ -156,8 +164,8 @@ def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Iterator[Evid
         ids = exam.subject.words.encode(text)["input_ids"]
         if begin is not None and ids[:2] == [begin, begin]:
             name = exam.spell(begin)
-            yield Evidence("the texts", "wrong", 2.0, 1.0, f"text {n}", f"it begins with two {name}: the text has one, "
-                           "and the tokenizer adds another")  # fmt: skip
+            reason = f"the text begins with two {name}: the text has one, and the tokenizer adds another"
+            yield Evidence("the texts", "wrong", 2.0, 1.0, f"text {n}", reason)
             return
     yield Evidence("the texts", "ok", 1.0, 1.0) if begin is not None else unknown(
         "the texts", "the tokenizer has no begin token")  # fmt: skip
@@ -186,7 +194,7 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
         return unknown(batch.name, "the begin token is not known")
     if missing and adds and not starts:
         if not batch.padding.any() and not batch.packed and len(batch.ids) > 1:
-            return unknown(batch.name, "no row begins with the begin token; they may be pieces of longer texts")
+            return unknown(batch.name, "no row begins with the begin token; the rows may be pieces of longer texts")
         row, token = missing[0]
         reason = f"no text begins with {exam.spell(begin)}, which the tokenizer adds"
         return Evidence(batch.name, "wrong", 0.0, 1.0, f"row {row} token {token}", reason)

@@ -32,7 +32,7 @@ def _in_steps(exam: Examination, what: str, sizes: Any) -> list[Evidence]:
     if subject.kind == "bidirectional":
         return [unknown("the model", "a bidirectional model does not decode")]
     if subject.core is None or not (subject.cache_name and subject.takes("use_cache")):
-        return [unknown("the model", "it takes no cache and use_cache")]
+        return [unknown("the model", "the model takes no cache, or no use_cache")]
     if not exam.rows:
         return [unknown("the model", NO_PROBES)]
     evidence = []
@@ -77,14 +77,14 @@ def _stepwise(exam: Examination, batch: ExaminedBatch, backend: str, what: str, 
             past = getattr(step_output, cache_name, None)
             output = first_tensor(step_output)
             if past is None or output is None:
-                return unknown(examined, f"it returns no {cache_name}")
+                return unknown(examined, f"the model returns no {cache_name}")
             outputs.append(output)
             done += size
     except AttnscopeError as e:
         return unknown(examined, e.message)
     cached = torch.cat(outputs, 1)
     real = batch.real if not exam.two_halves else None
-    reason = f"outputs {what} differ from those of the whole text"
+    reason = f"outputs {what} differ from the outputs of the whole text"
     where_batch = exam.decoder_of(batch) if exam.two_halves else batch
     return exam.compare(examined, cached, full_output, batch, backend, where=exam.at(where_batch or batch, backend),
                         rows=real, reason=reason)  # fmt: skip

@@ -14,7 +14,7 @@ from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
 from attnscope.studies.doctor.examination import Examination, finite, relative_gap
 
 NO_PROBES = "the vocabulary is not known; pass a batch or a tokenizer"
-NO_INTERFACE = "its attention does not run through the interface of transformers, so masks cannot be read"
+NO_INTERFACE = "the model's attention does not run through the interface of transformers, so masks cannot be read"
 
 
 def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
@@ -46,7 +46,7 @@ def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reaso
         elif name in audit.leaks:
             yield exam.finding(audit.leaks[name], batch, backend, reason)
         elif name in audit.hidden:
-            yield exam.finding(audit.hidden[name], batch, backend, "keys that it should see are hidden")
+            yield exam.finding(audit.hidden[name], batch, backend, "keys that a query should see are hidden")
         elif f"read {name}" in audit.findings:
             yield Evidence(examined, "ok", 0.0, 0.0)
         elif not audit.layers:
@@ -59,9 +59,9 @@ def future(exam: Examination) -> list[Evidence]:
     """Check that a token does not see later ones."""
     kind = exam.subject.kind
     if kind is None:
-        return [unknown("the model", "nothing says whether it is causal; pass kind='causal'")]
+        return [unknown("the model", "nothing says whether the model is causal; pass kind='causal'")]
     if kind == "bidirectional":
-        return [unknown("the model", "it is bidirectional: every token may see every other")]
+        return [unknown("the model", "the model is bidirectional: every token may see every other token")]
     evidence: list[Evidence] = []
     if exam.two_halves:
         evidence += _future_of_decoder(exam)
@@ -70,7 +70,7 @@ def future(exam: Examination) -> list[Evidence]:
             for backend in exam.backends:
                 evidence += _later_replaced(exam, batch, backend)
     batches = [batch for batch in examined_batches(exam) if batch.allowed is None]
-    return evidence + list(read_masks(exam, "future", batches, "an earlier token sees a later one"))
+    return evidence + list(read_masks(exam, "future", batches, "a token sees a later token"))
 
 
 def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Evidence]:
@@ -95,9 +95,9 @@ def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> It
             return
         rows = ~later & batch.real
         if cut >= length or plain.shape[:2] != batch.ids.shape or not rows.any():
-            yield unknown(examined, "the prefix is the whole row" if cut >= length else "no token has a later one")
+            yield unknown(examined, "the prefix is the whole row" if cut >= length else "no token has a later token")
             return
-        reason = "outputs of earlier tokens change when later ones are replaced"
+        reason = "outputs of earlier tokens change when later tokens are replaced"
         yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows,
                            reason=reason)  # fmt: skip
         if exam.subject.interface:
@@ -120,7 +120,7 @@ def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
             except AttnscopeError as e:
                 yield unknown(examined, e.message)
                 continue
-            reason = "outputs of earlier tokens change when later ones are replaced"
+            reason = "outputs of earlier tokens change when later tokens are replaced"
             yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(decoder, backend),
                                rows=~later & decoder.real, reason=reason)  # fmt: skip
 
@@ -154,7 +154,8 @@ def packed_documents(exam: Examination) -> list[Evidence]:
     if batches[0] in exam.batches or separates_packs(exam.subject.core):
         return evidence
     reason = (
-        "packed texts read each other if only position_ids tell them apart; this class does not say that they may not"
+        "packed texts read each other if only position_ids tell the texts apart; the model's class does not claim to "
+        "separate packed texts"
     )
     return [item if item.verdict != "wrong" else replace(item, verdict="unknown", reason=reason) for item in evidence]
 
@@ -198,7 +199,7 @@ def _replace_neighbours(exam: Examination, batch: ExaminedBatch, backend: str, t
     if not rows.any() or not replaced.any():
         return unknown(examined, "no row has two documents")
     if plain.shape[:2] != batch.ids.shape:
-        return unknown(examined, "it has no output for each token")
+        return unknown(examined, "the model returns no output for each token")
     reason = "outputs of a document change when its neighbours are replaced"
     return exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows, reason=reason)
 
@@ -219,7 +220,7 @@ def packed_with_cache(exam: Examination) -> list[Evidence]:
         return [unknown("the model", why)]
     subject = exam.subject
     if not subject.takes("use_cache") or not getattr(subject.config, "use_cache", False):
-        return [unknown("the model", "it makes no cache by itself")]
+        return [unknown("the model", "the model makes no cache by default")]
     results = []
     for batch in batches:
         if "use_cache" in batch.given:
@@ -229,12 +230,12 @@ def packed_with_cache(exam: Examination) -> list[Evidence]:
         evidence = max(turns, key=lambda item: (item.verdict == "wrong", item.value or 0.0))
         if evidence.verdict == "wrong":
             reason = (
-                "documents read each other with use_cache=True, the default of the model; packed_documents is about "
-                "use_cache=False, which transformers.Trainer sets: how you call it is not known"
+                "documents read each other with use_cache=True, the model's default; packed_documents is about "
+                "use_cache=False, which transformers.Trainer sets; which of the two your code uses is not known"
             )
             evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
         results.append(evidence)
-    return results or [unknown("the batch", "it says use_cache")]
+    return results or [unknown("the batch", "the batch sets use_cache")]
 
 
 def packed_positions(exam: Examination) -> list[Evidence]:
@@ -282,7 +283,7 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
     except AttnscopeError as e:
         return unknown(examined, e.message)
     if leaks or any(item.verdict != "ok" for item in turns):
-        return unknown(examined, "documents read each other, so positions cannot be told apart from that")
+        return unknown(examined, "documents read each other, so that positions cannot be checked")
     results: list[Evidence] = []
     try:
         packed = exam.output(batch, backend)
@@ -294,7 +295,7 @@ def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evid
                 results.append(exam.compare(
                     examined, packed[row : row + 1, place], by_itself, text, backend,
                     where=exam.at(batch, backend, row, place),
-                    reason="outputs differ from those of the document alone",
+                    reason="outputs differ from the outputs of the document alone",
                 ))  # fmt: skip
     except AttnscopeError as e:
         return unknown(examined, e.message)
@@ -323,7 +324,10 @@ def padding(exam: Examination) -> list[Evidence]:
             positions = side == "left" and exam.subject.takes("position_ids")
             if side == "left" and exam.subject.learned_positions and not positions:
                 evidence.append(
-                    unknown("texts padded on the left", "its positions are learned, and it takes no position_ids")
+                    unknown(
+                        "texts padded on the left",
+                        "the model's positions are learned, and the model takes no position_ids",
+                    )
                 )
                 continue
             batch = exam.probe(side, with_positions=positions)
@@ -340,7 +344,7 @@ def padding(exam: Examination) -> list[Evidence]:
         if compared and not batch.packed and batch.allowed is None:
             rows = [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
             if not batch.padding.any():
-                why = "nothing is padded; each row has the outputs that it has alone"
+                why = "no row is padded; each row has the same outputs as alone"
                 rows = [replace(row, verdict="unknown", reason=why) if row.verdict == "ok" else row for row in rows]
             evidence += rows
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
@@ -434,7 +438,7 @@ def padding_mask(exam: Examination) -> list[Evidence]:
         row, token = (int(n) for n in bare.nonzero()[0])
         where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
         if batch.attended is None and effect is not None and effect.verdict == "ok":
-            note = "there is no attention_mask; outputs of the texts are the same with one"
+            note = "there is no attention_mask; outputs of the texts are the same with an attention_mask"
             evidence.append(Evidence(batch.name, "ok", effect.value, effect.limit, None, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
@@ -504,7 +508,9 @@ def prefix(exam: Examination) -> list[Evidence]:
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     for batch in batches:
         evidence += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
-    return evidence or [unknown("the model", "no batch has a prefix; pass prefix= with its length")]
+    return evidence or [
+        unknown("the model", "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length")
+    ]
 
 
 def _encoder_sees_all(exam: Examination) -> list[Evidence]:
@@ -537,7 +543,7 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
     if not wrong.any():
         return Evidence(f"the mask of {batch.name}", "ok", 0.0, 0.0)
     row, token, key = (int(n) for n in wrong.nonzero()[0])
-    what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see what follows it"
+    what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see later tokens"
     where = exam.place(AttentionPlace("", row=row, token=token, key=key), batch)
     return Evidence(f"the mask of {batch.name}", "wrong", float(wrong.sum()), 0.0, where, f"the mask {what}")
 
@@ -559,7 +565,7 @@ def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> 
     value = relative_gap(moved, plain, before)[0]
     if value > 0:
         return Evidence(examined, "ok", finite(value), None, None, "outputs of earlier tokens change, as they should")
-    return Evidence(examined, "wrong", 0.0, None, backend, "tokens of the prefix do not see those after them")
+    return Evidence(examined, "wrong", 0.0, None, backend, "tokens of the prefix do not see later tokens of the prefix")
 
 
 def window(exam: Examination) -> list[Evidence]:
@@ -589,7 +595,7 @@ def window(exam: Examination) -> list[Evidence]:
         elif "masks" in audit.skipped:
             evidence.append(unknown(examined, audit.skipped["masks"]))
         elif not audit.widest:
-            evidence.append(unknown(examined, "no layer has a window, as far as its config says"))
+            evidence.append(unknown(examined, "no layer has a window, according to the config"))
         elif "window" in audit.skipped:
             hint = "" if exam.longest_probe >= max(audit.widest) + 2 else "; raise longest_probe"
             evidence.append(unknown(examined, audit.skipped["window"] + hint))
@@ -618,8 +624,8 @@ def mask_4d(exam: Examination) -> list[Evidence]:
             try:
                 exam.audit(batch, backend)
             except AttnscopeError as e:
-                evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend,
-                                      f"it does not run with the 4-D mask of the batch: {e.message}"))  # fmt: skip
+                reason = f"the model does not run with the 4-D mask of the batch: {e.message}"
+                evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend, reason))
     evidence += [hidden for batch in given for hidden in _hidden_from_itself(exam, batch)]
     evidence += [item for item in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
               if not any(item.examined == other.examined for other in evidence)]  # fmt: skip
@@ -628,7 +634,7 @@ def mask_4d(exam: Examination) -> list[Evidence]:
     batch = _two_blocks(exam)
     for _, backend, audit in audits(exam, [batch]):
         if isinstance(audit, str):
-            evidence.append(unknown(f"{batch.name}, {backend}", f"it takes no 4-D mask: {audit}"))
+            evidence.append(unknown(f"{batch.name}, {backend}", f"the model takes no 4-D mask: {audit}"))
     return evidence + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
 
 
@@ -642,7 +648,7 @@ def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evi
         inverted = "; the mask is inverted" if bool(blind.equal(batch.real & batch.allowed.any(-1))) else ""
         yield Evidence(f"the mask of {batch.name}", "wrong", float(blind.sum()), 0.0,
                        exam.place(AttentionPlace("", row=row, token=token), batch),
-                       f"tokens may attend to others, and not to themselves{inverted}")  # fmt: skip
+                       f"tokens may attend to other tokens, and not to themselves{inverted}")  # fmt: skip
 
 
 def _two_blocks(exam: Examination) -> ExaminedBatch:

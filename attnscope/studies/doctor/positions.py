@@ -22,7 +22,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
     """Check that no token is beyond the model's positions."""
     most = exam.subject.longest
     if most is None:
-        return [unknown("the model", "its config names no max_position_embeddings")]
+        return [unknown("the model", "the config names no max_position_embeddings")]
     evidence = []
     for batch in exam.batches:
         if batch.positions is not None:
@@ -53,7 +53,7 @@ def rope_scaling(exam: Examination) -> list[Evidence]:
                if any(isinstance(value, Tensor) and key.endswith("inv_freq") and not key.startswith("original")
                       and "original" not in key for key, value in module.named_buffers(recurse=False))]  # fmt: skip
     if config is None or not modules:
-        return [unknown("the model", "it has no rotary frequencies (inv_freq)")]
+        return [unknown("the model", "the model has no rotary frequencies (inv_freq)")]
     evidence = []
     for name, module in modules:
         for key, held in module.named_buffers(recurse=False):
@@ -81,7 +81,7 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
     except (AttnscopeError, KeyError, TypeError, ValueError, ZeroDivisionError) as e:
         return unknown(name, f"the frequencies cannot be computed ({type(e).__name__})")
     if len(used) != len(frequencies):
-        return unknown(name, f"it has {len(used)} frequencies where the config says {len(frequencies)}")
+        return unknown(name, f"the model has {len(used)} frequencies, and the config says {len(frequencies)}")
     off = (used.double() - frequencies.double()).abs()
     relative = off / frequencies.double().abs().clamp_min(1e-30)
     exact = held.dtype == torch.float32
@@ -93,11 +93,11 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
     scaled = "" if rope.scaling is None else f" with {stated} scaling"
     if value > limit:
         unit = "relative error of a frequency" if exact else f"radians at position {length}"
-        lost = ": they are the frequencies without scaling" if _plain(rope, width, used) else ""
+        lost = ": the model uses the frequencies without scaling" if _plain(rope, width, used) else ""
         if not exact:
-            lost = f": they are held in {str(held.dtype).removeprefix('torch.')}"
+            lost = f": the model holds the frequencies in {str(held.dtype).removeprefix('torch.')}"
         return Evidence(name, "wrong", value, limit, f"frequency {at}",
-                        f"frequencies are not those of the config{scaled} ({unit}){lost}")  # fmt: skip
+                        f"frequencies differ from the config's{scaled} ({unit}){lost}")  # fmt: skip
     if apart > 1e-3:
         reason = f"cos and sin are multiplied by {used_factor:.3f} in place of {factor:.3f}{scaled}"
         return Evidence(name, "wrong", apart, 1e-3, None, reason)

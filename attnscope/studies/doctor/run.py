@@ -76,12 +76,14 @@ def examine(
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
     if subject.device.type == "meta":
-        raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
+        raise UsageError(
+            "the model has no weights: it is on the device 'meta'", where="model", hint="load the weights first"
+        )
     if not has_float64(subject.device):
         hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
         raise UsageError(f"numbers are judged in float64, which the device '{subject.device}' lacks", hint=hint)
     if call is None and subject.core is None and batch is None and collator is None:
-        hint = "pass batch=, and call= if it is not called as model(**batch)"
+        hint = "pass batch=, and call= if the model is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
     for option, value in (("documents", documents), ("prefix", prefix)):
         if value is not None and batch is None:
@@ -114,7 +116,7 @@ def examine(
     remarks = [*notes, *([exam.collator_error] if exam.collator_error else [])]
     if drawn:
         remarks.append(
-            "the probes are random tokens: there is no tokenizer, or it does not know the words of the texts"
+            "the probes are random tokens: there is no tokenizer, or the tokenizer does not know the words of the texts"
         )
     versions = {"torch": str(torch.__version__)}
     with suppress(PackageNotFoundError):

@@ -70,7 +70,7 @@ def _number(check: DoctorCheck | Evidence) -> str:
 
 
 def _wrong(check: DoctorCheck) -> Iterator[ViewPart]:
-    yield paragraph((Span(check.name, "bad"), Span(f"  not so: {check.title}")))
+    yield paragraph((Span(check.name, "bad"), Span(f"  does not hold: {check.title}")))
     lines: list[tuple[str, Spans]] = []
     if check.reason:
         lines.append(("found", note(check.reason)))
@@ -101,7 +101,7 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
 
 def _verdict(report: DoctorReport) -> Span:
     counts = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS}
-    told = f", {counts['unknown']} cannot be told" if counts["unknown"] else ""
+    told = f", {counts['unknown']} cannot tell" if counts["unknown"] else ""
     if counts["wrong"]:
         return Span(f"{counts['wrong']} of {len(report.checks)} checks are wrong, {counts['ok']} ok{told}", "bad")
     return Span(f"nothing is wrong: {counts['ok']} checks are ok{told}", "good" if counts["ok"] else "warning")

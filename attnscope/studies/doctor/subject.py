@@ -168,7 +168,7 @@ class Subject:
                 raise
             except Exception as e:  # a model of anyone may raise anything
                 line = next(iter(str(e).splitlines()), "")[:300]
-                raise AttnscopeError(f"the model does not take it ({type(e).__name__}: {line})") from e
+                raise AttnscopeError(f"the model does not take the batch ({type(e).__name__}: {line})") from e
 
     def with_labels(self, batch: Mapping[str, Any], labels: Tensor) -> Any:
         """Run a batch with its labels; return the model's output, with its loss."""
