@@ -7,7 +7,7 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.axes import faults
-from attnscope.findings.run import Report, TextReport, selection_name
+from attnscope.findings.run import HeadRef, Report, TextReport
 from attnscope.findings.tables import Table, columns_of
 
 MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")  # axes along which every head may change
@@ -69,7 +69,7 @@ class HeadChange(msgspec.Struct, frozen=True):
 
     Attributes:
         text: Number of the text.
-        first: Layer and head in the first side, such as `L1H2`.
+        first: Layer and head in the first side.
         second: Layer and head in the second side.
         queries: Aligned rows: position in the first side and in the second. For two texts, tokens that replace each
             other are aligned, too.
@@ -97,8 +97,8 @@ class HeadChange(msgspec.Struct, frozen=True):
     """
 
     text: int
-    first: str
-    second: str
+    first: HeadRef
+    second: HeadRef
     queries: list[tuple[int, int]]
     keys: list[tuple[int, int]]
     only_first: Annotated[list[int], along(positions="first source")]
@@ -125,12 +125,12 @@ class HeadChange(msgspec.Struct, frozen=True):
     def side_faults(self, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:
         """Yield contradictions with the texts of the two compared sides."""
         for side, (name, text) in enumerate(zip(("first", "second"), texts, strict=True)):
-            label = getattr(self, name)
-            head = next((head for head in text.heads if selection_name(head) == label), None)
+            ref = getattr(self, name)
+            head = next((head for head in text.heads if head.ref == ref), None)
             if head is None:
-                yield name, f"is {label[:40]!r}, which its side does not have"
+                yield name, f"is {str(ref)[:40]!r}, which its side does not have"
             elif self.mass is None and "weights" not in head.stages:
-                yield name, f"is {label!r}, whose weights its side does not hold"
+                yield name, f"is '{ref}', whose weights its side does not hold"
             for axis, positions in (("queries", text.queries), ("keys", text.keys)):
                 if not set(positions).issuperset(pair[side] for pair in getattr(self, axis)):
                     yield axis, "has a position that its side does not hold"
@@ -169,8 +169,8 @@ class StageVerdict(msgspec.Struct, frozen=True):
     beyond: int
     side: int
     text: int
-    first: str
-    second: str
+    first: HeadRef
+    second: HeadRef
     cell: Cell
     scale: float = 1.0
 
@@ -299,8 +299,12 @@ class Comparison(msgspec.Struct, frozen=True):
         for change in self.changes:
             for head in change.heads:
                 for n, (first, second) in enumerate(head.queries):
-                    row = {"side": self.sides[change.side].label, "text": head.text, "first": head.first}
-                    row |= {"second": head.second, "query": first, "query_token": texts[head.text].tokens[first].text}
+                    row = {"side": self.sides[change.side].label, "text": head.text, "first": str(head.first)}
+                    row |= {
+                        "second": str(head.second),
+                        "query": first,
+                        "query_token": texts[head.text].tokens[first].text,
+                    }
                     row |= {"query_second": second}
                     row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
                     for name in ("future", "entropy"):

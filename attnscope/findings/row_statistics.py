@@ -93,7 +93,8 @@ class RowStatistic:
         key_token: For a weight on keys of a kind: selects their tokens.
         aligned: Whether it requires queries and keys to be the same tokens; it is null under cross-attention.
         within: Largest distance of the keys whose weight it sums, in tokens; None for another statistic.
-        phrase: Format of its average in a header; None if headers do not show it.
+        on: For a weight that headers show: the keys that it is on, such as `the first token`.
+        phrase: Format in a header of another statistic; None if headers do not show it.
         place: Order in a header.
         added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
         linear: Whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'.
@@ -107,6 +108,7 @@ class RowStatistic:
     key_token: Callable[[Token], bool] | None = None
     aligned: bool = False
     within: int | None = None
+    on: str | None = None
     phrase: str | None = None
     place: int = 0
     added: bool = False
@@ -126,7 +128,7 @@ class RowStatistic:
 
 
 def _weight_on(
-    name: str, meaning: str, key_token: Callable[[Token], bool], phrase: str, place: int, *, added: bool = False
+    name: str, meaning: str, key_token: Callable[[Token], bool], on: str, place: int, *, added: bool = False
 ) -> RowStatistic:
     """Declare the weight on keys of a kind."""
     return RowStatistic(
@@ -135,7 +137,7 @@ def _weight_on(
         lambda row: row.on_keys(name),
         lambda rows: rows.on(rows.has(key_token)),
         key_token=key_token,
-        phrase=phrase,
+        on=on,
         place=place,
         added=added,
     )
@@ -187,19 +189,17 @@ ROW_STATISTICS = (
         "Weight on the first token.",
         lambda row: row.on_first(),
         lambda rows: rows.weights[:, 0],
-        phrase="{:.2f} on the first token",
+        on="the first token",
         place=3,
     ),
-    _weight_on(
-        "special", "Weight on special tokens.", lambda token: token.special, "{:.2f} on special tokens", place=4
-    ),
+    _weight_on("special", "Weight on special tokens.", lambda token: token.special, "special tokens", place=4),
     RowStatistic(
         "self",
         "Weight on the query's own position.",
         lambda row: row.on_self(),
         lambda rows: rows.on(rows.query == rows.key),
         aligned=True,
-        phrase="{:.2f} on itself",
+        on="itself",
         place=2,
         missing="null under cross-attention",
     ),
@@ -208,7 +208,7 @@ ROW_STATISTICS = (
         "Weight on the rest: not the query itself, not special, not the first token.",
         lambda row: row.on_others(),
         _on_others,
-        phrase="{:.2f} on other words",
+        on="other words",
         place=1,
     ),
     RowStatistic(
@@ -226,7 +226,7 @@ ROW_STATISTICS = (
         "punctuation",
         "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",
         _is_punctuation,
-        "{:.2f} on punctuation",
+        "punctuation",
         place=4,
         added=True,
     ),

@@ -1,7 +1,7 @@
 """What `attnscope run` found, as plain data: tokens, provenance, masks, matrices, top contributors, row statistics."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -48,6 +48,20 @@ class Top(msgspec.Struct, frozen=True):
             yield "by", f"is {self.by[:40]!r}, which top does not have"
 
 
+class HeadRef(NamedTuple):
+    """A layer and head, each a number or `mean`; as text `L1H2`, `L1 mean`, `mean H2` or `mean`."""
+
+    layer: int | str
+    head: int | str
+
+    def __str__(self) -> str:
+        """Return the name of the head."""
+        layer = "mean" if self.layer == "mean" else f"L{self.layer}"
+        if self.head == "mean":
+            return layer if layer == "mean" else f"{layer} mean"
+        return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
+
+
 class HeadReport(msgspec.Struct, frozen=True):
     """One layer and head over one text.
 
@@ -91,6 +105,11 @@ class HeadReport(msgspec.Struct, frozen=True):
     words: WordWeights | None = None
     score_mod: str | None = None
 
+    @property
+    def ref(self) -> HeadRef:
+        """Its layer and head."""
+        return HeadRef(self.layer, self.head)
+
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""
         for name in ("layer", "head"):
@@ -99,14 +118,6 @@ class HeadReport(msgspec.Struct, frozen=True):
                 yield name, f"is {number!r}, neither a number from 0 nor 'mean'"
         if self.pooled is None and not lengths["query"]:
             yield "pooled", "is missing, and there are no queries"
-
-
-def selection_name(head: HeadReport) -> str:
-    """Return `L1H2`, `L1 mean`, `mean H2` or `mean`."""
-    layer = "mean" if head.layer == "mean" else f"L{head.layer}"
-    if head.head == "mean":
-        return layer if layer == "mean" else f"{layer} mean"
-    return f"mean H{head.head}" if layer == "mean" else f"{layer}H{head.head}"
 
 
 class TextReport(TokenizedText, frozen=True):

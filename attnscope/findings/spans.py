@@ -57,6 +57,11 @@ class TextSpans(msgspec.Struct, frozen=True):
             numbers = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
         return numbers[0] if len(numbers) == 1 else None
 
+    @property
+    def outside(self) -> list[bool]:
+        """Whether each span is something else than a part of the text or the answer, such as special tokens."""
+        return [kind not in ("text", "answer") for kind in self.kinds]
+
     def tokens(self, number: int) -> list[int]:
         """Return the positions of a span's tokens."""
         return [position for position, span in enumerate(self.of_token) if span == number]

@@ -82,7 +82,7 @@ def test_a_long_row_lists_the_keys_whose_weight_changes_most(capsys):
 
 def test_a_summary_has_every_head_and_no_matrix(capsys):
     every = json.loads(run(capsys, TEXT, "--layer", "all", "--head", "all", "--json")[1])["changes"][0]["heads"]
-    moved = {head["first"]: np.mean(head["total_variation"]) for head in every}
+    moved = {"L{}H{}".format(*head["first"]): np.mean(head["total_variation"]) for head in every}
     code, out, _ = run(capsys, TEXT, "--summary")
     grid = {
         f"L{line[0]}H{n}": float(cell)
@@ -354,7 +354,7 @@ def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, mon
     chosen = ["--head", "1,2", "--query", "bank", "--key", "0", "--stage", "masked"]
     code, out, _ = run(capsys, path, path, *chosen, "--format", "json")
     (heads,) = (change["heads"] for change in json.loads(out)["changes"])
-    assert (code, [head["first"] for head in heads]) == (0, ["L0H1", "L0H2"])
+    assert (code, [head["first"] for head in heads]) == (0, [[0, 1], [0, 2]])
     for head in heads:
         assert (head["queries"], head["keys"]) == ([[1, 1]], [[0, 0]])
         assert [cell["stage"] for cell in head["worst"]] == ["masked"]

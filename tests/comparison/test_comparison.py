@@ -101,7 +101,7 @@ def test_same_scores_and_stack_agree_exactly_in_layer_0_and_differ_later():
     stack, same = by_layer(masks("stack")), by_layer(masks("same-scores"))
     for name in stack:
         equal = np.array_equal(stack[name].difference, same[name].difference)
-        assert equal == name.startswith("L0"), name
+        assert equal == (name.layer == 0), name
 
 
 def test_texts_align_on_what_they_share():
@@ -291,13 +291,13 @@ def test_layers_are_compared_by_the_heads_that_the_first_side_chose():
     assert second == [(layer + 2, head) for layer, head in first]
     runs = [(head, config(text, layer="auto", head=head, config=None)) for head in ("0", "1")]
     (head,) = compare_runs("head", runs, None).changes[0].heads
-    assert (head.first[:2], head.first[2:], head.second[2:]) == (head.second[:2], "H0", "H1")
+    assert (head.first.layer, head.first.head, head.second.head) == (head.second.layer, 0, 1)
 
 
 def test_layers_and_heads_are_paired_in_order():
     runs = [(f"L{n}", config(layer=str(n), head="all")) for n in (0, 1)]
     assert [(h.first, h.second) for h in compare_runs("layer", runs, None).changes[0].heads] == [
-        (f"L0H{n}", f"L1H{n}") for n in range(4)
+        ((0, n), (1, n)) for n in range(4)
     ]
 
 
@@ -368,7 +368,7 @@ def test_a_verdict_counts_the_cells_that_numpy_counts(saved, absolute, relative)
         far = ~np.isclose(b, a, rtol=relative, atol=absolute * scale, equal_nan=True)
         assert (found.compared, found.beyond) == (a.size, far.sum())
         excess = np.nan_to_num(np.abs(b - a) - relative * np.abs(a)) / scale
-        heads = [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
+        heads = [(layer, head) for layer in (0, 1) for head in range(4)]
         at = heads.index(found.first), found.cell.query, found.cell.key
         assert excess[at] == pytest.approx(excess.max(), abs=1e-12)
         assert found.cell.difference == pytest.approx(np.nan_to_num(np.abs(b - a))[at])
@@ -454,7 +454,7 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
         **parsed(dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output")))
     )
     found = compare_files(saved, wanted)
-    assert [(h.first, h.second) for h in found.changes[0].heads] == [("L1H1", "L1H1"), ("L1H3", "L1H3")]
+    assert [(h.first, h.second) for h in found.changes[0].heads] == [((1, 1), (1, 1)), ((1, 3), (1, 3))]
     for head, known in zip(found.changes[0].heads, (whole[5], whole[7]), strict=True):
         assert head.queries == [(0, 0), (2, 2)]
         assert head.keys == [(2, 2), (4, 4)]
@@ -537,8 +537,8 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_map_is_compared_with_a_map_alone(lacking, side):
     text = inspect(config(pool=3)).texts[0]
-    sides = [(text, text.heads[0], "L0H0"), (text, text.heads[0], "L0H0")]
+    sides = [(text, text.heads[0]), (text, text.heads[0])]
     assert not pooled_change(0, *sides)[0].worst[0].difference
-    sides[side] = (text, replace(text.heads[0], **{lacking: None}), "L0H0")
+    sides[side] = (text, replace(text.heads[0], **{lacking: None}))
     with pytest.raises(AttnscopeError, match="only one side has a map"):
         pooled_change(0, *sides)

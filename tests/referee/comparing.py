@@ -279,7 +279,7 @@ def _paired(axis: str, a: _Side, b: _Side) -> list[tuple[Any, Any]]:
 
 def _head(where: str, found: Json, a: _Side, b: _Side, x: Any, y: Any, made: Comparing) -> None:
     """Everything that is said of one head of two sides."""
-    same(where + "names", (found["first"], found["second"]), (_name(x), _name(y)))
+    same(where + "names", (found["first"], found["second"]), (list(x), list(y)))
     first, second = a.head(x), b.head(y)
     one, other = a.units[x], b.units[y]
     if not a.found["queries"]:
@@ -543,7 +543,7 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
         for head in change["heads"]:
             a, b = first[head["text"]], second[head["text"]]
             x, y = (
-                next(h for h in text["heads"] if _name((h["layer"], h["head"])) == head[which])
+                next(h for h in text["heads"] if [h["layer"], h["head"]] == head[which])
                 for text, which in ((a, "first"), (b, "second"))
             )
             if not a["queries"]:
@@ -564,7 +564,7 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
                 pairs = {stage: _matrices(stage, *sides, x, y, queries, keys) for stage in made.stages}
             for stage, (one, other) in pairs.items():
                 scale = _scale(stage, a, x["layer"])
-                scales[stage, head["text"], head["first"]] = scale
+                scales[stage, head["text"], *head["first"]] = scale
                 far = ~np.isclose(other, one, rtol=relative, atol=absolute * scale, equal_nan=True)
                 if far.any() and x["layer"] != "mean":
                     differing.add(x["layer"])
@@ -574,9 +574,9 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
     expected = {stage: seen for stage, seen in counts.items() if seen[0]}
     same("verdict", {s["stage"]: [s["compared"], s["beyond"]] for s in verdict["stages"]}, expected)
     for stage in verdict["stages"]:
-        same("scale", stage["scale"], scales[stage["stage"], stage["text"], stage["first"]])
+        same("scale", stage["scale"], scales[stage["stage"], stage["text"], *stage["first"]])
     made_of = found["sides"][0]["report"]["provenance"]
-    names = {head["first"] for change in found["changes"] for head in change["heads"]}
+    names = {tuple(head["first"]) for change in found["changes"] for head in change["heads"]}
     same("heads", (verdict["heads"], verdict["of_heads"]), (len(names), made_of["n_layers"] * made_of["n_heads"]))
     same("first_layer", verdict["first_layer"], min(differing, default=None))
     passed = bool(expected) and not lacking and not any(beyond for _, beyond in expected.values())

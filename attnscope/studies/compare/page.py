@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Comparison, HeadChange
+from attnscope.findings.run import HeadRef
 from attnscope.studies.compare.screen import both_axis, present_comparison, shown_columns, with_short_labels
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import ordered
@@ -17,7 +18,7 @@ from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.walk.scene import Alignment, HeadNumber, Scene, WalkHead
+from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[Any]:
@@ -57,23 +58,23 @@ def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield part
 
 
-def _walk(comparison: Comparison, first: str, roles: Sequence[RoleRecorders]) -> SavedSource:
+def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]) -> SavedSource:
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
     layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
-    names = {_name(head.layer, head.head): (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
+    places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
     for change in comparison.changes[0].heads:
-        if change.text == 0 and change.first in names:
-            values[names[change.first]] = _moved(change)
+        if change.text == 0 and change.first in places:
+            values[places[change.first]] = _moved(change)
     meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
     number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
     begun = {}
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
-        make = partial(_begun, saved, names[first], number, of_text, _alignment(comparison, side, n))
+        make = partial(_begun, saved, places[first], number, of_text, _alignment(comparison, side, n))
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
@@ -109,7 +110,3 @@ def _begun(
     same_shape = number.values.shape == (len(scene.layers), len(scene.heads))
     numbers = [number, *scene.numbers] if same_shape else scene.numbers
     return with_roles(dataclasses.replace(scene, first=first, numbers=numbers, alignment=alignment), roles)
-
-
-def _name(layer: int | str, head: int | str) -> str:
-    return WalkHead(layer, head).name

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, Side
-from attnscope.findings.run import STAGES, HeadReport, TextReport, selection_name
+from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.maps import pooled_change
@@ -119,8 +119,7 @@ class _Text:
         scales: dict[tuple[str, int | str], float] = {}
         for x, y in self.heads():
             if self.maps:
-                sides = (self.a, x, selection_name(x)), (self.b, y, selection_name(y))
-                yield x.layer, *pooled_change(self.number, *sides)
+                yield x.layer, *pooled_change(self.number, (self.a, x), (self.b, y))
                 continue
             halves, pairs = self._halves(self.shared, x, y), []
             for stage in [s for s in STAGES if s in stages and s in x.stages and s in y.stages]:
@@ -178,8 +177,8 @@ class _Text:
         """Yield notes on what is not compared."""
         if nothing := self._nothing(self.aligned):
             yield self._where + nothing
-        paired = {(y.layer, y.head) for _, y in self.heads()}
-        if more := [selection_name(head) for head in self.b.heads if (head.layer, head.head) not in paired]:
+        paired = {y.ref for _, y in self.heads()}
+        if more := [str(head.ref) for head in self.b.heads if head.ref not in paired]:
             yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
         if self.maps:
             return
@@ -246,13 +245,13 @@ def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[
 
 def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
     for other in text.heads:
-        if (other.layer, other.head) == (head.layer, head.head):
+        if other.ref == head.ref:
             return other
-    there = [selection_name(other) for other in text.heads]
+    there = [str(other.ref) for other in text.heads]
     hint = "compare reports of the same layers and heads"
     if head.chosen and text.heads and text.heads[0].chosen:
         hint = f"each side chose its own head; run one again with {arg('layer', head.layer)} {arg('head', head.head)}"
-    message = f"{selection_name(head)} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
+    message = f"{head.ref} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
     raise AttnscopeError(message + (" …" if len(there) > _NAMED else ""), hint=hint)
 
 
@@ -292,7 +291,7 @@ class _AlignedSide:
         """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
         if "weights" not in self.head.stages:
             hint = f"save it with {arg('stages', ('scores', 'masked', 'weights'))}"
-            raise AttnscopeError("the report has no weights", where=selection_name(self.head), hint=hint)
+            raise AttnscopeError("the report has no weights", where=str(self.head.ref), hint=hint)
         return self.head.stages["weights"][self.at].astype(np.float64)
 
     @cached_property
@@ -368,8 +367,8 @@ def _head_change(
         partial = Partial(saved, of, np.array([first_side.outside, other.outside], dtype=np.float32))
     return HeadChange(
         text=number,
-        first=selection_name(first_side.head),
-        second=selection_name(other.head),
+        first=first_side.head.ref,
+        second=other.head.ref,
         queries=list(zip(first_side.queries, other.queries, strict=True)),
         keys=[(first_side.keys[n], other.keys[n]) for n in shown],
         only_first=first_side.own_keys,
@@ -441,7 +440,7 @@ def _pair(stage: str, first_side: _AlignedSide, second_side: _AlignedSide, scale
             stage, a[:, first_side.columns], b[:, second_side.columns], first_side.queries, first_side.keys, scale
         )
     if a.shape != b.shape:
-        raise AttnscopeError("the values are of different widths", where=f"{selection_name(first_side.head)}: output")
+        raise AttnscopeError("the values are of different widths", where=f"{first_side.head.ref}: output")
     return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)
 
 

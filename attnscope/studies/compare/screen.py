@@ -10,7 +10,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
-from attnscope.findings.run import HeadReport, TextReport, selection_name
+from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.diagnosis_screen import present_diagnosis
@@ -168,10 +168,11 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     provenance = sides[1].report.provenance
     total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
-        place, share = re.fullmatch(r"L(\d+)H(\d+)", head.second), _share_moved(head)
-        if place and not np.isnan(share):
-            total[int(place[1]), int(place[2])] += share
-            count[int(place[1]), int(place[2])] += 1
+        share = _share_moved(head)
+        layer, number = head.second
+        if isinstance(layer, int) and isinstance(number, int) and not np.isnan(share):
+            total[layer, number] += share
+            count[layer, number] += 1
     yield GAP
     caption = Span("  share of the average row's weight that moved")
     yield paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), caption))
@@ -264,10 +265,10 @@ def _change(
     sides: tuple[Side, Side], head: HeadChange, named: Sequence[str], settings: DisplaySettings, heat: bool
 ) -> Iterator[ViewPart]:
     reports = [side.report.texts[head.text] for side in sides]
-    which = head.first if head.first == head.second else f"{head.first} → {head.second}"
+    which = str(head.first) if head.first == head.second else f"{head.first} → {head.second}"
     where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
     heads = zip(reports, (head.first, head.second), strict=True)
-    chosen_rules = [h.chosen for text, name in heads for h in text.heads if selection_name(h) == name]
+    chosen_rules = [h.chosen for text, ref in heads for h in text.heads if h.ref == ref]
     chosen = next(((Span("  "), *untrusted(rule)) for rule in chosen_rules if rule and not settings.data_only), ())
     between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
     yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
@@ -480,8 +481,8 @@ def _pair_name(reports: Sequence[TextReport], pair: tuple[int, int]) -> Spans:
 
 
 def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
-    name = (head.first, head.second)[side]
-    return next(h for h in text.heads if selection_name(h) == name)
+    ref = (head.first, head.second)[side]
+    return next(h for h in text.heads if h.ref == ref)
 
 
 def _weights(

@@ -56,7 +56,7 @@ def _compare(
     )
     moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
     kept = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
-    shown = [shared[n] for n in kept]
+    shown = [(shared[n], spans[0].text.outside[places[0][n]]) for n in kept]
     before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
     whose = " and ".join(dict.fromkeys(name for _, name in averaged))
     caption = f"  paired by name; {whose}: mean over the row's tokens of their weight on the column's"
@@ -88,11 +88,13 @@ def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:
     return replace(spans, selected=numbered if len(numbered) == len(shown) else spans.selected)
 
 
-def _panel(stage: str, title: Spans, matrix: Matrix, names: Sequence[str], settings: DisplaySettings) -> Panel:
+def _panel(
+    stage: str, title: Spans, matrix: Matrix, shown: Sequence[tuple[str, bool]], settings: DisplaySettings
+) -> Panel:
     masked = [bool(np.isnan(row).all()) for row in matrix]
     digits = digits_for(matrix, max(settings.precision, 1))
-    spans, outside = [Span(name, origin="untrusted") for name in names], [name.startswith("(") for name in names]
-    rows, columns = (Axis(kind, range(len(names)), spans, outside, len(names)) for kind in ("query", "key"))
+    spans, outside = [Span(name, origin="untrusted") for name, _ in shown], [outside for _, outside in shown]
+    rows, columns = (Axis(kind, range(len(shown)), spans, outside, len(shown)) for kind in ("query", "key"))
     heading = ours(stage)
     return Panel(
         stage, title, matrix, texts("weights", matrix, masked, digits), rows, columns, scale_for(stage, matrix), digits,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Cell, Comparison, StageVerdict, Verdict
+from attnscope.findings.run import HeadRef
 from attnscope.findings.tokens import spell_piece
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,17 +83,19 @@ class Judge:
 
     tolerance: Tolerance
     _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
-    _heads: set[str] = field(default_factory=set)
+    _heads: set[HeadRef] = field(default_factory=set)
     _layers: set[int] = field(default_factory=set)
 
-    def see(self, side: int, text: int, layer: int | str, names: tuple[str, str], pairs: Sequence[MatrixPair]) -> None:
+    def see(
+        self, side: int, text: int, layer: int | str, heads: tuple[HeadRef, HeadRef], pairs: Sequence[MatrixPair]
+    ) -> None:
         """Judge the matrices of one head by the tolerance.
 
         Args:
             layer: Layer in the first side; `mean` for several.
-            names: Layer and head in the first side and in the second.
+            heads: Layer and head in the first side and in the second.
         """
-        self._heads.add(names[0])
+        self._heads.add(heads[0])
         for pair in pairs:
             if not pair.first.size:
                 continue
@@ -106,7 +109,7 @@ class Judge:
             if old is None or excess.max() > most:
                 most = float(excess.max())
                 cell = pair.worst(self.tolerance.relative)
-                verdict = StageVerdict(pair.stage, compared, beyond, side, text, *names, cell, pair.scale)
+                verdict = StageVerdict(pair.stage, compared, beyond, side, text, *heads, cell, pair.scale)
             else:
                 verdict = replace(old, compared=compared, beyond=beyond)
             self._stages[pair.stage] = most, verdict
@@ -149,7 +152,7 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
     """Describe a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
     text = comparison.sides[0].report.texts[stage.text]
     cell = stage.cell
-    head = stage.first if stage.first == stage.second else f"{stage.first} → {stage.second}"
+    head = str(stage.first) if stage.first == stage.second else f"{stage.first} → {stage.second}"
     side = f"{comparison.sides[stage.side].label}, " if len(comparison.sides) > 2 else ""
     query = f"query {cell.query} '{spell_piece(text.tokens, cell.query)}'"
     if cell.stage == "output":

@@ -167,7 +167,7 @@ def _moved(passage: Passage, scene: Scene, places: Sequence[dict[int, int]]) -> 
 
 def _span_axis(kind: str, spans: TextSpans) -> Axis:
     names = [Span(name, origin="untrusted") for name in spans.names]
-    special = [span_kind not in ("text", "answer") for span_kind in spans.kinds]
+    special = spans.outside
     return Axis(kind, range(len(names)), names, special, len(names))
 
 

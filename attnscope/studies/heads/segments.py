@@ -45,7 +45,7 @@ def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | 
 
 
 def _text_spans(spans: TextSpans) -> list[int]:
-    return [number for number, kind in enumerate(spans.kinds) if kind in ("text", "answer")]
+    return [number for number, outside in enumerate(spans.outside) if not outside]
 
 
 class SegmentPass:

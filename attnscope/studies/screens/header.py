@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -275,36 +276,35 @@ def head_name(head: HeadReport) -> str:
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Describe the average of all rows, or of those shown, without special tokens, as in the choice of a head."""
     sources = text.sources[: len(text.sources) - text.padding]
-    forms = {5: [("sink", "{:.2f} on the sink")]}  # by their place, see RowStatistic.place
+    # place in the header (see RowStatistic), name, keys of a weight, format, and group: commas join facts of one group
+    shown: list[tuple[int, str, str | None, str, str]] = [(5, "sink", "the sink", "", "on")]
     for statistic in ROW_STATISTICS:
         needs_token = statistic.key_token is None or any(map(statistic.key_token, sources))
         near = statistic.within is None or (head.means is not None and statistic.within < len(text.tokens))
-        if statistic.phrase is not None and needs_token and near:
-            forms.setdefault(statistic.place, []).append((statistic.name, statistic.phrase))
-    forms_said = dict(form for place in sorted(forms) for form in forms[place])
-    shown = range(len(text.tokens)) if head.means is not None else text.queries
-    words = np.array([not text.tokens[position].special for position in shown], dtype=bool)
+        if (statistic.on or statistic.phrase) and needs_token and near:
+            group = "on" if statistic.on else statistic.name if statistic.within is None else "within"
+            shown.append((statistic.place, statistic.name, statistic.on, statistic.phrase or "", group))
+    rows = range(len(text.tokens)) if head.means is not None else text.queries
+    words = np.array([not text.tokens[position].special for position in rows], dtype=bool)
     means = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    known = [name for name in forms_said if getattr(means, name) is not None]
-    facts = [forms_said[name].format(getattr(means, name)) for name in known]
-    if any(continues(text.tokens, position) for position in range(len(text.tokens))):
-        facts = [fact.replace("on other words", "on other words and pieces") for fact in facts]
-    shares = [n for n, name in enumerate(known) if _quantity(forms_said[name]) == "on"]
-    if sum(getattr(means, known[n]) for n in shares) > 1.01:  # the first token is special, or the row itself
+    shown = sorted((fact for fact in shown if getattr(means, fact[1]) is not None), key=itemgetter(0))
+    pieces = any(continues(text.tokens, position) for position in range(len(text.tokens)))
+    facts = list[str]()
+    for _, name, on, form, _ in shown:
+        value = getattr(means, name)
+        of_weight = "" if facts else " of its weight"
+        and_pieces = " and pieces" if pieces and name == "other" else ""
+        facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
+    shares = [n for n, fact in enumerate(shown) if fact[2] is not None]
+    # the first token is special, or the row itself
+    if sum(getattr(means, shown[n][1]) for n in shares) > 1.01:
         facts[shares[-1]] += " (keys can count twice)"
-    for n, (phrase, following) in enumerate(pairwise(forms_said[name] for name in known)):
-        facts[n] += "," if _quantity(phrase) == _quantity(following) else ";"
+    for n, (fact, following) in enumerate(pairwise(shown)):
+        facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
         return []
-    if shares[:1] == [0]:
-        facts[0] = facts[0].replace(" on ", " of its weight on ", 1)
     whose = "a row" if words.all() or not words.any() else "the row of a word"
     return [f"on average, {whose} has {facts[0]}", *facts[1:]]
-
-
-def _quantity(phrase: str) -> str:
-    """Return the word after a number in a phrase ("on", "within", "bits"); commas join phrases with the same word."""
-    return phrase.partition("}")[2].split()[0]
 
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:

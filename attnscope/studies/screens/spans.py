@@ -29,9 +29,11 @@ class ShownSpans:
 
     Attributes:
         members: Numbers of the spans that are joined in each.
+        outside: Whether each is no part of the text, such as its special tokens.
     """
 
     names: list[str]
+    outside: list[bool]
     members: list[list[int]]
     sizes: list[int]
 
@@ -65,7 +67,8 @@ def joined_spans(span_report: SpanReport, most: int = MOST) -> ShownSpans:
         _, at = min(together)
         groups[at : at + 2] = [[*groups[at], *groups[at + 1]]]
     names = [spans.names[g[0]] if len(g) == 1 else _range_name(spans.names[g[0]], spans.names[g[-1]]) for g in groups]
-    return ShownSpans(names, groups, [sum(sizes[n] for n in group) for group in groups])
+    outside = [spans.outside[group[0]] for group in groups]
+    return ShownSpans(names, outside, groups, [sum(sizes[n] for n in group) for group in groups])
 
 
 def _range_name(first: str, last: str) -> str:
@@ -159,7 +162,7 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, 
 def span_axis(kind: str, shown: ShownSpans) -> Axis:
     """Return the axis of spans."""
     names = [Span(name, origin="untrusted") for name in shown.names]
-    return Axis(kind, range(len(names)), names, [name.startswith("(") for name in shown.names], len(names))
+    return Axis(kind, range(len(names)), names, shown.outside, len(names))
 
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
