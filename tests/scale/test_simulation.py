@@ -1,11 +1,13 @@
 """The simulation of a million texts: seeded, and never faster than arithmetic allows."""
 
+import random
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.million import Costs, simulate
+from attnscope.cli import main
+from benchmarks.million import WORDS, Costs, simulate
 
 
 @pytest.mark.parametrize("shards_each", [1, 4])
@@ -36,19 +38,33 @@ def test_stragglers_hold_up_an_array_more_than_actors():
     assert actors < 0.7 * array
 
 
-def test_the_page_says_what_the_simulation_does():
-    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+def test_the_page_says_what_was_measured_and_what_the_simulation_does():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "scale.md").read_text()
+    lines = re.findall(r": (\d+) texts a second of a CPU, ([\d.]+) kB a record", (root / "benchmarks/README.md").read_text())
+    assert len(lines) == 3
+    assert re.findall(r"\| ([\d,]+) \| ([\d.]+) kB \|", page) == [(f"{int(rate):,}", size) for rate, size in lines]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if "MB/s |" in row]
     seen, lost = [], []
     for about, alone, disk, array, actors in rows:
         if about:
-            rate, gigabytes = (float(word) for word in re.findall(r"\d+", about))
+            rate, gigabytes = (float(word.replace(",", "")) for word in re.findall(r"\d[\d,.]*", about))
             assert alone == f"{1e6 / rate / 3600:.1f} h"
         costs = Costs(1_000_000, 100, rate, 1000 * gigabytes, disk=1e6 * float(disk.split()[0]))
         found = [simulate(costs, 1, shards_each=n) for n in (1, 4)]
         assert [array, actors] == [f"{end / 60:.1f} min" for end, _, _ in found]
-        seen.append((rate, disk))
+        seen.append((f"{rate:.0f}", f"{gigabytes}", disk))
         lost += [(round(seconds), restarts) for _, seconds, restarts in found]
-    assert len({*seen}) == 4
-    seconds, restarts = max(lost)
-    assert f"({seconds} s of work in {['no', 'one', 'two', 'three', 'four', 'five'][restarts]} failures" in page
+    assert seen == [(rate, size, disk) for rate, size in lines for disk in ("500 MB/s", "50 MB/s")]
+    assert "({:,} s of work in {} failures".format(*max(lost)) in page
+    (rate, size), wanted = lines[1], re.search(r"100 workers with (\d+) texts a second could write ([\d,]+) MB/s", page)
+    assert wanted.groups() == (rate, f"{100 * int(rate) * float(size) / 1000:,.0f}")
+
+
+def test_a_record_has_the_bytes_that_were_measured(tmp_path, monkeypatch):
+    luck = random.Random(1)
+    lines = (" ".join(luck.choices(WORDS, k=luck.randint(8, 18))) for _ in range(60))
+    (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--quiet"]) == 0
+    assert (tmp_path / "d.jsonl").stat().st_size / 60 == pytest.approx(14_800, rel=0.05)
