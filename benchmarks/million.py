@@ -77,7 +77,17 @@ def measure(model, texts):
         folder, seconds = Path(name), []
         for count in (1, texts):
             (folder / "texts.txt").write_text("\n".join(lines[:count]) + "\n")
-            command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", f"{count}.jsonl", "--threads", "1"]
+            command = [
+                sys.executable,
+                "-m",
+                "attnscope",
+                "batch",
+                "texts.txt",
+                "-o",
+                f"{count}.jsonl",
+                "--threads",
+                "1",
+            ]
             before = os.times()
             subprocess.run([*command, "--quiet", *model], cwd=folder, check=True)
             after = os.times()

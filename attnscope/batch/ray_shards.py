@@ -22,6 +22,7 @@ from attnscope.batch.changes import find_change
 from attnscope.batch.convert import merge
 from attnscope.batch.dump import write_dump
 from attnscope.batch.formats import ending_of
+from attnscope.batch.frames import packing_of
 from attnscope.batch.header import Header
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.parts import gather_parts_of, lines_path, read_part
@@ -83,24 +84,31 @@ class ShardWriter:
                 time.sleep(1)
 
 
-class _LineCounter:
-    """Counts the lines of files that grow."""
+class RecordCounter:
+    """Counts the records of parts that grow; of a compressed part only once it is finished.
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths, self._places = paths, dict.fromkeys(paths, 0)
-        self._lines = dict.fromkeys(paths, 0)
+    Attributes:
+        finished: Records of the parts that are finished.
+    """
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        self._places, self._lines = dict.fromkeys(parts, 0), dict.fromkeys(parts, 0)
+        ends = {part: read_part(part).end for part in parts if part.exists()}
+        self.finished = {part: end.records for part, end in ends.items() if end is not None}
 
     def records(self) -> int:
-        """Return the approximate number of records: header and end count as lines, too."""
-        for path in self._paths:
-            if not path.exists():
+        """Return the number of records."""
+        for part in self._lines.keys() - self.finished.keys():
+            path = lines_path(part)
+            if not path.exists() or packing_of(path) is not None:
                 continue
             with open(path, "rb") as file:
-                file.seek(self._places[path])
+                file.seek(self._places[part])
                 while piece := file.read(_PIECE):
-                    self._lines[path] += piece.count(b"\n")
-                    self._places[path] += len(piece)
-        return sum(max(0, lines - 1) for lines in self._lines.values())
+                    self._lines[part] += piece.count(b"\n")
+                    self._places[part] += len(piece)
+        # The first line is the header.
+        return sum(self.finished.get(part, max(0, lines - 1)) for part, lines in self._lines.items())
 
 
 def parts_folder(output: Path) -> Path:
@@ -163,9 +171,9 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     parts = [_part(folder, order.output, number, count) for number in range(1, count + 1)]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
-    waiting = [number for number, path in enumerate(parts, 1) if not path.exists() or read_part(path).end is None]
+    counter, summary = RecordCounter(parts), Summary()
+    waiting = [number for number, part in enumerate(parts, 1) if part not in counter.finished]
     free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
-    counter, summary = _LineCounter([lines_path(path) for path in parts]), Summary()
     summary.workers, summary.resumed = actors, counter.records()
     running: dict[Any, tuple[Any, int]] = {}
 
@@ -182,8 +190,9 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
             try:
                 ray.get(task)
                 free_actors.append(actor)
-                end = read_part(parts[number - 1]).end
-                summary.counts["failed"] += 0 if end is None else end.failed
+                if (end := read_part(parts[number - 1]).end) is not None:
+                    counter.finished[parts[number - 1]] = end.records
+                    summary.counts["failed"] += end.failed
             except ray.exceptions.RayActorError:
                 # It is gone for good: another one goes on from its journal.
                 waiting.insert(0, number)
@@ -193,10 +202,11 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
                     raise e.cause from e
                 raise
         hand_out()  # before anything is counted: no actor waits for that
-        summary.computed = max(0, counter.records() - summary.resumed)
+        summary.computed = counter.records() - summary.resumed
         summary.nodes = sum(node["Alive"] for node in ray.nodes())
         on_progress(summary, _total(parts))
     merged = merge(parts, order.output, force=order.force or order.output.exists())
+    summary.computed = merged.records - summary.resumed
     summary.counts = Counter(ok=merged.ok, skipped=merged.skipped, failed=merged.failed)
     shutil.rmtree(folder)
     return summary

@@ -67,13 +67,14 @@ class Summary:
 
     @property
     def rates(self) -> str:
-        """Texts and tokens per second of this run."""
-        return f"{self.computed / self.seconds:,.0f} texts/s · {self.tokens / self.seconds:,.0f} tokens/s"
+        """Texts and tokens per second of this run; without tokens if actors count them."""
+        tokens = f" · {self.tokens / self.seconds:,.0f} tokens/s" if self.tokens else ""
+        return f"{self.computed / self.seconds:,.0f} texts/s{tokens}"
 
     @property
     def speed(self) -> str:
         """Rates and duration as the end of a sentence; empty if nothing was done."""
-        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens else ""
+        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens or self.nodes else ""
 
     def count(self, status: str, error: str | None, item: Item) -> None:
         """Count a record that is written now."""

@@ -57,10 +57,13 @@ class _Lines:
         if now < self._next:
             return
         self._next = now + _MINUTE
-        left = (total - summary.reached) * summary.seconds / max(1, summary.computed)
-        bad = f"; {summary.counts['failed']:,} failed" if summary.counts["failed"] else ""
-        hours, minutes = divmod(round(left / 60), 60)
-        line = f"{summary.reached:,} of {total:,} texts; {summary.rates}; {hours}:{minutes:02} h left{bad}"
+        line = f"{summary.reached:,} of {total:,} texts" if total else "starting"
+        if summary.computed:
+            left = (total - summary.reached) * summary.seconds / summary.computed
+            hours, minutes = divmod(round(left / 60), 60)
+            line += f"; {summary.rates}; {hours}:{minutes:02} h left"
+        if failed := summary.counts["failed"]:
+            line += f"; {failed:,} failed"
         print_notice("progress", line)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 900  # seconds for a dump: Ray takes minutes to start its workers on a busy machine
 WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
 
 
@@ -46,6 +47,7 @@ class Kills:
         lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(texts))
         (folder / "texts.txt").write_text("\n".join(lines) + "\n")
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self.environment["RAY_worker_niceness"] = "0"  # 15 otherwise, for which a busy machine has no time
         os.environ.update(self.environment)
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -65,10 +67,10 @@ class Kills:
             time.sleep(self.luck.uniform(0, 8))
             if driver.poll() is None and self.kill(kind, driver):
                 self.killed[kind] += 1
-            if driver.wait(300) == 0:
+            if driver.wait(PATIENCE) == 0:
                 break
         while not (self.folder / "d.jsonl").exists():
-            if self.driver().wait(300):
+            if self.driver().wait(PATIENCE):
                 return False
         same = (self.folder / "d.jsonl").read_bytes() == (self.folder / "alone.jsonl").read_bytes()
         (self.folder / "d.jsonl").unlink()

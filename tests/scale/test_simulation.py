@@ -40,8 +40,8 @@ def test_stragglers_hold_up_an_array_more_than_actors():
 
 def test_the_page_says_what_was_measured_and_what_the_simulation_does():
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "scale.md").read_text()
-    lines = re.findall(r": (\d+) texts a second of a CPU, ([\d.]+) kB a record", (root / "benchmarks/README.md").read_text())
+    page, readme = ((root / name).read_text() for name in ("docs/scale.md", "benchmarks/README.md"))
+    lines = re.findall(r": (\d+) texts a second of a CPU, ([\d.]+) kB a record", readme)
     assert len(lines) == 3
     assert re.findall(r"\| ([\d,]+) \| ([\d.]+) kB \|", page) == [(f"{int(rate):,}", size) for rate, size in lines]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if "MB/s |" in row]
@@ -57,6 +57,8 @@ def test_the_page_says_what_was_measured_and_what_the_simulation_does():
         lost += [(round(seconds), restarts) for _, seconds, restarts in found]
     assert seen == [(rate, size, disk) for rate, size in lines for disk in ("500 MB/s", "50 MB/s")]
     assert "({:,} s of work in {} failures".format(*max(lost)) in page
+    merge = re.search(r"cat [\d.]+ s \(CPU ([\d.]+) s\), merge [\d.]+ s \(CPU ([\d.]+) s\)\n.* memory (\d+) MB", readme)
+    assert "{1} s of a CPU (`cat` {0} s) and {2} MB".format(*merge.groups()) in page
     (rate, size), wanted = lines[1], re.search(r"100 workers with (\d+) texts a second could write ([\d,]+) MB/s", page)
     assert wanted.groups() == (rate, f"{100 * int(rate) * float(size) / 1000:,.0f}")
 
