@@ -210,14 +210,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
     cells, copied_elements, cut = units * tokens, source.copied_elements, bool(settings.runs_again)
     demand = MemoryDemand(
-        layers,
-        1,
-        tokens,
-        1000,
-        cells,
-        0,
-        0,
-        False,
+        *(layers, 1, tokens, 1000, cells, 0, 0),
         heads=heads,
         copied_elements=copied_elements,
         tiled_queries=tokens,

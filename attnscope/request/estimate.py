@@ -67,7 +67,6 @@ class MemoryDemand:
         characters: Characters of all texts.
         cells: Kept matrix cells, over all texts, stages, layers and heads.
         rows: Kept rows, over all texts, layers and heads.
-        as_text: Findings are written with every number.
         units: Layers and heads, or means over them, of one text.
         raw: Raw scores are kept.
         drawn: Drawn numbers; into an .svg, if `picture`.
@@ -86,7 +85,6 @@ class MemoryDemand:
     cells: int
     rows: int
     top: int
-    as_text: bool
     units: int = 1
     raw: bool = False
     drawn: int = 0
@@ -101,6 +99,11 @@ class MemoryDemand:
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
     threads: int = field(default_factory=count_threads)
     predicted: int = 0
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether a mask or scores come from Python functions."""
+        return any(isinstance(term, Function) for mask in self.masks for term in leaves(mask))
 
     @property
     def kept(self) -> Quantities:
@@ -138,11 +141,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     copied = d.cells if d.batch > 1 else 0  # texts may show different rows or columns
-    report = 4 * copied + d.batch * d.units * UNIT
-    if d.as_text:
-        report += WRITING + COPIES * TOKEN_TEXT * everything
-    else:
-        report += (PICTURE if d.picture else DRAWN) * d.drawn
+    report = 4 * copied + d.batch * d.units * UNIT + WRITING + COPIES * TOKEN_TEXT * everything
+    report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM + COMPILED_LOOPS * compiled,
         "weights": (parameters + d.copied_elements) * size + (drawn if d.words else READING),
@@ -159,29 +159,21 @@ def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     everything = d.batch * d.tokens
     wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # before and after the activation, and gates
     narrow = 3 + 2 * bool(c.n_experts)  # a part's input normed, what the MLP makes of it, and the sum; experts' own
-    in_part = wide * c.d_mlp + narrow * c.d_model + c.n_experts
-    copy = everything * c.d_model * size
-    holes = HOLES * copy if copy < RETAINED_BLOCK and d.layers > 1 else 0
-    return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + min(PART, everything) * in_part * 4
+    in_part = min(PART, everything) * (wide * c.d_mlp + narrow * c.d_model + c.n_experts) * 4
+    holes = HOLES * min(RETAINED_BLOCK, everything * c.d_model * size)
+    return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + in_part
 
 
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Return the largest count of numbers that a layer holds per token."""
-    q, k, v, o = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value, c.n_heads * c.d_value
-    rotary, wide = c.positions == "rope", 4 // size  # norms and what is recorded are float32
-    entering = c.d_model * max(4, 1 + 2 * wide)
-    sides = 2 * c.d_model + q + k + v  # a layer's input, the same normed, and what is made of it
-    projecting = sides + q * rotary
-    tiled = d.layers > 1 and not _has_kernel(c)  # layers that are not recorded go through tiles with all heads
-    watching = sides + wide * min(c.n_heads if tiled else d.heads, c.n_kv_heads) * (c.d_head + c.d_value)
-    leaving = max(sides, 3 * c.d_model) + o if d.layers > 1 else 0  # a layer that another one follows
-    watching += (3 if tiled else 2) * o  # as tiles and a kernel fill it, and the hole that the last layer's left
-    return max(entering, projecting, watching, leaving) + 2 * c.d_head * rotary
-
-
-def _calls_functions(d: MemoryDemand) -> bool:
-    """Tell whether a mask or scores come from Python functions."""
-    return any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
+    """Return the largest count of numbers that a layer holds per token: norms and what is recorded are float32."""
+    q, kv, o = c.n_heads * c.d_head, c.d_head + c.d_value, c.n_heads * c.d_value
+    turned, wide, several = c.positions == "rope", 4 // size, d.layers > 1
+    sides = 2 * c.d_model + q + c.n_kv_heads * kv  # a layer's input, the same normed, and what is made of it
+    recorded = min(c.n_kv_heads, c.n_heads if several else d.heads)
+    attending = sides + wide * recorded * kv + (2 + several) * o  # as tiles fill it, and what the layer before left
+    return (
+        max(c.d_model * max(4, 1 + 2 * wide), sides + q * turned, attending, 3 * c.d_model + o) + 2 * c.d_head * turned
+    )
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
@@ -190,40 +182,30 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     Libraries keep the latter, or never take it, as processors differ.
     """
     a_row = d.batch * d.tokens
-    scores = _tile_scores(d, d.tiled_queries, d.heads)
-    widening = any(
-        all(term.window is None for term in mask) and any(term.left_to_right for term in mask) for mask in d.masks
-    )
-    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
-    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * _calls_functions(d)
+    scores, count = _tile_scores(d, d.tiled_queries, d.heads)
+    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * d.calls_functions
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
     largest = TileSize(scores, rows, at_once, raw=d.raw, within=near, kept=d.kept)
-    tile = 4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)
-    tiles = tile + int(_more_tiles(d, scores, d.tiled_queries * d.heads) * tile)
+    tiles = int(count * (4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)))
     if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
-        scores = _tile_scores(d, d.tokens, c.n_heads)
-        tiles = max(tiles, int((1 + _more_tiles(d, scores, d.tokens * c.n_heads)) * 4 * unrecorded * scores))
+        scores, count = _tile_scores(d, d.tokens, c.n_heads)
+        tiles = max(tiles, int(count * 4 * unrecorded * scores))
+    widening = any(all(t.window is None for t in mask) and any(t.left_to_right for t in mask) for mask in d.masks)
+    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
     beside_tiles = BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes
     return tiles + _kernel(c, d), beside_tiles
 
 
-def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> int:
-    """Count the scores in the largest tile of this many queries and heads."""
-    a_row = d.batch * d.tokens
-    return min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), a_row * queries * heads)
-
-
-def _more_tiles(d: MemoryDemand, scores: int, rows: int) -> float:
-    """Count the tiles that other threads hold.
-
-    Those of a window are as wide as that.
-    """
+def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> tuple[int, float]:
+    """Count the scores in the largest tile of this many queries and heads, and such tiles that threads hold at once."""
+    a_row, every = d.batch * d.tokens, d.batch * d.tokens * queries * heads
+    scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), every)
     windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
-    waiting_tiles = min(d.threads, -(-d.batch * d.tokens * rows // scores)) - 1
-    return waiting_tiles * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+    others = min(d.threads, -(-every // scores)) - 1
+    return scores, 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
 
 
 def _has_kernel(c: ModelConfig) -> bool:
@@ -235,6 +217,6 @@ def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
     """Return the bytes of a kernel's mask for heads or layers that are not recorded."""
     if d.layers == 1 or not _has_kernel(c):
         return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
-    if c.positions == "alibi" or _calls_functions(d):
+    if c.positions == "alibi" or d.calls_functions:
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
     return KERNEL_CELL * d.batch * min(max(KERNEL, d.tokens), d.tokens**2)

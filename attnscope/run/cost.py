@@ -48,7 +48,8 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
     reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
     pairs, queries = np.zeros(len(windows), dtype=np.int64), np.arange(tokens)
     for first, end in _runs(terms, tokens):
-        pairs += np.count_nonzero((first <= queries) & (queries < end))  # on themselves, which every window allows
+        # Every window allows a query to see itself.
+        pairs += np.count_nonzero((first <= queries) & (queries < end))
         before = queries - np.minimum(end, queries), queries - np.minimum(first, queries)
         after = np.maximum(first - 1, queries) - queries, np.maximum(end - 1, queries) - queries
         for nearer, farther in (before, after):

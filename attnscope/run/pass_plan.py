@@ -29,7 +29,8 @@ def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[li
         Numbers of the sequences of each group.
     """
     groups: list[list[int]] = []
-    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):  # the first of a group is its longest
+    # The first sequence of a group is its longest.
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
         longest = lengths[groups[-1][0]] if groups else 0
         fits = padded or longest == lengths[number]
         if groups and fits and (len(groups[-1]) + 1) * longest <= _AT_ONCE:
@@ -60,7 +61,6 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         cells=0,
         rows=0,
         top=0,
-        as_text=True,
         heads=c.n_heads,
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,

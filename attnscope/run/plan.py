@@ -234,12 +234,14 @@ def required_memory(plan: RunPlan) -> dict[str, int]:
 def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
     need = estimate_memory(source.config, run.dtype, demand)
     if not source.layerwise:
-        need["weights"] = 0  # they are in memory already
+        # They are in memory already.
+        need["weights"] = 0
     if source.dense_masks:
-        need["masks"] = 2 * 5 * demand.batch * demand.tokens**2  # as bool and as float
+        # Two of them, as bool and as float.
+        need["masks"] = 2 * 5 * demand.batch * demand.tokens**2
     if source.dense_biases:
         bias = source.dense_biases * source.config.n_heads * DTYPE_BYTES[run.dtype]
-        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * demand.tokens**2  # texts share it
+        need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * demand.tokens**2
     return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 
@@ -262,7 +264,8 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     predicted = plan_predictions(run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers)
     if run.target is not None:
         text_plans[0].notes.extend(target_notes(run.target, source))
-    if run.target is not None and run.query is not None:  # the logit that the named row gives
+    if run.target is not None and run.query is not None:
+        # The logit is that of the named row.
         for number, text_plan in enumerate(text_plans):
             if len(text_plan.queries) == 1:
                 predicted[number] = replace(predicted[number], positions=text_plan.queries)
@@ -279,7 +282,8 @@ def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
     """Return the kept stages in their order; by default, all that exist."""
     known = source.stages or STAGES
     missing = [stage for stage in run.stages if stage not in known]
-    if missing and run.stages not in (DEFAULT_STAGES, WALKED):  # which no user typed
+    # No user typed the stages of defaults and walks.
+    if missing and run.stages not in (DEFAULT_STAGES, WALKED):
         hint = f"use {arg('stages', ','.join(known))}, or give queries and keys"
         raise UsageError(f"given weights come without {missing[0]}", where=arg("stages"), hint=hint)
     return tuple(stage for stage in STAGES if stage in run.stages and stage in known)
@@ -340,14 +344,17 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     columns = len({k for text_plan in text_plans for k in text_plan.keys})
     pool = max(text_plan.pool or 0 for text_plan in text_plans)
     width = sum(c.d_value if stage == "output" else columns for stage in plan.stages)
-    compared = run.window is not None and run.window > PRINTED and run.auto_key is None  # few columns are drawn
+    # A comparison draws few columns.
+    compared = run.window is not None and run.window > PRINTED and run.auto_key is None
     narrowed = {text_plan.narrowed for text_plan in text_plans}
     few = PRINTED if compared else FEW if narrowed == {"columns"} else width
-    drawn = min(width, few * len(plan.stages)) + 2 * run.top  # a contributor has two numbers
-    drawn_heads = layers * heads if plan.sides == 1 else min(layers * heads, FEW)  # those that moved most
+    # A contributor has two numbers; of several sides, the heads that moved most are drawn.
+    drawn = min(width, few * len(plan.stages)) + 2 * run.top
+    drawn_heads = layers * heads if plan.sides == 1 else min(layers * heads, FEW)
     drawn *= drawn_heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
     if "mean" in (plan.layers.word, plan.heads.word):
-        width += 4 * longest  # mean contributions over every key
+        # Mean contributions over every key.
+        width += 4 * longest
     if plan.layers.word == "mean":
         # Mean weights and scores, until the last layer is added.
         width += 2 * longest
@@ -360,7 +367,6 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         cells=cells,
         rows=layers * heads * rows,
         top=run.top,
-        as_text=run.window is None,
         units=layers * heads,
         raw=bool({"scores", "scaled"} & set(plan.stages)),
         drawn=0 if run.window is None else drawn,

@@ -97,7 +97,7 @@ class Session:
     ) -> None:
         self.texts, self.live, self.own_process = texts, live or {}, own_process
         self.report_to(progress)
-        self.on_generated: Callable[[int, Prediction], None] | None = None  # text's number, prediction of a new token
+        self.on_generated: Callable[[int, Prediction], None] | None = None
         self.sources: dict[tuple[object, ...], ModelSource] = {}
         self.models: dict[tuple[object, ...], LoadedModel] = {}
 
@@ -109,7 +109,8 @@ class Session:
     def source(self, run: RunConfig) -> ModelSource:
         """Open the model that a run names, once."""
         if run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver()):
-            import_torch(freeze=self.own_process)  # to plan with the memory of the GPU
+            # Plans depend on the memory of the GPU, which only torch knows.
+            import_torch(freeze=self.own_process)
         key = _model_key(run)
         if key not in self.sources:
             live = self.live.get(run.qkv or run.model or "")
@@ -166,33 +167,21 @@ def inspect(
         sides: Reports that are kept at the same time; see make_plan.
         beside: Makes more recorders that see the pass over all layers; None for none.
     """
-    return _inspect(run, progress, session, sides, summary=False, beside=beside)[0]
+    return _inspect(run, session or Session(run.texts, progress), beside, sides=sides)[0]
 
 
 def inspect_every_head(
-    run: RunConfig,
-    progress: ProgressCallback | None = None,
-    session: Session | None = None,
-    *,
-    sides: int = 1,
-    beside: "MakeRecorders | None" = None,
+    run: RunConfig, progress: ProgressCallback | None = None, *, beside: "MakeRecorders | None" = None
 ) -> tuple[Report, Report]:
     """Return the Report of `inspect`, and a summary of every head from the same pass; see run.every_head."""
-    report, summary = _inspect(run, progress, session, sides, summary=True, beside=beside)
+    report, summary = _inspect(run, Session(run.texts, progress), beside, summary=True)
     assert summary is not None
     return report, summary
 
 
 def _inspect(
-    run: RunConfig,
-    progress: ProgressCallback | None,
-    session: Session | None,
-    sides: int,
-    *,
-    summary: bool,
-    beside: "MakeRecorders | None" = None,
+    run: RunConfig, session: Session, beside: "MakeRecorders | None", *, sides: int = 1, summary: bool = False
 ) -> tuple[Report, Report | None]:
-    session = session or Session(run.texts, progress)
     source, run = session.open(run)
     continued = None if not run.generate else continue_texts(run, source, session)
     grown = None if continued is None else {number: result.tokens for number, result in continued.items()}

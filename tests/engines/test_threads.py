@@ -42,7 +42,7 @@ def test_little_work_takes_one_thread_unless_more_are_named():
 
 def test_the_estimate_counts_the_tiles_of_every_thread():
     def tile(threads):
-        demand = MemoryDemand(2, 1, 4096, 1000, 0, 4096, 3, False, tiled_queries=4096, heads=12, threads=threads)
+        demand = MemoryDemand(2, 1, 4096, 1000, 0, 4096, 3, tiled_queries=4096, heads=12, threads=threads)
         return estimate_memory(
             ModelConfig(
                 vocab_size=100,

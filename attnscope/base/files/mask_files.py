@@ -49,7 +49,8 @@ def as_boolean(matrix: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.b
     Raises:
         ValueError: It has other numbers, so that it is no mask.
     """
-    if matrix.ndim == 4 and len(matrix) == 1:  # (1, heads or 1, queries, keys), as transformers has it
+    if matrix.ndim == 4 and len(matrix) == 1:
+        # transformers has (1, heads or 1, queries, keys).
         matrix = matrix[0, 0] if matrix.shape[1] == 1 else matrix[0]
     if matrix.dtype.kind == "b":
         return matrix
@@ -103,7 +104,7 @@ def _from_npy(path: Path) -> Any:
 
     try:
         return np.lib.format.read_array(io.BytesIO(read_file(path, cap=_CAP)), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as e:  # the last of a wrong shape
+    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as e:
         raise AttnscopeError(f"is not a NumPy array: {e}", where=path, hint=_HINT) from e
 
 

@@ -55,9 +55,10 @@ def open_regular(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        _require_regular_file(os.stat(path), path)  # before opening, since opening a device can have side effects
+        # Opening a device can have side effects.
+        _require_regular_file(os.stat(path), path)
         return open(path, "rb", buffering=0, opener=lambda name, _: open_nonblocking(name))
-    except ValueError as e:  # NUL in it, or a lone surrogate
+    except ValueError as e:
         raise AttnscopeError("is not a valid file name", where=path) from e
 
 
@@ -115,7 +116,8 @@ def parse_json(data: bytes, where: str) -> Any:
         raise AttnscopeError(f"is not JSON at {place}", where=where) from e
     except RecursionError as e:
         raise AttnscopeError("is nested too deeply", where=where, hint="model files have fewer levels") from e
-    except ValueError as e:  # the limit on digits of Python's own integers
+    except ValueError as e:
+        # Python limits the digits of its own integers.
         raise AttnscopeError("contains an integer with thousands of digits", where=where) from e
     if non_finite:
         raise AttnscopeError(f"contains {non_finite[0]}, which is not JSON", where=where)

@@ -20,12 +20,13 @@ def control_groups(controller: str) -> list[Path]:
     try:
         lines = MEMBERSHIP.read_text().splitlines()
     except OSError:
-        return folders  # not Linux, or no control groups
+        return folders
     for line in lines:
         _, controllers, name = (*line.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue
-        hierarchies = (ROOT / controllers, ROOT / controller) if controllers else (ROOT,)  # version 2 names none
+        # Version 2 names no controllers.
+        hierarchies = (ROOT / controllers, ROOT / controller) if controllers else (ROOT,)
         inner = Path(name.strip("/"))
         folders += [hierarchy / part for hierarchy in hierarchies for part in (inner, *inner.parents)]
     return list(dict.fromkeys(folders))

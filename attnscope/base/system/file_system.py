@@ -31,7 +31,8 @@ def wait_for_data(descriptor: int) -> None:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         poll.poll(1000 * PATIENCE)
-        os.set_blocking(descriptor, True)  # with a writer, reads wait for ever; without one, the pipe is empty
+        # With a writer, reads wait for ever; without one, the pipe is empty.
+        os.set_blocking(descriptor, True)
 
 
 def create_new(path: Path) -> int:
@@ -58,7 +59,8 @@ def rename_new(old: Path, new: Path) -> None:
     try:
         # Unlike a rename, never replaces a file that appeared in the meantime.
         os.link(old, new)
-    except AttributeError:  # a system without hard links
+    except AttributeError:
+        # The system has no hard links.
         os.rename(old, new)
     except OSError as e:
         if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
@@ -69,13 +71,15 @@ def rename_new(old: Path, new: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Wait until a file's content is safe on disk."""
-    _sync(path, os.O_RDWR | _BINARY)  # Windows syncs only what may be written
+    # Windows syncs only what may be written.
+    _sync(path, os.O_RDWR | _BINARY)
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are safe on disk, if system and file system support that."""
     if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows opens no folders
+        # Windows opens no folders.
+        return
     try:
         _sync(folder, os.O_RDONLY)
     except OSError as e:

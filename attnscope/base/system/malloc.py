@@ -19,7 +19,8 @@ def configure_malloc() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        return  # another C library
-    mallopt(_ARENA_MAX, 1)  # with several arenas, each would keep the blocks that its threads freed
+        return
+    # With several arenas, each would keep the blocks that its threads freed.
+    mallopt(_ARENA_MAX, 1)
     mallopt(_MMAP_THRESHOLD, RETAINED_BLOCK)
     mallopt(_TRIM_THRESHOLD, 2 * RETAINED_BLOCK)

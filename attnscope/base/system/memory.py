@@ -30,7 +30,8 @@ def available_memory() -> int:
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 free.append(most - max(0, taken - _cached_pages(folder)))
             except (OSError, ValueError):
-                continue  # another version of control groups, or "max"
+                # Another version of control groups, or "max".
+                continue
     return max(0, min(free)) if free else _machine_memory()
 
 

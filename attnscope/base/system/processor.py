@@ -11,7 +11,8 @@ def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
     """
     try:
         with description.open(encoding="utf-8", errors="replace") as lines:
-            first = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)  # the first core's
+            # The first core's lines end with an empty one.
+            first = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)
     except OSError:
         return None
     fields = {name.strip(): value.strip() for name, value in first.items()}

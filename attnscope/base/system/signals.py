@@ -21,7 +21,8 @@ def end_on_signals() -> Iterator[None]:
     that is ignored (nohup, a background job) stays ignored. Afterwards they end the process at once.
     """
     numbers = {number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows, Ctrl-C ends the process at once
+    if not hasattr(signal, "pthread_sigmask"):
+        # On Windows, Ctrl-C ends the process at once.
         yield
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -29,7 +30,8 @@ def end_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        with defer_signals():  # the first signal determines the exit code
+        # The first signal determines the exit code.
+        with defer_signals():
             for number in numbers:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
@@ -38,8 +40,9 @@ def end_on_signals() -> Iterator[None]:
 def _end_at(numbers: set[signal.Signals]) -> None:
     """Wait for a signal, and end the process with 128 plus its number."""
     code = 128 + signal.sigwait(numbers)
-    with suppress(RuntimeError):  # no more threads
-        last = threading.Timer(_PATIENCE + 0.2, os._exit, (code,))  # a terminal or file system may hang
+    with suppress(RuntimeError):
+        # A terminal or file system may hang; a process at its limit of threads goes without.
+        last = threading.Timer(_PATIENCE + 0.2, os._exit, (code,))
         last.daemon = True
         last.start()
     clean_up(_PATIENCE)

@@ -26,11 +26,12 @@ def count_cpus() -> int:
 
 def _allowed(folder: Path) -> float:
     """Read the number of CPUs that a group may use; a large number for no limit."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of cgroups 2, and 1
+    # Version 2 of control groups has one file, version 1 two.
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = (number for name in names for number in (folder / name).read_text().split())
             if quota not in ("max", "-1"):
                 return int(quota) / int(period)
         except (OSError, ValueError):
-            continue  # another version of cgroups, or none
+            continue
     return float(1 << 20)

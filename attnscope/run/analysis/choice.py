@@ -110,7 +110,8 @@ def choose_heads(
         values = ranking.values[:, all_heads]
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
         all_layers = [int(best.argmax())]
-        single = heads.word == "mean" or len(all_heads) == 1  # otherwise the value belongs to several heads
+        # The value belongs to one head, or to several.
+        single = heads.word == "mean" or len(all_heads) == 1
         if n_layers > 1:
             what = "" if heads.word == "auto" else "layer "
             reason = _auto(ranking.description if single else ranking.mean, ranking, best.max(), what)

@@ -23,7 +23,8 @@ def predict(
     predictions: list[Prediction] = []
     for first in range(0, len(places.positions), AT_ONCE):
         positions = places.positions[first : first + AT_ONCE]
-        rows = logits(hidden[positions]).cpu()  # at once, since each read of a GPU waits for it
+        # All rows are read at once, since each read of a GPU waits for it.
+        rows = logits(hidden[positions]).cpu()
         for position, row in zip(positions, rows, strict=True):
             predictions.append(Prediction(places.kind, position, most_probable(row, spell)))
     return predictions

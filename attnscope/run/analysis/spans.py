@@ -49,7 +49,8 @@ class SpanRecorders:
         sinks = [recorder.sink() for recorder in self._of_layers]
         sink = None
         if any(recorder is not None for recorder in sinks):
-            none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)  # a layer without sinks gives them nothing
+            # A layer without sinks gives them no weight.
+            none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)
             sink = torch.stack([none if recorder is None else recorder[text, :, :count].cpu() for recorder in sinks])
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
         kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
