@@ -12,10 +12,10 @@ from attnscope.engines.transformers.backends import BackendCall, using_backend
 from attnscope.findings.doctor import Evidence
 from attnscope.request.memory import memory_limit
 from attnscope.studies.check.rounding import FLOOR, rounded_again
-from attnscope.studies.doctor.audit import layer_name, softcap_of
+from attnscope.studies.doctor.audit import Audit, layer_name, softcap_of
 from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.examination import LOW_FACTOR, Examination, _rounded_attention, finite, relative_gap
-from attnscope.studies.doctor.masks import NO_INTERFACE, NO_PROBES, audits, examined_batches, unknown
+from attnscope.studies.doctor.masks import NO_INTERFACE, NO_PROBES, examined_batches, judged, unknown, unread
 
 _RUNS, _FACTOR = 3, 2.0
 Outputs = dict[str, Tensor]
@@ -27,23 +27,18 @@ def backend(exam: Examination) -> list[Evidence]:
     batches = examined_batches(exam)
     if not batches:
         return [*evidence, unknown("the model", NO_PROBES)]
-    for batch, name, audit in audits(exam, batches):
-        examined = f"{batch.name}, {name}: each layer on its own inputs"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-        elif not audit.layers:
-            evidence.append(unknown(examined, NO_INTERFACE))
-        elif "backend" in audit.hidden:
-            evidence.append(
-                exam.finding(audit.hidden["backend"], batch, name, "keys that a query should see are hidden")
-            )
-        elif "backend" in audit.findings:
+
+    def judge(examined: str, batch: ExaminedBatch, name: str, audit: Audit) -> Evidence | str:
+        if audit.layers and "backend" in audit.hidden:
+            return exam.finding(audit.hidden["backend"], batch, name, "keys that a query should see are hidden")
+        if audit.layers and "backend" in audit.findings:
             measured = exam.finding(
                 audit.findings["backend"], batch, name, "the output of a layer is not softmax(q·k)·v"
             )
-            evidence.append(replace(measured, examined=examined))
-        else:
-            evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
+            return replace(measured, examined=examined)
+        return unread(audit) or NO_INTERFACE
+
+    evidence += judged(exam, batches, judge, more=": each layer on its own inputs")
     for batch in batches[:1] + [long_batch for long_batch in batches[1:] if long_batch.ids.numel() <= 4096]:
         evidence += _against_eager(exam, batch)
     return evidence
@@ -176,28 +171,23 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
 
 def returned_weights(exam: Examination) -> list[Evidence]:
     """Check that a backend returns the weights that it used."""
-    evidence = []
     wanted = bool(getattr(exam.subject.config, "output_attentions", False)) or any(
         batch.given.get("output_attentions") for batch in exam.batches
     )
-    for batch, name, audit in audits(exam, examined_batches(exam)[:1]):
-        examined = f"{batch.name}, {name}"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-        elif "returned_weights" in audit.findings and audit.returned == audit.layers:
+
+    def judge(examined: str, batch: ExaminedBatch, name: str, audit: Audit) -> Evidence | str:
+        if "returned_weights" in audit.findings and audit.returned == audit.layers:
             reason = "the returned weights are not the weights that the backend used"
-            evidence.append(exam.finding(audit.findings["returned_weights"], batch, name, reason))
-        elif not audit.layers:
-            evidence.append(unknown(examined, NO_INTERFACE))
-        elif "masks" in audit.skipped:
-            evidence.append(unknown(examined, audit.skipped["masks"]))
-        elif wanted:
-            missing = audit.layers - audit.returned
-            reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
-            evidence.append(Evidence(examined, "wrong", float(missing), 0.0, name, reason))
-        else:
-            evidence.append(unknown(examined, "the backend returns no weights, and output_attentions is not set"))
-    return evidence or [unknown("the model", NO_PROBES)]
+            return exam.finding(audit.findings["returned_weights"], batch, name, reason)
+        if (why := unread(audit)) is not None:
+            return why
+        if not wanted:
+            return "the backend returns no weights, and output_attentions is not set"
+        missing = audit.layers - audit.returned
+        reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
+        return Evidence(examined, "wrong", float(missing), 0.0, name, reason)
+
+    return judged(exam, examined_batches(exam)[:1], judge) or [unknown("the model", NO_PROBES)]
 
 
 def sinks(exam: Examination) -> list[Evidence]:
@@ -212,32 +202,19 @@ def softcap(exam: Examination) -> list[Evidence]:
     return _measured(exam, "softcap", "no layer was read", "weights are not the softmax of capped scores")
 
 
-def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:
-    evidence: list[Evidence] = []
-    for batch, backend_name, audit in audits(exam, examined_batches(exam)):
-        examined = f"{batch.name}, {backend_name}"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-        elif name in audit.findings:
-            evidence.append(exam.finding(audit.findings[name], batch, backend_name, reason))
-        else:
-            evidence.append(unknown(examined, audit.skipped.get(name) or audit.skipped.get("masks") or nothing))
-    evidence += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
-    return evidence or [unknown("the model", NO_PROBES)]
-
-
 def score_range(exam: Examination) -> list[Evidence]:
     """Check that scores fit into the type that the model runs in."""
-    results = []
-    for batch, name, audit in audits(exam, examined_batches(exam)):
-        examined = f"{batch.name}, {name}"
-        if isinstance(audit, str):
-            results.append(unknown(examined, audit))
-        elif "score_range" in audit.findings:
-            kind = str(exam.subject.dtype).removeprefix("torch.")
-            measured = audit.findings["score_range"]
-            evidence = exam.finding(measured, batch, name, f"q·k does not fit into {kind}")
-            results.append(evidence)
-        else:
-            results.append(unknown(examined, NO_INTERFACE))
-    return results or [unknown("the model", NO_PROBES)]
+    kind = str(exam.subject.dtype).removeprefix("torch.")
+    return _measured(exam, "score_range", NO_INTERFACE, f"q·k does not fit into {kind}")
+
+
+def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:
+    def judge(_examined: str, batch: ExaminedBatch, backend_name: str, audit: Audit) -> Evidence | str:
+        if name in audit.findings:
+            return exam.finding(audit.findings[name], batch, backend_name, reason)
+        return audit.skipped.get(name) or audit.skipped.get("masks") or nothing
+
+    evidence = judged(exam, examined_batches(exam), judge)
+    if name != "score_range":
+        evidence += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
+    return evidence or [unknown("the model", NO_PROBES)]

@@ -1,6 +1,6 @@
 """Checks of which tokens a token sees: the future, neighbours in a pack, padding, windows, prefixes, 4-D masks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from msgspec.structs import replace
@@ -22,14 +22,36 @@ def unknown(examined: str, reason: str, value: float | None = None, limit: float
     return Evidence(examined, "unknown", value, limit, None, reason)
 
 
-def audits(exam: Examination, batches: list[ExaminedBatch]) -> Iterator[tuple[ExaminedBatch, str, Audit | str]]:
-    """Audit batches under every backend; a failed audit is replaced by its reason."""
+def judged(
+    exam: Examination,
+    batches: list[ExaminedBatch],
+    judge: Callable[[str, ExaminedBatch, str, Audit], Evidence | str | None],
+    name: Callable[[ExaminedBatch], str] = lambda batch: batch.name,
+    more: str = "",
+) -> list[Evidence]:
+    """Judge the audits of batches under every backend.
+
+    Args:
+        judge: Takes what is examined, the batch, the backend and the audit; returns evidence, a reason why it is
+            unknown, or None for nothing to say.
+        more: Said of what is examined behind batch and backend.
+    """
+    results = []
     for batch in batches:
         for backend in exam.backends:
+            examined = f"{name(batch)}, {backend}{more}"
             try:
-                yield batch, backend, exam.audit(batch, backend)
+                verdict = judge(examined, batch, backend, exam.audit(batch, backend))
             except AttnscopeError as e:
-                yield batch, backend, e.message
+                verdict = e.message
+            if verdict is not None:
+                results.append(unknown(examined, verdict) if isinstance(verdict, str) else verdict)
+    return results
+
+
+def unread(audit: Audit) -> str | None:
+    """Return why masks were not read; None if they were."""
+    return audit.skipped.get("masks") if audit.layers else NO_INTERFACE
 
 
 def examined_batches(exam: Examination) -> list[ExaminedBatch]:
@@ -37,22 +59,17 @@ def examined_batches(exam: Examination) -> list[ExaminedBatch]:
     return ([exam.probe("right", with_positions=False)] if exam.rows else []) + exam.batches
 
 
-def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> Iterator[Evidence]:
-    """Yield the evidence of one check from the masks of all backends."""
-    for batch, backend, audit in audits(exam, batches):
-        examined = f"{batch.name}, {backend}"
-        if isinstance(audit, str):
-            yield unknown(examined, audit)
-        elif name in audit.leaks:
-            yield exam.finding(audit.leaks[name], batch, backend, reason)
-        elif name in audit.hidden:
-            yield exam.finding(audit.hidden[name], batch, backend, "keys that a query should see are hidden")
-        elif f"read {name}" in audit.findings:
-            yield Evidence(examined, "ok", 0.0, 0.0)
-        elif not audit.layers:
-            yield unknown(examined, NO_INTERFACE)
-        elif "masks" in audit.skipped:
-            yield unknown(examined, audit.skipped["masks"])
+def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> list[Evidence]:
+    """Return the evidence of one check from the masks of all backends."""
+
+    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str | None:
+        if name in audit.leaks:
+            return exam.finding(audit.leaks[name], batch, backend, reason)
+        if name in audit.hidden:
+            return exam.finding(audit.hidden[name], batch, backend, "keys that a query should see are hidden")
+        return Evidence(examined, "ok", 0.0, 0.0) if f"read {name}" in audit.findings else unread(audit)
+
+    return judged(exam, batches, judge)
 
 
 def future(exam: Examination) -> list[Evidence]:
@@ -503,7 +520,7 @@ def prefix(exam: Examination) -> list[Evidence]:
         if exam.subject.kind == "causal" and batch.prefix is None and batch.allowed is not None
         if bool(batch.allowed.triu(1).any())
     ]
-    evidence = list(read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept"))
+    evidence = read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept")
     evidence += read_masks(exam, "prefix", batches, "")
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     for batch in batches:
@@ -515,18 +532,13 @@ def prefix(exam: Examination) -> list[Evidence]:
 
 def _encoder_sees_all(exam: Examination) -> list[Evidence]:
     """Replace the encoder's last token; all outputs of the decoder must change."""
-    evidence = []
-    for batch, backend, audit in audits(exam, examined_batches(exam)):
-        examined = f"{batch.name}, {backend}"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-        elif "backend" in audit.hidden:
-            evidence.append(exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder"))
-        elif audit.layers and "masks" not in audit.skipped:
-            evidence.append(Evidence(examined, "ok", 0.0, 0.0))
-        else:
-            evidence.append(unknown(examined, audit.skipped.get("masks", NO_INTERFACE)))
-    return evidence
+
+    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str:
+        if "backend" in audit.hidden:
+            return exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder")
+        return unread(audit) or Evidence(examined, "ok", 0.0, 0.0)
+
+    return judged(exam, examined_batches(exam), judge)
 
 
 def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
@@ -581,38 +593,25 @@ def window(exam: Examination) -> list[Evidence]:
         long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
     if long is not None:
         batches = [long, *exam.batches]
-    evidence = []
-    for batch, backend, audit in audits(exam, batches):
-        examined = f"{batch.name} of {batch.ids.shape[1]} tokens, {backend}"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-        elif "window" in audit.leaks:
-            evidence.append(_width(exam, audit, batch, "window", wide=True))
-        elif "window" in audit.hidden:
-            evidence.append(_width(exam, audit, batch, "window", wide=False))
-        elif not audit.layers:
-            evidence.append(unknown(examined, NO_INTERFACE))
-        elif "masks" in audit.skipped:
-            evidence.append(unknown(examined, audit.skipped["masks"]))
-        elif not audit.widest:
-            evidence.append(unknown(examined, "no layer has a window, according to the config"))
-        elif "window" in audit.skipped:
-            hint = "" if exam.longest_probe >= max(audit.widest) + 2 else "; raise longest_probe"
-            evidence.append(unknown(examined, audit.skipped["window"] + hint))
-        else:
-            configured, seen = max(audit.widest.items())
-            evidence.append(Evidence(examined, "ok", float(seen), float(configured)))
+
+    def judge(examined: str, batch: ExaminedBatch, _backend: str, audit: Audit) -> Evidence | str:
+        configured = max(audit.widest, default=0)
+        seen = audit.widest.get(configured, 0)
+        for wide, measured in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
+            if measured is not None:
+                what = f"a query sees {seen} keys" if wide else f"{measured.cells} keys within the window are hidden"
+                reason, place = f"{what}, and the window is {configured}", exam.place(measured.place, batch)
+                return Evidence(examined, "wrong", float(seen), float(configured), place, reason)
+        if (why := unread(audit)) is not None:
+            return why
+        if not audit.widest:
+            return "no layer has a window, according to the config"
+        if "window" in audit.skipped:
+            return audit.skipped["window"] + ("" if exam.longest_probe >= configured + 2 else "; raise longest_probe")
+        return Evidence(examined, "ok", float(seen), float(configured))
+
+    evidence = judged(exam, batches, judge, lambda batch: f"{batch.name} of {batch.ids.shape[1]} tokens")
     return evidence or [unknown("the model", NO_PROBES)]
-
-
-def _width(exam: Examination, audit: Audit, batch: ExaminedBatch, name: str, *, wide: bool) -> Evidence:
-    measured = (audit.leaks if wide else audit.hidden)[name]
-    configured = max(audit.widest, default=0)
-    seen = audit.widest.get(configured, 0)
-    what = f"a query sees {seen} keys" if wide else f"{measured.cells} keys within the window are hidden"
-    reason = f"{what}, and the window is {configured}"
-    return Evidence(f"{batch.name} of {batch.ids.shape[1]} tokens, {audit.backend}", "wrong", float(seen),
-                    float(configured), exam.place(measured.place, batch), reason)  # fmt: skip
 
 
 def mask_4d(exam: Examination) -> list[Evidence]:
@@ -632,10 +631,9 @@ def mask_4d(exam: Examination) -> list[Evidence]:
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
         return evidence or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
     batch = _two_blocks(exam)
-    for _, backend, audit in audits(exam, [batch]):
-        if isinstance(audit, str):
-            evidence.append(unknown(f"{batch.name}, {backend}", f"the model takes no 4-D mask: {audit}"))
-    return evidence + list(read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed"))
+    for refused in judged(exam, [batch], lambda *_: None):
+        evidence.append(replace(refused, reason=f"the model takes no 4-D mask: {refused.reason}"))
+    return evidence + read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed")
 
 
 def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
@@ -670,26 +668,18 @@ def _two_blocks(exam: Examination) -> ExaminedBatch:
 
 def fully_masked(exam: Examination) -> list[Evidence]:
     """Check that every token may attend to something, and that rows that may not are not NaN."""
-    batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
-    evidence = []
-    for batch, backend, audit in audits(exam, batches):
-        examined = f"{batch.name}, {backend}"
-        if isinstance(audit, str):
-            evidence.append(unknown(examined, audit))
-            continue
+
+    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str:
         output = exam.output(batch, backend)
-        if output.shape[:2] == batch.ids.shape:
-            bad = ~output.isfinite().all(-1)
-            if bad.any():
-                row, token = (int(n) for n in bad.nonzero()[0])
-                what = "padding" if batch.padding[row, token] else "tokens of a text"
-                evidence.append(Evidence(examined, "wrong", float(bad.sum()), 0.0, exam.at(batch, backend)(row, token),
-                                      f"outputs of {what} are not finite"))  # fmt: skip
-                continue
+        bad = ~output.isfinite().all(-1)
+        if output.shape[:2] == batch.ids.shape and bad.any():
+            row, token = (int(n) for n in bad.nonzero()[0])
+            what = "padding" if batch.padding[row, token] else "tokens of a text"
+            place = exam.at(batch, backend)(row, token)
+            return Evidence(examined, "wrong", float(bad.sum()), 0.0, place, f"outputs of {what} are not finite")
         if "fully_masked" in audit.leaks:
-            evidence.append(exam.finding(audit.leaks["fully_masked"], batch, backend))
-        elif audit.layers:
-            evidence.append(Evidence(examined, "ok", 0.0, 0.0))
-        else:
-            evidence.append(unknown(examined, NO_INTERFACE))
-    return evidence or [unknown("the model", NO_PROBES)]
+            return exam.finding(audit.leaks["fully_masked"], batch, backend)
+        return Evidence(examined, "ok", 0.0, 0.0) if audit.layers else NO_INTERFACE
+
+    batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
+    return judged(exam, batches, judge) or [unknown("the model", NO_PROBES)]

@@ -21,7 +21,7 @@ from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
 from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
 from attnscope.studies.doctor.examination import Examination
-from attnscope.studies.doctor.masks import audits
+from attnscope.studies.doctor.masks import judged
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
 
 TEXTS = (
@@ -147,9 +147,9 @@ def _require_taken(exam: Examination) -> None:
         UsageError: The model does not take the batch.
     """
     for batch in exam.batches:
-        errors = [audit for batch, _, audit in audits(exam, [batch]) if isinstance(audit, str)]
+        errors = judged(exam, [batch], lambda *_: None)
         if len(errors) == len(exam.backends):
-            raise UsageError(errors[0], where="collator" if batch.name == "collated" else "batch")
+            raise UsageError(str(errors[0].reason), where="collator" if batch.name == "collated" else "batch")
 
 
 def _length(batch: Any) -> int:
