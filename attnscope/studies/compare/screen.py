@@ -32,9 +32,10 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
+from attnscope.studies.screens.stages import weight_panel
 from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis, source_kind, token_axis
-from attnscope.views.numbers import MINUS, NOT_ALLOWED, digits_for, formatted, small_cells, texts
+from attnscope.views.numbers import MINUS, NOT_ALLOWED, formatted
 from attnscope.views.parts import (
     GAP,
     Column,
@@ -48,7 +49,6 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
@@ -496,7 +496,9 @@ def _weights(
     matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
     masked = [q in report.fully_masked for q in queries]
     axes = _rows(reports, head, side), token_axis(source_kind(text), text.sources, known)
-    return _stage("weights", untrusted(label), ours("weights"), matrix, masked, axes, settings)
+    caption = ours("weights")
+    pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
+    return weight_panel(matrix, masked, axes, untrusted(label), caption, settings, pictured=pictured)
 
 
 def _difference(
@@ -511,7 +513,8 @@ def _difference(
     axis = both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
     labels = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    return _stage("difference", labels, ours("difference"), matrix, masked, (_rows(reports, head), axis), settings)
+    axes, name = (_rows(reports, head), axis), "difference"
+    return weight_panel(matrix, masked, axes, labels, ours(name), settings, name=name)
 
 
 def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
@@ -529,23 +532,6 @@ def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Colum
                 alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
                 matrix[:, n] = alone if side else -alone
     return matrix
-
-
-def _stage(
-    stage: str,
-    title: Spans,
-    heading: Spans,
-    matrix: Matrix,
-    masked: list[bool],
-    axes: tuple[Axis, Axis],
-    settings: DisplaySettings,
-) -> Panel:
-    digits = digits_for(matrix, max(settings.precision, 1))
-    cells = texts("weights", matrix, masked, digits)
-    zeros = stage == "weights" and (matrix == 0).any()
-    pictured = (*heading, *ours(f"; {NOT_ALLOWED} is exactly zero")) if zeros else heading
-    drawn = matrix, cells, *axes, scale_for(stage, matrix), digits, masked, heading, pictured
-    return Panel(stage, title, *drawn, small=small_cells(cells, digits))
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")

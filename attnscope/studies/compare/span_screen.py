@@ -1,21 +1,18 @@
 """Weights between the spans of two sides, and their difference: spans are paired by name, whatever their order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.arrays import Matrix
 from attnscope.findings.compare import Comparison, Side
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
-from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights
-from attnscope.views.axes import Axis
-from attnscope.views.numbers import digits_for, texts
-from attnscope.views.parts import GAP, HeatGrid, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import scale_for
+from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights, span_axis
+from attnscope.studies.screens.stages import weight_panel
+from attnscope.views.parts import GAP, HeatGrid, Matrices, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, untrusted
+from attnscope.views.spans import Span, ours, untrusted
 
 
 def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
@@ -56,7 +53,8 @@ def _compare(
     )
     moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
     kept = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
-    shown = [(shared[n], spans[0].text.outside[places[0][n]]) for n in kept]
+    shown = [shared[n] for n in kept]
+    outside = [spans[0].text.outside[places[0][n]] for n in kept]
     before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
     whose = " and ".join(dict.fromkeys(name for _, name in averaged))
     caption = f"  paired by name; {whose}: mean over the row's tokens of their weight on the column's"
@@ -67,16 +65,17 @@ def _compare(
         if alone := [name for name in own if name not in other]:
             pieces = untrusted(", ".join(alone))
             yield paragraph((*ours("only in ", "dim"), *untrusted(side.label), *ours(": ", "dim"), *pieces))
+    axes = span_axis("query", shown, outside), span_axis("key", shown, outside)
+    difference = (*untrusted(second.label), Span(" − "), *untrusted(first.label))
     panels = [
-        _panel("weights", untrusted(first.label), before, shown, settings),
-        _panel("weights", untrusted(second.label), after, shown, settings),
-        _panel(
-            "difference",
-            (*untrusted(second.label), Span(" − "), *untrusted(first.label)),
-            after - before,
-            shown,
-            settings,
-        ),
+        weight_panel(
+            matrix, [bool(np.isnan(row).all()) for row in matrix], axes, title, ours(name), settings, name=name
+        )
+        for name, title, matrix in (
+            ("weights", untrusted(first.label), before),
+            ("weights", untrusted(second.label), after),
+            ("difference", difference, after - before),
+        )
     ]
     yield HeatGrid(panels) if heat else Matrices(panels)
 
@@ -86,17 +85,3 @@ def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:
     shown = [(head.layer, head.head) for head in text.heads]
     numbered = [(layer, head) for layer, head in shown if isinstance(layer, int) and isinstance(head, int)]
     return replace(spans, selected=numbered if len(numbered) == len(shown) else spans.selected)
-
-
-def _panel(
-    stage: str, title: Spans, matrix: Matrix, shown: Sequence[tuple[str, bool]], settings: DisplaySettings
-) -> Panel:
-    masked = [bool(np.isnan(row).all()) for row in matrix]
-    digits = digits_for(matrix, max(settings.precision, 1))
-    spans, outside = [Span(name, origin="untrusted") for name, _ in shown], [outside for _, outside in shown]
-    rows, columns = (Axis(kind, range(len(shown)), spans, outside, len(shown)) for kind in ("query", "key"))
-    heading = ours(stage)
-    return Panel(
-        stage, title, matrix, texts("weights", matrix, masked, digits), rows, columns, scale_for(stage, matrix), digits,
-        masked, heading, heading,
-    )  # fmt: skip

@@ -12,9 +12,8 @@ from attnscope.findings.merge_pieces import merge_cells
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport, TextSpans
 from attnscope.findings.tokens import Token, group_words
+from attnscope.studies.screens.spans import span_axis
 from attnscope.studies.screens.word_matrix import word_axis
-from attnscope.views.axes import Axis
-from attnscope.views.spans import Span
 from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.scene import Passage, Scene, Variant, WalkHead
 
@@ -139,8 +138,8 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
     else:
         assert units.spans is not None
         tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
-        members, queries = (tokens, tokens), _span_axis("query", units.spans)
-        keys, options = _span_axis("key", units.spans), units.division
+        members, queries = (tokens, tokens), span_axis("query", units.spans.names, units.spans.outside)
+        keys, options = span_axis("key", units.spans.names, units.spans.outside), units.division
     places = tuple(
         {position: n for n, token in enumerate(members_of_axis) for position in token} for members_of_axis in members
     )
@@ -163,12 +162,6 @@ def _moved(passage: Passage, scene: Scene, places: Sequence[dict[int, int]]) -> 
     query = scene.queries.positions[passage.query] if passage.query >= 0 else -1
     key = scene.keys.positions[passage.key] if passage.key >= 0 else -1
     return replace(passage, query=places[0].get(query, -1), key=places[1].get(key, -1))
-
-
-def _span_axis(kind: str, spans: TextSpans) -> Axis:
-    names = [Span(name, origin="untrusted") for name in spans.names]
-    special = spans.outside
-    return Axis(kind, range(len(names)), names, special, len(names))
 
 
 def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:

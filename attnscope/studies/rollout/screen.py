@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from attnscope.findings.flow import FLOW_MEASURES, TokenFlow
 from attnscope.findings.run import TextReport
 from attnscope.studies.screens.contributors import fitted
+from attnscope.studies.screens.stages import weight_panel
 from attnscope.views.axes import token_axis
-from attnscope.views.numbers import digits_for, small_cells, texts
+from attnscope.views.numbers import digits_for
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, HeatGrid, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
@@ -28,14 +28,10 @@ def present_flow(text: TextReport, flow: TokenFlow, settings: DisplaySettings, *
 
 def _matrix(text: TextReport, flow: TokenFlow, settings: DisplaySettings) -> Panel:
     nothing = [position in flow.nothing for position in text.queries]
-    digits = digits_for(flow.matrix, max(settings.precision, 1))
-    cells = texts("weights", flow.matrix, nothing, digits)
     lines, pictured = (ours(_said(text, flow, mark)) for mark in ("0", "·"))
-    rows, columns = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
-    scale = scale_for("weights", flow.matrix)
-    title = ours(SHARES)  # written and drawn as weights are: from 0, and 0 is exact
-    drawn = flow.matrix, cells, rows, columns, scale, digits, nothing, lines, pictured
-    return Panel("weights", title, *drawn, small=small_cells(cells, digits))
+    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    # written and drawn as weights are: from 0, and 0 is exact
+    return weight_panel(flow.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
 
 
 def _said(text: TextReport, flow: TokenFlow, zero: str) -> str:

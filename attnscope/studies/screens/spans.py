@@ -11,10 +11,10 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import counted
+from attnscope.studies.screens.stages import weight_panel
 from attnscope.views.axes import Axis, with_sink
-from attnscope.views.numbers import column_texts, digits_for, texts
+from attnscope.views.numbers import column_texts
 from attnscope.views.parts import GAP, Column, HeatGrid, Matrices, Panel, Table, Text, ViewPart, paragraph
-from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
@@ -50,13 +50,13 @@ class ShownSpans:
         return np.stack(rows)
 
 
-def joined_spans(span_report: SpanReport, most: int = MOST) -> ShownSpans:
-    """Join neighbours of about equal length until at most `most` remain; the reading span stays alone."""
+def joined_spans(span_report: SpanReport) -> ShownSpans:
+    """Join neighbours of about equal length until at most MOST remain; the reading span stays alone."""
     spans = span_report.text
     sizes = np.bincount(spans.of_token, minlength=len(spans.names)).tolist()
     groups = [[number] for number in range(len(spans.names))]
     alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {span_report.query}
-    while len(groups) > most:
+    while len(groups) > MOST:
         together = [
             (sum(sizes[n] for n in (*first, *second)), at)
             for at, (first, second) in enumerate(pairwise(groups))
@@ -123,13 +123,13 @@ def _mean(values: Matrix) -> Matrix:
     return mean
 
 
-def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, title: Spans | None = None) -> Panel:
+def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Panel:
     """Return the matrix of spans, with a column for the sink if there is one."""
     heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
     sizes = np.bincount(spans.text.of_token, minlength=len(spans.text.names)).tolist()
     matrix = shown.join(weights, sizes).astype(np.float32)
-    rows = span_axis("query", shown)
+    rows = span_axis("query", shown.names, shown.outside)
     columns = replace(rows, kind="key")
     if sink is not None:
         column = [
@@ -139,30 +139,17 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings, 
         matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
-    digits = digits_for(matrix, max(settings.precision, 1))
-    cells = texts("weights", matrix, masked, digits)
-    sums = "each row sums to 1"
     joined = f"; {len(spans.text.names)} spans, neighbours joined" if len(shown.names) < len(spans.text.names) else ""
-    caption = ours(f"{whose}: mean over the row's tokens of their weight on the column's; {sums}{joined}")
-    return Panel(
-        "weights",
-        title or ours("spans"),
-        matrix,
-        cells,
-        rows,
-        columns,
-        scale_for("weights", matrix),
-        digits,
-        masked,
-        caption,
-        caption,
-    )
+    text = f"{whose}: mean over the row's tokens of their weight on the column's; each row sums to 1{joined}"
+    return weight_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
-def span_axis(kind: str, shown: ShownSpans) -> Axis:
-    """Return the axis of spans."""
-    names = [Span(name, origin="untrusted") for name in shown.names]
-    return Axis(kind, range(len(names)), names, shown.outside, len(names))
+def span_axis(kind: str, names: Sequence[str], outside: Sequence[bool]) -> Axis:
+    """Return the axis of spans.
+
+    `outside`: whether each is no part of the text, such as its special tokens.
+    """
+    return Axis(kind, range(len(names)), [Span(name, origin="untrusted") for name in names], outside, len(names))
 
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import STAGES, HeadReport, TextReport
-from attnscope.views.axes import dim_axis, source_kind, token_axis, with_sink
+from attnscope.views.axes import Axis, dim_axis, source_kind, token_axis, with_sink
 from attnscope.views.numbers import NOT_ALLOWED, digits_for, small_cells, texts
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import ours
+from attnscope.views.spans import Spans, ours
 
 BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
 
@@ -47,6 +48,26 @@ def stage_matrices(
             Panel(name, ours(name), *drawn, masked_rows, captions, pictured, small=small_cells(cells, digits))
         )
     return matrices
+
+
+def weight_panel(
+    matrix: Matrix,
+    masked: list[bool],
+    axes: tuple[Axis, Axis],
+    title: Spans,
+    caption: Spans,
+    settings: DisplaySettings,
+    *,
+    name: str = "weights",
+    pictured: Spans | None = None,
+    percent: bool = False,
+) -> Panel:
+    """Return a matrix of weights, or of differences of weights, with at least one decimal."""
+    digits = digits_for(matrix, max(settings.precision, 1))
+    digits = digits.as_percent() if percent else digits
+    cells = texts("weights", matrix, masked, digits)
+    drawn = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
+    return Panel(name, title, *drawn, small=small_cells(cells, digits))
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool, percent: bool) -> str:

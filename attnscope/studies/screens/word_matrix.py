@@ -8,10 +8,9 @@ from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_digits, weight_heading
+from attnscope.studies.screens.stages import weight_panel
 from attnscope.views.axes import Axis, ranked_out, source_kind, with_sink
-from attnscope.views.numbers import digits_for, small_cells, texts
 from attnscope.views.parts import Bar, Bars, Panel
-from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Origin, Span, ours
 
@@ -30,12 +29,9 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     if merged.sink is not None:
         matrix, columns = np.column_stack((matrix, merged.sink)), with_sink(columns)
     masked = [bool(np.isnan(row).all()) for row in matrix]
-    digits = digits_for(matrix, max(settings.precision, 1))
-    digits = digits.as_percent() if settings.percent else digits
-    cells = texts("weights", matrix, masked, digits)
     caption = ours("between words: summed over a word's keys, averaged over its queries")
-    drawn = matrix, cells, rows, columns, scale_for("weights", matrix), digits, masked, caption, caption
-    return Panel("weights", ours("weights"), *drawn, small=small_cells(cells, digits))
+    title = ours("weights")
+    return weight_panel(matrix, masked, (rows, columns), title, caption, settings, percent=settings.percent)
 
 
 def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
