@@ -93,7 +93,8 @@ class AttentionStatistics:
         """Return what measures the model, opened once, and the model in memory."""
         from attnscope.studies.heads.tracking import HeadTracker
 
-        if self._open is None or self._open[0] is not model:
+        known = self._open
+        if known is None or known[0] is not model or known[1].device != next(model.parameters()).device:
             values, live = opened(model, {"tokenizer": tokenizer})
             session = new_session(live)
             with running(session, live):

@@ -87,9 +87,8 @@ class BatchCuts:
     ) -> bool:
         numbers = range(heads.start, heads.stop) if isinstance(heads, slice) else heads
         (q0, k0), at = start, {head: n for n, head in enumerate(numbers)}
-        by_shape: dict[
-            tuple[int, int, int, int], list[list[int]]
-        ] = {}  # of edges that are written together: an upload waits
+        # edges of one shape are written together, since every upload waits
+        by_shape: dict[tuple[int, int, int, int], list[list[int]]] = {}
         for place, edge in self._edges:
             if edge.renormalised is not renormalised:
                 continue

@@ -17,18 +17,25 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.logit_parts import HeadLogits
 from attnscope.model.precision import has_float64
 from attnscope.model.recorders import (
+    AlignmentRecorder,
     ColumnRecorder,
     KeyTokens,
     MatrixRecorder,
     MeanOutputRecorder,
+    MeanRowRecorder,
     PackedMatrices,
     PooledRecorder,
     RowRecorder,
+    SpanRecorder,
+    SpanTokens,
     TargetRecorder,
     TopRecorder,
     UniformRecorder,
+    ValueRecorder,
     WordRecorder,
 )
+from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.recorders.sums import ReceivedRecorder
 from attnscope.request.masks.terms import Mask
 from tests.helpers.attention_cases import Case, cases, masks
 
@@ -107,7 +114,7 @@ def calls(draw: st.DrawFn) -> Call:
         subset(n_queries),
         subset(n_keys),
         draw(st.integers(0, 1000)),
-        draw(st.integers(1, 10)),
+        draw(st.integers(0, 10)),
         draw(st.sampled_from(["weight", "value", "projected"])),
         draw(st.sampled_from([["weights"], ["masked", "weights", "output"], STAGES])),
         kind,
@@ -141,6 +148,7 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
     targets = torch.randint(-1, n_keys, (batch, len(rows), 3), generator=generator).to(device)
     direction = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64)
     direction = direction.to(device) if has_float64(device) else direction
+    spans = SpanTokens(torch.randint(-1, 3, (batch, n_keys), generator=generator).to(device), 3)
     packed = PackedMatrices(len(heads), [(len(rows), len(call.columns))] * batch)
     matrices = call.stages, heads, rows, call.columns
 
@@ -152,6 +160,9 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
 
     def computed(recorder: Any) -> dict[str, Tensor]:
         return {"": recorder.compute()}
+
+    def of_spans(recorder: SpanRecorder) -> dict[str, Tensor | None]:
+        return {"": recorder.compute(), "sink": recorder.sink()}
 
     def fields_of(*names: str) -> Callable[[Any], dict[str, Tensor]]:
         return lambda recorder: {name: getattr(recorder, name) for name in names}
@@ -170,8 +181,10 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
             (TopRecorder(call.count, call.by, heads, range(n_queries), torch.ones_like(eligible)), ranked),
             (RowRecorder(heads, rows, keys), of_rows),
             (RowRecorder(range(n_heads), range(n_queries), keys), of_rows),
+            (MeanRowRecorder(heads, rows, keys, 1), lambda recorder: recorder.recorded),
         ],
         "sums": [
+            *((ReceivedRecorder(heads, rows, shown, keys, mean=m), computed) for m in (False, True)),
             *((PooledRecorder(heads, 3, shown, keys, real=shown | True, mean=m), computed) for m in (False, True)),
             *((ColumnRecorder(heads, rows, shown, keys, mean=m, by=call.by), computed) for m in (False, True)),
             (MeanOutputRecorder(heads, inputs.v.shape[-1], shown | True), computed),
@@ -181,6 +194,9 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
             (WordRecorder(heads, shown, words), fields_of("sums", "squares", "cells", "excess")),
             (WordRecorder(heads, shown, words, reach=None), fields_of("sums", "squares", "cells", "excess")),
             (UniformRecorder(heads, shown), fields_of("shared", "rows_seen")),
+            (AlignmentRecorder(heads, shown, words), fields_of("sums")),
+            (ValueRecorder(heads, rows), computed),
+            *((SpanRecorder(heads, spans, mean=m), of_spans) for m in (False, True) if n_queries == n_keys),
         ],
         "logits": [
             (HeadLogits(n_heads, [min(1, n_queries - 1)] * batch, direction, n_keys), fields_of("added")),
@@ -220,6 +236,11 @@ def compare(call: Call, device: str) -> None:
             equal_nan=True,
             msg=lambda text, name=name: f"{name}: {text}",
         )
+
+
+def test_every_recorder_is_compared() -> None:
+    every = {cls.__name__ for cls in BaseRecorder.__subclasses__() if cls.__module__.startswith("attnscope.")}
+    assert every - globals().keys() == set()
 
 
 @pytest.mark.cuda

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers as hf
 
@@ -21,6 +22,7 @@ from tests.helpers.tiny_models import TABLE, VOCAB, raise_weights
 TEXT = "'The bank by the river was eroded and the bank by the river fell'"
 MASKED = "'She sat by the [MASK] of the river'"
 SHORT = "'the bank of the river'"
+SENTENCES = "'The bank fell. The river was by. The bank of the river. The bank by a river. The river fell.'"
 COMMANDS = [
     f"run {TEXT} --layer all --head all --stage scores,scaled,masked,weights,output --top 10",
     f"run {TEXT} --layer all --head mean --by projected --no-special",
@@ -72,11 +74,20 @@ COMMANDS = [
     f"check {SHORT} --model {{t5}} --engine transformers --part encoder",
     f"run {TEXT} --spans sentences --layer all --head all",
     f"run {TEXT} --spans sentences --layer mean --head mean",
+    f"heads {SENTENCES} --role receiver",
+    f"heads {SHORT} --pair 'an old river' --role alignment --model {{minilm}}",
+    f"ablate {SHORT} --model {{gpt2}} --each head --target river",
+    f"ablate {SENTENCES} --model {{gpt2}} --each span --spans sentences",
+    f"run {SHORT} --model {{gpt2}} --mask own+docs:2,3 --layer all --head all",
+    "run --qkv {arrays} --layer all --head all --by value --stage weights,output",
+    "explain --qkv {arrays} --layer 1 --head 1 --query river",
+    "compare --qkv {arrays} --model {llama} --tolerance 1",
     "doctor --model {llama} --attn eager,sdpa",
     "batch {texts} --keep top,rows",
     "batch {texts} --keep columns,pooled,top --by projected",
     "batch {texts} --stage weights",
     "batch {texts} --keep effects --model {gpt2}",
+    "batch {texts} --keep spans --spans sentences",
 ]
 MODELS = ("gpt2", "llama", "gpt_oss", "gemma2", "mixtral")
 UNEQUAL = {"device", "provenance", "seconds", "window", "grouping", "checks", "passes"}
@@ -132,6 +143,18 @@ def write_tokenizer(folder: Path, words: Sequence[str]) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+def write_arrays(path: Path) -> Path:
+    """Write two layers of queries, keys and values before their rotation, with sinks, a mask and a bias."""
+    draw, tokens = np.random.default_rng(0), "the bank of the river".split()
+    sizes = {"q": (2, 4, 5, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8)}
+    arrays: dict[str, Any] = {name: draw.standard_normal(size, np.float32) for name, size in sizes.items()}
+    bias = np.where(np.tri(5, dtype=bool), draw.standard_normal((4, 5, 5), np.float32), -np.inf)
+    rope = json.dumps({"theta": 100.0, "interleaved": True})
+    more: dict[str, Any] = {"layer.0.mask": bias, "layer.1.mask": "causal", "layer.1.sinks": np.ones(4), "rope": rope}
+    np.savez(path, **arrays, **more, tokens=tokens)
+    return path
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     folder = tmp_path_factory.mktemp("devices")
@@ -149,6 +172,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     raise_weights(model.eval()).save_pretrained(names["t5"])
     for name in (*MODELS, "t5"):
         write_tokenizer(folder / name, "The bank by the river was eroded and fell of a".split())
+    (folder / "llama" / "generation_config.json").write_text('{"repetition_penalty": 1.3}')
+    names["arrays"] = str(write_arrays(folder / "arrays.npz"))
     return Workplace(folder, names)
 
 

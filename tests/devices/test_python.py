@@ -6,6 +6,7 @@ import torch
 import transformers as hf
 
 import attnscope
+from attnscope.callbacks import AttentionStatistics
 from tests.helpers.tiny_models import TABLE
 
 TOKENS = "the bank of the river".split()
@@ -67,3 +68,21 @@ def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str) -> None:
     cpu, other = (attnscope.inspect(qkv=arrays, device=device, layer=0, head="all") for device in ("cpu", gpu))
     assert other.data.provenance.device == gpu
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_a_model_is_measured_while_it_is_trained_on_a_gpu(gpu: str, model: hf.PreTrainedModel) -> None:
+    compare_statistics(model, gpu)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_model_is_measured_while_it_is_trained_on_a_device_without_float64(model: hf.PreTrainedModel) -> None:
+    compare_statistics(model, "mps")
+
+
+def compare_statistics(model: hf.PreTrainedModel, device: str) -> None:
+    """Compare what a callback of trainers measures there with what it measures on the CPU."""
+    statistics = AttentionStatistics(" ".join(TOKENS), tokenizer=tokenizer())
+    cpu, other = statistics.measure(model), statistics.measure(model.to(device))
+    assert len(cpu) > 12
+    assert other == pytest.approx(cpu, abs=1e-4)

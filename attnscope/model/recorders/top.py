@@ -52,7 +52,7 @@ class TopRecorder(BaseRecorder):
     def update(self, tile: Tile) -> None:
         """Rank the keys that are allowed and eligible."""
         overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1:
+        if overlap is None or tile.k0 == tile.k1 or not self.count:
             return
         for name in self._names:
             if name != "weight" and name not in self._norms:

@@ -23,7 +23,7 @@ class HeadTracker:
         texts = plan_texts(replace(run, window=None, pool=None), source)
         kept = source.config.n_layers * source.config.n_heads * len(texts[0].tokens) * 4 * len(MEASURES)
         (self._plan,) = plan_passes(run, source, [texts], kept)
-        self._model, self._device = session.load(self._plan)
+        self._model, self.device = session.load(self._plan)
         words = [position for position, token in enumerate(texts[0].tokens) if not token.special]
         self._rows = words or list(range(len(texts[0].tokens)))
 
@@ -38,13 +38,13 @@ class HeadTracker:
         from attnscope.model.recorders import RowRecorder
 
         c = self._plan.config
-        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            batch, engine = prepare(self._plan, self._model, self._device)
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            batch, engine = prepare(self._plan, self._model, self.device)
             recorders = [RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for _ in range(c.n_layers)]
             by_layer = {layer: [recorder] for layer, recorder in enumerate(recorders)}
             forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
         stacked = {
-            name: torch.stack([recorder.recorded[name][0] for recorder in recorders]).double().cpu()
+            name: torch.stack([recorder.recorded[name][0] for recorder in recorders]).cpu().double()
             for name in MEASURES
         }  # (layers, heads, rows) each
         largest = stacked["max_score"].nan_to_num(nan=-torch.inf).amax(-1)
