@@ -99,8 +99,8 @@ class AttentionStatistics:
             session = new_session(live)
             with running(session, live):
                 tracker = HeadTracker(RunConfig(**{**values, "texts": (self._text,)}), session)
-            self._open = model, tracker, live
-        return self._open[1:]
+            known = self._open = model, tracker, live
+        return known[1:]
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
         """Measure after a step of a `transformers.Trainer`, in its main process."""
