@@ -170,7 +170,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (["texts.txt", "-o", "a.jsonl", "--shard", "1"], 2, "--shard: must be I/N, not '1'; use 1/4"),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["The bank", "-o", "a.jsonl"], 1, "The bank: no such file; pass a file of texts, or use attnscope run for"),
-        ([".", "-o", "a.jsonl"], 1, ".: is a folder; pass a file of texts"),
+        ([".", "-o", "a.jsonl"], 1, ".: is a folder without .arrow or .parquet files; pass a file of texts"),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
         (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: no such file"),
         (["texts.txt", "-o", "no/a.jsonl"], 1, "no: no such folder"),
