@@ -217,7 +217,7 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         message = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")
     for rope in (config.rope, config.rope_local):
-        _check_scaling(rope, config.d_head, where)
+        check_scaling(rope, config.d_head, where)
     if config.windows and len(config.windows) != config.n_layers:
         message = f"{len(config.windows)} windows for {config.n_layers} layers"
         raise AttnscopeError(message, where=where, hint="give one window per layer")
@@ -234,7 +234,7 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         raise AttnscopeError(message, where=where, hint="set d_mlp, the hidden width of each expert")
 
 
-def _check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
+def check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
     """Refuse stretched rotary positions whose formula divides by zero or lacks a number."""
     scaling = None if rope is None else rope.scaling
     if rope is None or scaling is None or scaling.kind == "linear":

@@ -116,6 +116,14 @@ REFUSED = {
         lambda: attnscope.from_qkv(Q, K).inspect(mask=np.ma.masked_array(np.tri(5, dtype=bool), np.eye(5))),
         "mask: is a masked array that hides cells",
     ),
+    "a scaled rotation": (
+        lambda: attnscope.from_qkv(Q, K, rope={"scaling": {"kind": "llama3", "factor": 8}}),
+        "rope of layer 0: rotary scaling 'llama3' has no original_max_positions",
+    ),
+    "another scaled rotation": (
+        lambda: attnscope.from_qkv(Q, K, rope={"scaling": {"rope_type": "yarn", "factor": 8}}),
+        "rope: Object contains unknown field `rope_type` .* scaling takes kind .linear, llama3, yarn, longrope., fac",
+    ),
     "no spans": (lambda: attnscope.from_qkv(Q, K).inspect(spans=[]), "spans: has no span; pass texts, or pairs"),
     "no named spans": (lambda: attnscope.from_qkv(Q, K, spans={}), "spans: has no span; name at least one: {"),
     "spans elsewhere": (lambda: attnscope.from_qkv(Q, K).inspect(spans=["bank"]), "spans: 'bank' is not in the text"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.model_config import check_scaling
 from attnscope.checkpoints.tokenization.given import make_texts
 from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
@@ -330,7 +331,10 @@ def _spell(shape: PackedShape) -> str:
 
 def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
     for layer, checked in settings.items():
-        rotated = 2 if checked.rope is None else checked.rope.width(width)
+        if checked.rope is None:
+            continue
+        check_scaling(checked.rope.rope, width, f"rope of layer {layer}")
+        rotated = checked.rope.width(width)
         if rotated % 2 or rotated < 2:
             hint = "the rotated width, width × fraction, must be even"
             raise AttnscopeError(f"rotates {rotated} of {width} dimensions", where=f"rope of layer {layer}", hint=hint)

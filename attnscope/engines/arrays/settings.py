@@ -141,4 +141,6 @@ def _rope(value: Any) -> GivenRope:
     try:
         return GivenRope(msgspec.convert(fields, Rope), msgspec.convert(interleaved, bool))
     except msgspec.ValidationError as e:
+        if "$.scaling" in str(e):
+            hint = "scaling takes kind (linear, llama3, yarn, longrope), factor, original_max_positions and others"
         raise AttnscopeError(f"{e}", where="rope", hint=hint) from e
