@@ -226,9 +226,8 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         raise AttnscopeError(message, where=where, hint="give one value per layer")
     if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
         message = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
-        raise AttnscopeError(
-            message, where=where, hint="n_experts must be at least experts_per_token; set both, or neither"
-        )
+        hint = "n_experts must be at least experts_per_token; set both, or neither"
+        raise AttnscopeError(message, where=where, hint=hint)
     if config.n_experts and not config.d_mlp:
         message = f"n_experts is {config.n_experts}, but d_mlp is not set"
         raise AttnscopeError(message, where=where, hint="set d_mlp, the hidden width of each expert")
@@ -252,9 +251,8 @@ def check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
             message = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
             raise AttnscopeError(message, where=where, hint="set original_max_positions to the length trained on")
     if scaling.kind == "yarn" and rope.theta == 1:
-        raise AttnscopeError(
-            "YaRN cannot scale rotary positions with theta 1", where=where, hint="use a value such as 10000"
-        )
+        hint = "use a value such as 10000"
+        raise AttnscopeError("YaRN cannot scale rotary positions with theta 1", where=where, hint=hint)
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         message = (
             f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"

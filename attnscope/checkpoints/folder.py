@@ -67,7 +67,8 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     tensors, unwrapped = unwrap_names(stored)
     tensors, converted = pair_mxfp4(tensors)
     if converted:
-        config.pop("quantization_config", None)  # it repeats what the blocks already show
+        # The key repeats what the blocks already show.
+        config.pop("quantization_config", None)
     digest = hashlib.sha256(hashlib.sha256(raw_config).digest())
     sizes = {CONFIG: len(raw_config)}
     if TOKENIZER in present:
@@ -158,11 +159,9 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
         hint = f"convert them, without running code: attnscope import {shlex.join(paths)}"
         raise AttnscopeError(message, where=path, hint=hint)
     weight_files = sorted(name for name in present if name.endswith(".safetensors"))
-    hint = (
-        f"found {', '.join(map(format_value, weight_files[:3]))}; {INDEX} is missing"
-        if weight_files
-        else f"expected {SINGLE} or {INDEX}"
-    )
+    hint = f"expected {SINGLE} or {INDEX}"
+    if weight_files:
+        hint = f"found {', '.join(map(format_value, weight_files[:3]))}; {INDEX} is missing"
     raise AttnscopeError("has no weights", where=path, hint=hint)
 
 
@@ -205,17 +204,11 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
         raise AttnscopeError("is in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
     for name, shard in table.items():
         if holders.get(name) != shard:
-            message = f"is not in {format_value(shard)}" + (
-                f" but in {format_value(holders[name])}" if name in holders else ""
-            )
-            raise AttnscopeError(
-                message,
-                where=f"{path / INDEX}: {format_value(name)[1:-1]}",
-                hint="download the index and the shards again",
-            )
+            held = f" but in {format_value(holders[name])}" if name in holders else ""
+            where, hint = f"{path / INDEX}: {format_value(name)[1:-1]}", "download the index and the shards again"
+            raise AttnscopeError(f"is not in {format_value(shard)}{held}", where=where, hint=hint)
     for name, shard in holders.items():
         if name not in table:
+            where = f"{path / INDEX}: {format_value(name)[1:-1]}"
             message = f"is in {format_value(shard)}, but not in the index"
-            raise AttnscopeError(
-                message, where=f"{path / INDEX}: {format_value(name)[1:-1]}", hint="download the index again"
-            )
+            raise AttnscopeError(message, where=where, hint="download the index again")

@@ -236,8 +236,9 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
     factor = max(held)
     low, high, original = _LLAMA3.values()
     expected = []
-    for i in range(0, width if theta > 0 and factor > 0 else 0, 2):  # nothing is made of others
-        turns = original / (2 * pi * theta ** (i / width))  # full turns within the original length
+    for i in range(0, width if theta > 0 and factor > 0 else 0, 2):
+        # Full turns within the original length.
+        turns = original / (2 * pi * theta ** (i / width))
         share = min(1.0, max(0.0, (turns - low) / (high - low)))
         expected.append(1 / ((1 - share) / factor + share))
     if len(expected) != len(held) or any(abs(a - b) > 1e-4 * b for a, b in zip(held, expected, strict=True)):

@@ -101,7 +101,8 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
     if missing := sorted(name for name in dangling if name.endswith(_NEEDED)):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise AttnscopeError(f"the blob of {missing[0]}{more} is missing{why}", where=snapshot, hint=hint)
-    nested = any(entry.is_dir() for entry in entries)  # as that of sentence-transformers
+    # A snapshot of sentence-transformers has its model in a folder.
+    nested = any(entry.is_dir() for entry in entries)
     there = {"config.json": "config.json" in names, "weights": any(name.endswith(_WEIGHTS) for name in names)}
     for what, present in there.items():
         if not (present or nested) and (weights or what == "config.json"):

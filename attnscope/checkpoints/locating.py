@@ -5,7 +5,7 @@ Other layouts are recognised by their files, and either used or named in an erro
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,8 @@ def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:
     revision = f"revision {snapshot.name[:12]} of {name} in the Hugging Face cache"
     inner = _folder(snapshot, weights=weights)
     if is_main:
-        return Located(inner.path, inner.weights, inner.notes, (revision, *inner.details))
-    return Located(
-        inner.path, inner.weights, (f"{revision}, which is not that of its branch main", *inner.notes), inner.details
-    )
+        return replace(inner, details=(revision, *inner.details))
+    return replace(inner, notes=(f"{revision}, which is not that of its branch main", *inner.notes))
 
 
 def _folder(path: Path, *, weights: bool) -> Located:
@@ -134,7 +132,7 @@ def _refuse_other_layouts(path: Path) -> None:
     try:
         names = sorted(os.listdir(path))
     except OSError:
-        return  # opening it says why
+        return
     if _ADAPTER in names:
         raise _adapter(path)
     if _PARAMS in names:

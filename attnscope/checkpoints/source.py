@@ -157,7 +157,8 @@ def tokenize(
     check_tokens(source, tokens, where, truncate=truncate)
     if c.max_positions is not None and len(tokens) > c.max_positions:
         notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
-        closing = min(count_closing(tokens), c.max_positions)  # special tokens that still end the text
+        # Special tokens still end the text.
+        closing = min(count_closing(tokens), c.max_positions)
         tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
     if all(t.special for t in tokens):
         notes.append("the text has only special tokens")

@@ -121,7 +121,7 @@ def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str |
     fitting = [kind for kind in KINDS if family in kind.families and name in (None, kind.name)]
     # A class that transformers makes of the same files for any model.
     named = name == WORDPIECE.name
-    if named or (file == VOCAB_TXT and name in (None, *_GENERIC)):  # or the user says that the file is the model's
+    if named or (file == VOCAB_TXT and name in (None, *_GENERIC)):
         fitting += [WORDPIECE]
     kind = next((kind for kind in fitting if present.issuperset(kind.files) and file in (None, *kind.files)), None)
     if kind is None:

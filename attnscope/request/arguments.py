@@ -36,7 +36,8 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     known: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
-        if not isinstance(text, str) or text not in known:  # an array cannot be looked up
+        if not isinstance(text, str) or text not in known:
+            # An array cannot be looked up.
             near = did_you_mean(str(text), known)
             message = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
             raise UsageError(message, where=option, hint=_unless_listed(near))

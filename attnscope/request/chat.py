@@ -151,6 +151,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(key): _plain(inner, where, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, where, depth + 1) for inner in value]
-    if callable(dump := getattr(value, "model_dump", None)):  # a message of OpenAI's library
+    if callable(dump := getattr(value, "model_dump", None)):
+        # OpenAI's library has messages with this method.
         return _plain(dump(), where, depth + 1)
     raise UsageError(f"holds a {type(value).__name__}", where=where, hint=_HINT)

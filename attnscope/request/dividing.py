@@ -73,7 +73,7 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
         "answer" if token.made else "first" if position == 0 else "special" if token.special else "text"
         for position, token in enumerate(tokens)
     ]
-    owners: list[str | None] = [None] * len(tokens)  # name of the span that a token's characters belong to
+    owners: list[str | None] = [None] * len(tokens)
     if request.division == "ranges":
         _by_ranges(text, tokens, ranges, owners, truncated=truncated)
     else:
@@ -237,7 +237,8 @@ def _assign(tokens: Sequence[Token], pieces: Sequence[_Piece], segment: int, own
         best, most = None, 0
         for piece in ordered[max(0, first) : end]:
             inside = range(max(token.start, piece.start), min(token.end, piece.end))
-            blank = len(token.text) != token.end - token.start  # the text of a piece does not say which are blank
+            # The text of a piece does not say which characters are blank.
+            blank = len(token.text) != token.end - token.start
             count = sum(blank or not token.text[at - token.start].isspace() for at in inside)
             if count > most or (best is None and len(inside) and token.text.isspace()):
                 best, most = piece.name, count

@@ -140,7 +140,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
-    copied = d.cells if d.batch > 1 else 0  # texts may show different rows or columns
+    # Texts may show different rows or columns.
+    copied = d.cells if d.batch > 1 else 0
     report = 4 * copied + d.batch * d.units * UNIT + WRITING + COPIES * TOKEN_TEXT * everything
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
@@ -157,8 +158,10 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
 def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return the bytes of the one layer that runs; `size` is the bytes of a number."""
     everything = d.batch * d.tokens
-    wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)  # before and after the activation, and gates
-    narrow = 3 + 2 * bool(c.n_experts)  # a part's input normed, what the MLP makes of it, and the sum; experts' own
+    # The MLP before and after its activation, and its gates.
+    wide = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)
+    # A part's input normed, what the MLP makes of it, and the sum; the same of experts.
+    narrow = 3 + 2 * bool(c.n_experts)
     in_part = min(PART, everything) * (wide * c.d_mlp + narrow * c.d_model + c.n_experts) * 4
     holes = HOLES * min(RETAINED_BLOCK, everything * c.d_model * size)
     return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + in_part
@@ -168,9 +171,11 @@ def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return the largest count of numbers that a layer holds per token: norms and what is recorded are float32."""
     q, kv, o = c.n_heads * c.d_head, c.d_head + c.d_value, c.n_heads * c.d_value
     turned, wide, several = c.positions == "rope", 4 // size, d.layers > 1
-    sides = 2 * c.d_model + q + c.n_kv_heads * kv  # a layer's input, the same normed, and what is made of it
+    # A layer's input, the same normed, and what is made of it.
+    sides = 2 * c.d_model + q + c.n_kv_heads * kv
     recorded = min(c.n_kv_heads, c.n_heads if several else d.heads)
-    attending = sides + wide * recorded * kv + (2 + several) * o  # as tiles fill it, and what the layer before left
+    # The output as tiles fill it, and what the layer before left.
+    attending = sides + wide * recorded * kv + (2 + several) * o
     return (
         max(c.d_model * max(4, 1 + 2 * wide), sides + q * turned, attending, 3 * c.d_model + o) + 2 * c.d_head * turned
     )
@@ -185,11 +190,12 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     scores, count = _tile_scores(d, d.tiled_queries, d.heads)
     unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * d.calls_functions
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
-    near = max((within for within in WITHIN if within < d.tokens), default=0)  # to both sides of every row of a tile
+    near = max((within for within in WITHIN if within < d.tokens), default=0)
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
     largest = TileSize(scores, rows, at_once, raw=d.raw, within=near, kept=d.kept)
     tiles = int(count * (4 * unrecorded * scores + sum(part.tile(largest) for part in RECORD_PARTS)))
-    if d.layers > 1 and not _has_kernel(c):  # layers that are not recorded go through tiles, too
+    if d.layers > 1 and not _has_kernel(c):
+        # Layers that are not recorded go through tiles, too.
         scores, count = _tile_scores(d, d.tokens, c.n_heads)
         tiles = max(tiles, int(count * 4 * unrecorded * scores))
     widening = any(all(t.window is None for t in mask) and any(t.left_to_right for t in mask) for mask in d.masks)
@@ -216,7 +222,8 @@ def _has_kernel(c: ModelConfig) -> bool:
 def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
     """Return the bytes of a kernel's mask for heads or layers that are not recorded."""
     if d.layers == 1 or not _has_kernel(c):
-        return 0  # the last layer's output is not needed; what no kernel knows goes through tiles
+        # The last layer's output is not needed; what no kernel knows goes through tiles.
+        return 0
     if c.positions == "alibi" or d.calls_functions:
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
     return KERNEL_CELL * d.batch * min(max(KERNEL, d.tokens), d.tokens**2)

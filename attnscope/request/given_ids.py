@@ -40,9 +40,8 @@ def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
         raise UsageError("has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]")
     tensors = {name: _rows(given[name], f"{where}: {name}") for name in _NAMES if given.get(name) is not None}
     shape = _shape(tensors["input_ids"])
-    if (
-        len(tensors.get("position_ids", ())) == 1 < shape[0]
-    ):  # one row of positions is for every text, as in transformers
+    if len(tensors.get("position_ids", ())) == 1 < shape[0]:
+        # One row of positions is for every text, as in transformers.
         tensors["position_ids"] *= shape[0]
     for name, rows in tensors.items():
         if _shape(rows) != shape:

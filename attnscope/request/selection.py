@@ -98,12 +98,8 @@ class IndexSelection:
         for low, high in self.ranges:
             low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
             if not (0 <= low < count and 0 <= high < count):
-                bad = low if not 0 <= low < count else high
-                raise UsageError(
-                    f"there is no {what} {bad if bad >= 0 else bad - count}",
-                    where=where,
-                    hint=f"this model has {what}s 0 to {count - 1}",
-                )
+                bad, hint = low if not 0 <= low < count else high, f"this model has {what}s 0 to {count - 1}"
+                raise UsageError(f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint)
             indices.append(range(low, high + 1))
         return indices
 
@@ -153,13 +149,11 @@ def join_label(
         return layer, head
     meant = label.selections()
     for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
-        agree = (
-            given in (number, AUTO, ALL)
-            if isinstance(given, IndexSelection)
-            else given == replace(label, written=given.written)
-        )
+        if isinstance(given, HeadLabel):
+            agree, written = given.pairs == label.pairs, given.written
+        else:
+            agree, written = given in (number, AUTO, ALL), str(given)
         if not agree:
-            written = given.written if isinstance(given, HeadLabel) else given
             raise UsageError(f"'{written}' contradicts {label.written}", where=option, hint=f"remove {option}")
     return meant
 
@@ -326,7 +320,8 @@ class PositionSelection:
                 known += [] if spans is None else spans.names
                 near = nearest(item.text, known) if item.word else None
                 if between := re.fullmatch(r"(\d+)-(\d+)", item.text):
-                    near = f"{between[1]}:{int(between[2]) + 1}"  # a slice excludes its end
+                    # A slice excludes its end.
+                    near = f"{between[1]}:{int(between[2]) + 1}"
                 raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
             positions.update(dict.fromkeys(chosen))
         return list(positions)
@@ -406,7 +401,8 @@ def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", t
     mine = [(i, t.start, t.end, t.text) for i, t in enumerate(tokens) if t.segment == segment and t.start is not None]
     firsts = {start: i for i, start, _, _ in reversed(mine)}
     lasts = {end: i for i, _, end, _ in mine}
-    if text is None:  # what its tokens show
+    if text is None:
+        # The text is what its tokens show.
         shown = [" "] * max((end or 0 for _, _, end, _ in mine), default=0)
         for _, start, end, word in mine:
             if end is not None and end - start == len(word):

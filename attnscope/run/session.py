@@ -239,9 +239,7 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
         grow, steps = engine.continuation().logits, count(done * run.generate)
 
         def logits(
-            tokens: "TokenTensors",
-            grow: "Callable[[TokenTensors], torch.Tensor]" = grow,
-            steps: Iterator[int] = steps,
+            tokens: "TokenTensors", grow: "Callable[[TokenTensors], torch.Tensor]" = grow, steps: Iterator[int] = steps
         ) -> "torch.Tensor":
             check()
             if session.on_generated is None:

@@ -80,12 +80,7 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
 
 
 def plan_text(
-    run: RunConfig,
-    source: ModelSource,
-    text: TextInput,
-    *,
-    several: bool = False,
-    continued: list[Token] | None = None,
+    run: RunConfig, source: ModelSource, text: TextInput, *, several: bool = False, continued: list[Token] | None = None
 ) -> TextPlan:
     """Return one text as tokens, with the rows and columns that are shown of it.
 

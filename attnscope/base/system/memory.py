@@ -22,10 +22,7 @@ def available_memory() -> int:
     except OSError:
         free = []
     for folder in control_groups("memory"):
-        for limit, used in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             try:
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 free.append(most - max(0, taken - _cached_pages(folder)))

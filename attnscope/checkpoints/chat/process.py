@@ -64,7 +64,8 @@ class TemplateProcess:
             process.kill()
             process.wait()
         else:
-            process.returncode = 0  # it is not ours to wait for
+            # Only its parent can wait for it.
+            process.returncode = 0
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):
                 if pipe is not None:

@@ -132,10 +132,8 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
                 pieces = tuple((name, part["text"]) for name, part in zip(names, value, strict=True))
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
-                else:
-                    yield from (
-                        _UserText((("messages", n, key, k, "text"),), (piece,)) for k, piece in enumerate(pieces)
-                    )
+                for k, piece in () if joined else enumerate(pieces):
+                    yield _UserText((("messages", n, key, k, "text"),), (piece,))
             else:
                 yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
     for n, document in enumerate(chat.documents or []):
@@ -209,17 +207,20 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
     for mark in _MARK.finditer(marked):
         position += mark.start() - reached
         reached, number = mark.end(), int(mark[2])
-        if number >= len(numbered):  # a user wrote it
+        if number >= len(numbered):
+            # A user wrote this mark.
             return None
         core = _core(texts, numbered[number])
         if mark[1] == _OPEN:
             opened[number] = position
         elif number in opened:
             piece_ranges[numbered[number]].append((opened.pop(number), position))
-        else:  # the template cut off its start
+        else:
+            # The template cut off the start of the piece.
             before = text[max(0, position - len(core)) : position]
             piece_ranges[numbered[number]].append((position - _shared_start(before[::-1], core[::-1]), position))
-    for number, start in opened.items():  # the template cut off its end
+    # The template cut off the end of these pieces.
+    for number, start in opened.items():
         kept = _shared_start(text[start:], _core(texts, numbered[number]))
         piece_ranges[numbered[number]].append((start, start + kept))
     return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in piece_ranges.items()}
@@ -268,7 +269,8 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
         holder[key] = written + mark
         (marked,) = _ask(template, {**variables, "messages": messages}, [], where)["texts"]
         end = marked.rfind(mark.strip())
-        kept = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()  # the template trims it
+        # The template may trim what stands before the mark.
+        kept = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()
         if end >= 0 and written.strip() in marked and text.startswith(kept):
             return str(kept)
     hint = "remove continue_final_message"
@@ -286,9 +288,8 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
         else:
             places += [(start, end, name) for start, end in piece_ranges]
     for name, piece_ranges in wholes.items():
-        hull = (
-            (min(start for start, _ in piece_ranges), max(end for _, end in piece_ranges)) if piece_ranges else (0, 0)
-        )
+        starts, ends = zip(*piece_ranges, strict=True) if piece_ranges else ((0,), (0,))
+        hull = min(starts), max(ends)
         crosses = any(start < hull[1] and hull[0] < end for start, end, _ in places)
         places += [(start, end, name) for start, end in (piece_ranges if crosses else [hull])]
     turns: list[SpanRange] = []

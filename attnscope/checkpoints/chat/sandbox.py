@@ -176,14 +176,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         environment.dated = False
         variables = request["variables"]
         text = _text(template, variables)
-    except Exception as e:  # whatever a template can provoke
+    except Exception as e:
+        # A template can provoke any exception.
         return _described(e)
     facts: dict[str, Any] = {"dated": environment.dated, "names": sorted(names)}
     texts: list[str | None] = [text]
     for variant in request["variants"]:
         try:
             texts.append(_text(template, variables | variant))
-        except Exception:  # it may refuse marked texts
+        except Exception:
+            # A template may refuse marked texts.
             texts.append(None)
     return facts | {"texts": texts, "generated": _generated(environment, template, variables, text)}
 
@@ -232,7 +234,7 @@ def main(memory: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        with suppress(ImportError, OSError, ValueError):  # Windows has no limits
+        with suppress(ImportError, OSError, ValueError):
             import resource
 
             most = resource.getrlimit(resource.RLIMIT_CPU)[1]

@@ -51,7 +51,8 @@ def _convert(source: str, target: str) -> dict[str, Any]:
         return {"error": str(e)}
     except MemoryError:
         return {"error": "needs more memory than the limit allows", "hint": "raise --max-memory"}
-    except Exception as e:  # a damaged file may raise anything
+    except Exception as e:
+        # A damaged file may raise anything.
         return _described(e)
     return {"tensors": {name: tensor.nbytes for name, tensor in tensors.items()}}
 

@@ -89,11 +89,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_config(
-    family: Family,
-    raw: Mapping[str, Any],
-    where: str,
-    families: Iterable[Family] = (),
-    ignore: Collection[str] = (),
+    family: Family, raw: Mapping[str, Any], where: str, families: Iterable[Family] = (), ignore: Collection[str] = ()
 ) -> ConfigReading:
     """Turn a config.json into a ModelConfig, and report its other keys.
 

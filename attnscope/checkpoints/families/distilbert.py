@@ -20,7 +20,8 @@ DISTILBERT = Family(
         "mask": "bidirectional",
         "qkv_bias": True,
         "out_bias": True,
-        "positions": "learned",  # `sinusoidal_pos_embds` says only how the table was first filled; it is stored
+        # `sinusoidal_pos_embds` says only how the table was first filled; it is stored.
+        "positions": "learned",
         "embedding_norm": True,
         "norm_eps": 1e-12,
         "norm_order": "post",

@@ -28,8 +28,7 @@ GPT2 = Family(
         "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)),
         "max_positions": key("n_positions"),
         "scale": Computed(
-            lambda reader, _: None if reader.flag("scale_attn_weights", default=True) else 1.0,
-            ("scale_attn_weights",),
+            lambda reader, _: None if reader.flag("scale_attn_weights", default=True) else 1.0, ("scale_attn_weights",)
         ),
         "qkv_bias": True,
         "out_bias": True,

@@ -37,7 +37,8 @@ GPT_OSS = replace(
         "rope": Computed(_rotary, _ROPE.names),
         "norm_eps": key("rms_norm_eps", default=1e-5),
         "norm_wide": True,
-        "activation": "quick_gelu",  # x·σ(1.702 x)
+        # x·σ(1.702 x)
+        "activation": "quick_gelu",
         "glu_limit": key("swiglu_limit", default=7.0),
         "glu_plus_one": True,
         "mlp_bias": True,

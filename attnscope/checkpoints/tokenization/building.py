@@ -17,7 +17,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import as_object, decode_utf8, format_value, identify_bytes, parse_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.sentence_pieces import PieceModel, SentencePieceTokenizer
-from attnscope.checkpoints.tokenization.tokenizer_json import template
+from attnscope.checkpoints.tokenization.tokenizer_json import assemble, template
 
 VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
@@ -170,11 +170,6 @@ class Built:
     spaced: str = "always"
 
 
-def _whole(model: dict[str, Any], special: SpecialTokens, **parts: Any) -> dict[str, Any]:
-    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
-    return {"version": "1.0", **empty, **parts, "added_tokens": special.listed, "model": model}
-
-
 def _wordpiece(sources: Sources) -> Built:
     """Build BertTokenizer's: words and punctuation, cut into the longest pieces that the vocabulary has."""
     path = sources.folder / VOCAB_TXT
@@ -182,7 +177,7 @@ def _wordpiece(sources: Sources) -> Built:
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     note = ""
     if sources.options.get("do_lower_case") is None:
-        marks = ("[", "]"), ("<", ">")  # around what is no text, such as [UNK]
+        marks = ("[", "]"), ("<", ">")
         capitals = any(word != word.lower() for word in vocab if (word[:1], word[-1:]) not in marks)
         reason = "words of the vocabulary have" if capitals else "no word of the vocabulary has"
         note = f"nothing says whether texts are lower-cased: they are{' not' * capitals}, as {reason} capitals"
@@ -206,7 +201,7 @@ def _wordpiece(sources: Sources) -> Built:
     }
     template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
     split = {"type": "BertPreTokenizer"}
-    content = _whole(model, special, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
+    content = assemble(model, special.listed, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
     return Built(content, note)
 
 
@@ -222,7 +217,7 @@ def _smiles(sources: Sources) -> Built:
     split = {"type": "Split", "pattern": {"Regex": _SMILES}, "behavior": "Isolated", "invert": False}
     model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
     note = "texts are split as SMILES, as every word of vocab.txt is a token of SMILES"
-    return Built(_whole(model, special, pre_tokenizer=split, post_processor=template), note)
+    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=template), note)
 
 
 def _esm(sources: Sources) -> Built:
@@ -236,7 +231,7 @@ def _esm(sources: Sources) -> Built:
     split = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
     splits = {"type": "Sequence", "pretokenizers": [split, {"type": "WhitespaceSplit"}]}
     model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
-    return Built(_whole(model, special, pre_tokenizer=splits, post_processor=template))
+    return Built(assemble(model, special.listed, pre_tokenizer=splits, post_processor=template))
 
 
 def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
@@ -246,14 +241,7 @@ def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str,
     for word, number in vocab.items():
         if type(number) is not int or not 0 <= number < 1 << 31:
             raise AttnscopeError(f"{format_value(word)} has the id {format_value(number)}", where=path)
-    model = {
-        "type": "BPE",
-        **dict.fromkeys(("dropout", "unk_token")),
-        **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), ""),
-        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
-        "vocab": vocab,
-        "merges": _merges(sources.data[MERGES], sources.folder / MERGES),
-    }
+    model = {"type": "BPE", "vocab": vocab, "merges": _merges(sources.data[MERGES], sources.folder / MERGES)}
     return vocab, model, {**_BYTE_LEVEL, "add_prefix_space": prefix}
 
 
@@ -261,7 +249,7 @@ def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> 
     vocab, model, split = _byte_bpe(sources, sources.flag("add_prefix_space", False))
     special = sources.special_tokens(dict.fromkeys(("bos_token", "eos_token", "unk_token"), end), vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=begin)
-    return Built(_whole(model, special, pre_tokenizer=split, post_processor=ends, decoder=_BYTE_LEVEL))
+    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=ends, decoder=_BYTE_LEVEL))
 
 
 def _roberta(sources: Sources) -> Built:
@@ -277,7 +265,7 @@ def _roberta(sources: Sources) -> Built:
         "trim_offsets": True,
         "add_prefix_space": prefix,
     }
-    return Built(_whole(model, special, pre_tokenizer=split, post_processor=processor, decoder=_BYTE_LEVEL))
+    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=processor, decoder=_BYTE_LEVEL))
 
 
 def _qwen2(sources: Sources) -> Built:
@@ -288,7 +276,7 @@ def _qwen2(sources: Sources) -> Built:
     special = sources.special_tokens(named, vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=False)
     parts = {"normalizer": {"type": "NFC"}, "pre_tokenizer": both, "post_processor": ends, "decoder": _BYTE_LEVEL}
-    return Built(_whole(model, special, **parts))
+    return Built(assemble(model, special.listed, **parts))
 
 
 _OF_LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -307,7 +295,7 @@ def _sentencepiece(sources: Sources, named: Mapping[str, str]) -> Built:
     for piece in pieces.control:
         special.tokens.setdefault(piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True})
     words = {"type": "WordLevel", "vocab": pieces.vocab, "unk_token": special.required("unk_token")}
-    content = _whole(words, special, post_processor=_begin_and_end(sources, special, begin=True))
+    content = assemble(words, special.listed, post_processor=_begin_and_end(sources, special, begin=True))
     return Built(content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first")
 
 
@@ -388,7 +376,8 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
     else:
         tokenizer = SentencePieceTokenizer(data, built.pieces, built.spaced)
     for token in built.content["added_tokens"]:
-        if tokenizer.id_of(token["content"]) != token["id"]:  # the library numbers them one after the other
+        if tokenizer.id_of(token["content"]) != token["id"]:
+            # The library numbers them one after the other.
             message = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
             hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
             raise AttnscopeError(f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint)

@@ -9,7 +9,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import format_value
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
-from attnscope.checkpoints.tokenization.tokenizer_json import template
+from attnscope.checkpoints.tokenization.tokenizer_json import assemble, template
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 _SPECIAL = ("bos", "eos", "unknown", "padding")
@@ -121,19 +121,7 @@ class _TokenizerMetadata:
             for n, (token, kind) in enumerate(zip(self.tokens, self.types, strict=False))
             if (n in specials or kind in (_CONTROL, _USER_DEFINED)) and spelled[n] == token
         ]  # fmt: skip
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added,
-            "normalizer": None,
-            "pre_tokenizer": None,
-            "post_processor": self._template(add_start),
-            "decoder": None,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                      **model},
-        }  # fmt: skip
+        return assemble({"type": "BPE", **model}, added, post_processor=self._template(add_start))
 
     def _template(self, add_start: bool) -> dict[str, Any]:
         """Return the template of tokens before and after every text."""

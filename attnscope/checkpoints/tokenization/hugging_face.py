@@ -47,11 +47,12 @@ class FileTokenizer:
         self.warnings: list[str] = []
         self._growth = NormalizerGrowth(file.content.get("normalizer"), path)
         added_tokens = file.content.get("added_tokens")
-        for token in added_tokens if isinstance(added_tokens, list) else []:  # are normalized, too
+        for token in added_tokens if isinstance(added_tokens, list) else []:
             self._growth.check(str(token.get("content")) if isinstance(token, dict) else "")
         self._rust = _load_rust_tokenizer(file.text, path, data)
         if file.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
-            parse_json(data, str(path))  # refuses a duplicate word
+            # Parsing the whole file refuses a duplicate word.
+            parse_json(data, str(path))
         content = file.content
         model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
         self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
@@ -66,7 +67,8 @@ class FileTokenizer:
         added = self._rust.get_added_tokens_decoder()
         self._added = {number: token.content for number, token in added.items()}
         self._special = {number for number, token in added.items() if token.special}
-        self._special_in_text = self._special - {self.unknown_id}  # an unknown word is still a word
+        # An unknown word is still a word.
+        self._special_in_text = self._special - {self.unknown_id}
 
     def special_token(self, number: int) -> Token:
         """Return the special token of an id, as a template inserts it."""
@@ -148,7 +150,8 @@ class FileTokenizer:
         for number, text in enumerate(texts):
             try:
                 start, end = call_rust(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
-            except AttnscopeError:  # the tokenizer is damaged after all
+            except AttnscopeError:
+                # The tokenizer is damaged after all.
                 return None
             if start < end:
                 which = " of the pair" if number else ""
@@ -173,7 +176,8 @@ class FileTokenizer:
             for word, (start, end), _ in words.get_splits(offset_referential="original", offset_type="char"):
                 try:
                     self._rust.model.tokenize(word)
-                except Exception:  # the library raises nothing more specific
+                except Exception:
+                    # The library raises nothing more specific.
                     return trim_span(text, first + start, first + end)
         return None
 
@@ -185,11 +189,13 @@ class FileTokenizer:
         segment = 0
         for number, piece, sequence, added, type_id, (shown, span) in rows:
             special = bool(added) or number in self._special_in_text
-            segment = segment if sequence is None else sequence  # an added token belongs to the text before it
+            # An added token belongs to the text before it.
+            segment = segment if sequence is None else sequence
             start, end = span or (None, None)
             unknown = number == self.unknown_id and sequence is not None
             if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(number):
-                unknown = False  # its own spelling is what the user wrote
+                # The user wrote the spelling of the unknown token.
+                unknown = False
             yield Token(number, piece, shown, start, end, special, segment, type_id, unknown)
 
     def _readable(
@@ -225,7 +231,8 @@ class FileTokenizer:
             None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
             for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
         ]
-        spaces = []  # pieces of white space whose span is none
+        # Pieces of white space may be given the span of another character.
+        spaces = []
         for piece, span in zip(encoding.tokens, spans, strict=True):
             written, own = piece if span is None else texts[span[0]][span[1] : span[2]], self._own(piece)
             spaces.append(written not in (piece, own) and not own.strip())

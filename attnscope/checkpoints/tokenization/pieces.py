@@ -28,7 +28,8 @@ def overlapping(
     """
     overlaps = [False] * len(spans)
     for forward in (True, False):
-        reached: dict[int, int] = {}  # per text, how far the spans before this one go; backwards: after it
+        # How far the spans before this one reach in each text; backwards, those after it.
+        reached: dict[int, int] = {}
         for i in range(len(spans)) if forward else reversed(range(len(spans))):
             here, other = spans[i], spans[i] if compared is None else compared[i]
             if here is not None and here[0] in reached:

@@ -27,7 +27,8 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
         # A panic in Rust has a class that is no Exception and cannot be imported.
         panic = (type(e).__module__, type(e).__name__) == ("pyo3_runtime", "PanicException")
         if not (panic or isinstance(e, Exception)) or isinstance(e, MemoryError):
-            raise  # such as KeyboardInterrupt: an interruption must not be reported as a failed tokenizer
+            # An interruption must not be reported as a failed tokenizer.
+            raise
         reason = " ".join(str(e).split())[:200]
         raise AttnscopeError(
             f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
@@ -40,14 +41,16 @@ def _silenced_stderr() -> Iterator[None]:
     with _STDERR_LOCK:
         try:
             kept = os.dup(2)
-        except OSError:  # there is no stderr to protect
+        except OSError:
+            # There is no stderr to protect.
             yield
             return
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 2)
             os.close(nowhere)
-            with at_signal(lambda: os.dup2(kept, 2)):  # what the process says when it ends must be seen
+            # What the process says when it ends must be seen.
+            with at_signal(lambda: os.dup2(kept, 2)):
                 yield
         finally:
             os.dup2(kept, 2)

@@ -48,7 +48,8 @@ class PieceModel:
             self._spaced = load(data if prefix is None else data + _PREFIX[prefix])
             self._plain = load(data + _PREFIX[False])
             pieces: list[str] = call_rust(vocabulary, path, "cannot be used")
-        except AttnscopeError as e:  # the library names a line of its source
+        except AttnscopeError as e:
+            # The library names a line of its source.
             hint = "download it again"
             raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
         self.vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -66,7 +67,8 @@ class PieceModel:
         encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
         pieces, following = list[tuple[int, int, int]](), 0
         rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
-        for number, piece, (start, end) in reversed(list(rows)):  # only the last part of a character covers it
+        # Only the last part of a character covers it.
+        for number, piece, (start, end) in reversed(list(rows)):
             following = end if start < end or piece == _SPACE else following
             pieces.append((number, start, following))
         return pieces[::-1]

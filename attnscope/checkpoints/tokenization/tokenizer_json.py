@@ -55,8 +55,9 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     kept_content = content | ({"model": content["model"] | kept} if kept else {})
     text = call_rust(lambda: (msgspec.json.encode(kept_content) if changed else data).decode(), path, "cannot be used")
     vocab, merges = bulk.get("vocab", b""), bulk.get("merges", b"")
-    unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None  # each with a number
-    pairs = merges[1:].lstrip().startswith(b"[")  # as newer files have them; in older ones a merge is one string
+    unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None
+    # A merge is a pair of strings; in older files it is one string.
+    pairs = merges[1:].lstrip().startswith(b"[")
     return TokenizerJson(content, text, notes, unparsed, _count_strings(merges) // (1 + pairs))
 
 
@@ -74,7 +75,8 @@ def _large_values(data: bytes, where: str) -> dict[str, bytes]:
 def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
     """Parse a tokenizer.json with null in place of its bulk; return None if only parsing all of it can tell."""
     for value in bulk.values():
-        start = data.find(value[:_PREFIX])  # searching all of it takes longer
+        # Searching for all of it takes longer.
+        start = data.find(value[:_PREFIX])
         end = start + len(value)
         if data[start:end] != value:
             return None
@@ -110,6 +112,15 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
             # Spans that cover the white space, trimmed later: same ids.
             part["trim_offsets"], changed = False, True
     return notes, changed
+
+
+def assemble(model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]], **parts: Any) -> dict[str, Any]:
+    """Return the content of a tokenizer.json, without the parts that are not given."""
+    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    if model["type"] == "BPE":
+        named = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+        model = {**named, **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False), **model}
+    return {"version": "1.0", **empty, **parts, "added_tokens": added_tokens, "model": model}
 
 
 def template(
