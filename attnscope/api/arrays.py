@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
-    FlowWord,
     Indices,
     ModelExplainArguments,
     ModelHeadsArguments,
     ModelInspectArguments,
     Progress,
+    RolloutWord,
     Spans,
     Stage,
     Tokens,
@@ -51,7 +51,7 @@ class FromArraysArguments(TypedDict, total=False):
     spans: Spans | None
     words: bool
     least: int
-    measure: FlowWord
+    measure: RolloutWord
     progress: Progress | None
     max_memory: int | str | None
     device: str

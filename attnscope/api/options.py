@@ -47,7 +47,7 @@ from attnscope.request.spans import SpanRange, SpanRequest, joined_texts, parse_
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord | str | Sequence[str]
 Tokens = int | str | slice | range | Sequence[int | str | slice]
-FlowWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
+RolloutWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
 Spans = str | Mapping[str, Any] | Sequence[str | tuple[str, str] | Mapping[str, Any]]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]
@@ -246,7 +246,7 @@ class ModelInspectArguments(_Masking, total=False):
     words: bool
     least: int
     show_padding: bool
-    measure: FlowWord
+    measure: RolloutWord
     cut: str | Sequence[str] | None
 
 

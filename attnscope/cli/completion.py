@@ -57,11 +57,11 @@ def measures(incomplete: str) -> list[str]:
     return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
 
 
-def flow_measures(incomplete: str) -> list[str]:
+def rollout_measures(incomplete: str) -> list[str]:
     """Complete `weights` and the measures over layers."""
-    from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
+    from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
-    return _starting([ATTENTION, *FLOW_MEASURES], incomplete)
+    return _starting([ATTENTION, *ROLLOUT_MEASURES], incomplete)
 
 
 def words(*known: str) -> Callable[[str], list[str]]:

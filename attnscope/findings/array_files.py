@@ -76,9 +76,9 @@ def labelled_arrays(report: Report) -> list[LabelledArray]:
     `queries` and `keys` are the positions of rows and columns, `ids` and `context_ids` the tokens, `layers` and `heads`
     the numbers of layers and heads, MEAN for a mean. A stage, such as `weights`, and `top.keys`, `rows.sink`,
     `rows.entropy`, `columns` and `pooled.weights` begin with the axes layer and head; with one axis, `unit`, where
-    `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit. `flows.matrix`,
-    `flows.keys` and `flows.values` are those of a measure over layers; the metadata say which layers each of its
-    matrices covers.
+    `auto` has taken other heads in each layer: `layers` and `heads` then have an entry for each unit.
+    `rollouts.matrix`, `rollouts.keys` and `rollouts.values` are those of a measure over layers; the metadata say which
+    layers each of its matrices covers.
     """
     return [
         array
@@ -102,7 +102,7 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
         yield LabelledArray(prefix + name, (axis,), (), [np.array(values, dtype=np.int64)])
     for path, along, array in arrays_in(text):
         yield LabelledArray(prefix + path, along.axes, (), [array])
-    yield from _together(text.flows, ("matrix",), (len(text.flows),), f"{prefix}flows.", [])
+    yield from _together(text.rollouts, ("matrix",), (len(text.rollouts),), f"{prefix}rollouts.", [])
     leading = (len(layers), len(heads)) if len(axes) == 2 else (len(layers),)
     yield from _together(text.heads, axes, leading, prefix, [f"L{head.layer}H{head.head}" for head in text.heads])
 

@@ -13,7 +13,7 @@ from attnscope.findings.run import HeadReport, Report, TextReport
 
 def require_heads(report: Report, what: str) -> None:
     """Refuse a report of a measure over layers, which has no heads."""
-    if measures := {flow.measure for text in report.texts for flow in text.flows}:
+    if measures := {rollout.measure for text in report.texts for rollout in text.rollouts}:
         message = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
         raise AttnscopeError(message, hint=f"save a report without {arg('measure')}")
 

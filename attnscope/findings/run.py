@@ -8,12 +8,12 @@ import msgspec
 from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.chat import ChatText
-from attnscope.findings.flow import TokenFlow
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import ModelFindings, TokenizedText
+from attnscope.findings.rollout import TokenRollout
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
 
@@ -136,7 +136,7 @@ class TextReport(TokenizedText, frozen=True):
             it, and the first of `tokens` is the token itself.
         attribution: Contributions of the model's parts to a logit (`--by logit`); None unless requested.
         padding: How many of the last tokens are padding; 0 unless padding is shown.
-        flows: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
+        rollouts: Matrices of contributions between tokens over layers (`--measure`); empty unless requested.
         spans: Weights between spans of the text (`--spans`), in every layer and head; None unless requested.
         chat: How messages became the text (`--chat`); None for a text.
         given_output: The given output of attention against the computed one; None unless given with `--qkv`.
@@ -153,7 +153,7 @@ class TextReport(TokenizedText, frozen=True):
     predictions: list[Prediction] = []
     generated: list[Prediction] = []
     attribution: Attribution | None = None
-    flows: list[TokenFlow] = []
+    rollouts: list[TokenRollout] = []
     padding: int = 0
     spans: SpanReport | None = None
     chat: ChatText | None = None

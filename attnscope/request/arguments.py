@@ -304,11 +304,11 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
     return one_number
 
 
-def flow_measure(text: str) -> str:
+def rollout_measure(text: str) -> str:
     """Read `weights`, or the name of a measure over layers."""
-    from attnscope.findings.flow import ATTENTION, FLOW_MEASURES
+    from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
-    return one_of(arg("measure"), Literal[(ATTENTION, *FLOW_MEASURES)])(text)
+    return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES)])(text)
 
 
 def _unless_listed(hint: str) -> str | None:

@@ -244,7 +244,7 @@ RUN = (
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
-        arguments.flow_measure, "NAME", "weights", complete="flow_measures"),
+        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures"),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
     Option("predict", COMPUTE, "Show the five most probable tokens: the next one, or at every [MASK]. Default: if the "
         "checkpoint has an output head, all layers run anyway and the texts are short.", off="--no-predict"),

@@ -180,7 +180,7 @@ def test_heads_and_other_views_of_given_arrays():
     np.testing.assert_allclose(other.weights[0, 0, 0], torch.tensor(scores).softmax(-1), atol=1e-6)
     rolled = report.inspect(measure="rollout", layer="all")
     layers = [0.5 * report.weights[n].mean(0) + 0.5 * np.eye(8) for n in range(2)]
-    np.testing.assert_allclose(rolled.texts[0].data.flows[-1].matrix, layers[1] @ layers[0], atol=1e-5)
+    np.testing.assert_allclose(rolled.texts[0].data.rollouts[-1].matrix, layers[1] @ layers[0], atol=1e-5)
     change = attnscope.compare(report, attnscope.from_qkv(q, k, v, scale=0.1)).changes[0]
     assert len(change.heads) == 6
 

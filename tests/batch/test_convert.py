@@ -25,7 +25,7 @@ from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
-from attnscope.studies.rollout.measure import measure_flow
+from attnscope.studies.rollout.measure import measure_rollout
 from tests.batch.test_dump import dump, found
 from tests.helpers.requests import requested
 from tests.helpers.sample_overviews import overview
@@ -434,7 +434,7 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
 
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):
     run = requested((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
-    (folder / "report.json").write_bytes(to_json(measure_flow(run)))
+    (folder / "report.json").write_bytes(to_json(measure_rollout(run)))
     with pytest.raises(AttnscopeError, match="the report holds rollout-no-residual, not the weights of heads; save a"):
         convert(folder / "report.json", folder / "a.csv", force=False)
     assert not (folder / "a.csv").exists()

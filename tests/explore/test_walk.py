@@ -40,7 +40,7 @@ def test_arithmetic_of_every_cell_is_that_of_numpy(report, source):
     scale, checked = 1 / np.sqrt(48), 0
     for layer, head, query, key in rng.integers(0, [4, 4, 14, 14], (200, 4)).tolist():
         shown = source.head(OWN, layer, head)
-        line = arithmetic(shown, cell_numbers(scene, shown, query, key))
+        line = " ".join(arithmetic(shown, cell_numbers(scene, shown, query, key)))
         scores = report[layer, head].scores.astype(np.float64)[query]
         scale = float(shown.scale)
         scaled = scores * scale
@@ -62,9 +62,9 @@ def test_forbidden_cells_and_masked_rows_say_so():
     report = attnscope.inspect(TEXT, layer=1, head=2, mask="causal", stages=STAGES)
     source = report_source(report.data)
     scene, head = source.scene(OWN), source.head(OWN, 0, 0)
-    assert arithmetic(head, cell_numbers(scene, head, 2, 7)).endswith("→ not allowed by the mask: weight 0")
+    assert arithmetic(head, cell_numbers(scene, head, 2, 7))[-1] == "→ not allowed by the mask: weight 0"
     hidden = replace(head, masked_rows=frozenset([2]))
-    assert arithmetic(hidden, cell_numbers(scene, hidden, 2, 7)).endswith("masked: no key is allowed")
+    assert arithmetic(hidden, cell_numbers(scene, hidden, 2, 7))[-1] == "→ masked: no key is allowed"
 
 
 def test_cells_beyond_the_listed_sources_have_a_bound(report, source):
@@ -76,7 +76,7 @@ def test_cells_beyond_the_listed_sources_have_a_bound(report, source):
     assert listed.exact and listed.rank == 1 and listed.weight == pytest.approx(weights[4, order[1]])
     assert not unlisted.exact and unlisted.weight is None
     assert unlisted.at_most == pytest.approx(weights[4, order[4]]) and weights[4, order[7]] <= unlisted.at_most
-    assert "at most" in arithmetic(bare, unlisted)
+    assert "at most" in arithmetic(bare, unlisted)[-1]
 
 
 def test_command_repeats_the_place(source):

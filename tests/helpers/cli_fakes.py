@@ -170,6 +170,6 @@ def install(kind, asked=None):
     module.Session = lambda texts, progress: types.SimpleNamespace()
     sys.modules["attnscope.run.session"] = module
     over_layers = types.ModuleType("attnscope.studies.rollout.measure")
-    over_layers.measure_flow = inspect
+    over_layers.measure_rollout = inspect
     sys.modules["attnscope.studies.rollout.measure"] = over_layers
     return module

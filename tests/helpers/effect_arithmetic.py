@@ -39,7 +39,7 @@ def shares(matrix: Array) -> Array:
     return matrix / np.where(sums > 0, sums, 1.0)
 
 
-def rollout(layers: Sequence[Array], *, residual: bool) -> Array:
+def roll_out(layers: Sequence[Array], *, residual: bool) -> Array:
     """Abnar and Zuidema, 2020: Ã_l = (0.5 A_l + 0.5 I) Ã_(l−1), of heads' weights (H, T, T); rows summing to 1."""
     product = None
     for weights in layers:

@@ -104,7 +104,7 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
     assert np.allclose(given.scaled[0, 0], expected, atol=1e-5)
     head = walk_head(given.data.texts[0], given.data.texts[0].heads[0])
     cell = CellNumbers({"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, None, False, None)
-    assert arithmetic(head, cell) == "q·k 1.00 × 0.354 changed by score_mod:louder = 1.71"
+    assert arithmetic(head, cell) == ["q·k 1.00 × 0.354 changed by score_mod:louder = 1.71"]
 
 
 def test_rows_without_a_finite_score_are_masked() -> None:

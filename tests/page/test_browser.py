@@ -69,7 +69,7 @@ def test_the_arithmetic_of_a_cell_is_that_of_the_terminal(open_page, pages):
     shown = read_places(open_page(path).page, addresses)
     for (layer, h, query, key), seen in zip(cases, shown, strict=True):
         head = source.head(Variant(), layer, h)
-        assert seen["arithmetic"].endswith(arithmetic(head, cell_numbers(scene, head, query, key)))
+        assert seen["arithmetic"].endswith(" ".join(arithmetic(head, cell_numbers(scene, head, query, key))))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

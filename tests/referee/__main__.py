@@ -10,7 +10,7 @@ from typing import Any
 
 import transformers as hf
 
-from tests.referee import comparing, cutting, draw, dumping, explaining, flowing, predicting, runner
+from tests.referee import comparing, cutting, draw, dumping, explaining, predicting, rollouts, runner
 from tests.referee.models import NAMES, Models
 from tests.referee.verify import Mismatch
 
@@ -21,7 +21,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "batch": (dumping.call, dumping.check),
     "predict": (predicting.call, predicting.check),
     "ablate": (cutting.call, cutting.check),
-    "measure": (flowing.call, flowing.check),
+    "measure": (rollouts.call, rollouts.check),
 }
 _SOURCES = ("models.py", "../helpers/tiny_models.py")
 

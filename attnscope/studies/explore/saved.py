@@ -194,7 +194,7 @@ def saved_text(report: Report, text: TextReport) -> SavedText:
 def _require_heads(report: Report) -> None:
     for text in report.texts:
         if not text.heads:
-            message = "has no attention of heads" + (", only a measure over layers" if text.flows else "")
+            message = "has no attention of heads" + (", only a measure over layers" if text.rollouts else "")
             raise AttnscopeError(
                 message, where="the report", hint="explore a report of attnscope run without --measure"
             )

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
-from attnscope.findings.flow import FLOW_MEASURES, FlowMeasure, TokenFlow
+from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
 from attnscope.findings.run import Report, TextReport
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
@@ -32,7 +32,7 @@ _FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, t
 
 
 @dataclass(frozen=True)
-class FlowPlan:
+class RolloutPlan:
     """The measure, layers, cells and passes of a measurement over layers.
 
     Attributes:
@@ -40,13 +40,13 @@ class FlowPlan:
         plan: Passes over the texts, one at a time, with every row and column.
     """
 
-    measure: FlowMeasure
+    measure: RolloutMeasure
     layers: list[int]
     shown: list[TextPlan]
     plan: RunPlan
 
 
-def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
     """Measure how much of every token's output stems from each token, over layers.
 
     Args:
@@ -60,25 +60,27 @@ def measure_flow(run: RunConfig, progress: ProgressCallback | None = None, sessi
     if source.first_queries:
         hint = "give queries of every token, or remove it"
         raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
-    flow_plan = plan_flow(run, source)
-    model, device = session.load(flow_plan.plan)
-    texts, engine, find = [], None, _zeroing if flow_plan.measure.zeroing else _weights
-    for number, text in enumerate(flow_plan.shown):
-        text_plan = replace(flow_plan.plan, text_plans=[flow_plan.plan.text_plans[number]])
+    rollout_plan = plan_rollout(run, source)
+    model, device = session.load(rollout_plan.plan)
+    texts, engine, find = [], None, _zeroing if rollout_plan.measure.zeroing else _weights
+    for number, text in enumerate(rollout_plan.shown):
+        text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[number]])
         batch, engine = prepare(text_plan, model, device)
         step = (
-            f"{run.measure}, text {number + 1} of {len(flow_plan.shown)}" if len(flow_plan.shown) > 1 else run.measure
+            f"{run.measure}, text {number + 1} of {len(rollout_plan.shown)}"
+            if len(rollout_plan.shown) > 1
+            else run.measure
         )
-        matrices = find(text_plan, batch, engine, flow_plan.layers, (step, session.progress))
-        texts.append(_text_report(run, text, matrices, flow_plan.layers, flow_plan.measure))
+        matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
+        texts.append(_text_report(run, text, matrices, rollout_plan.layers, rollout_plan.measure))
     assert engine is not None
     mask = describe_mask_use(source, run, engine.describe_mask())
     return Report(provenance(source, run, device), mask, texts)
 
 
-def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
+def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     """Plan a measurement over layers, checked against the model, the texts and the memory."""
-    measure = FLOW_MEASURES[run.measure]
+    measure = ROLLOUT_MEASURES[run.measure]
     _check_options(run)
     _check_model(source, measure)
     layers = _layers(run, source.config.n_layers, measure)
@@ -91,7 +93,7 @@ def plan_flow(run: RunConfig, source: ModelSource) -> FlowPlan:
             where=arg("what_if"),
             hint=hint,
         )
-    return FlowPlan(measure, layers, shown, plan)
+    return RolloutPlan(measure, layers, shown, plan)
 
 
 def _check_options(run: RunConfig) -> None:
@@ -121,7 +123,7 @@ def _check_options(run: RunConfig) -> None:
         raise UsageError(f"{run.measure} has no pooled map", where=arg("pool"), hint=hint)
 
 
-def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
+def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
     """Refuse a model with steps between tokens that the measure does not follow."""
     where = arg("measure", measure.name)
     if source.needs_context or source.part == "cross":
@@ -132,7 +134,7 @@ def _check_model(source: ModelSource, measure: FlowMeasure) -> None:
         raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
 
 
-def _layers(run: RunConfig, n_layers: int, measure: FlowMeasure) -> list[int]:
+def _layers(run: RunConfig, n_layers: int, measure: RolloutMeasure) -> list[int]:
     """Return the layers, ascending; a product needs consecutive ones."""
     picked = run.layer
     if picked.word == "mean":
@@ -162,7 +164,7 @@ def _within(run: RunConfig, text: TextPlan) -> TextPlan:
 
 
 def _plan(
-    run: RunConfig, source: ModelSource, layers: list[int], shown: list[TextPlan], measure: FlowMeasure
+    run: RunConfig, source: ModelSource, layers: list[int], shown: list[TextPlan], measure: RolloutMeasure
 ) -> RunPlan:
     """Plan passes over one text at a time, with every row and column, and estimate their memory."""
     texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
@@ -233,9 +235,9 @@ def _zeroing(
 
 
 def _text_report(
-    run: RunConfig, text: TextPlan, matrices: list[Array], layers: list[int], measure: FlowMeasure
+    run: RunConfig, text: TextPlan, matrices: list[Array], layers: list[int], measure: RolloutMeasure
 ) -> TextReport:
-    flows = []
+    rollouts = []
     eligible = np.array([run.special or not token.special for token in text.tokens])
     eligible[0] &= run.special
     if measure.cumulative:
@@ -249,7 +251,9 @@ def _text_report(
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
         left_out = [] if run.special else ["special tokens", "first token"]
-        flows.append(TokenFlow(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out))
+        rollouts.append(
+            TokenRollout(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out)
+        )
     given = run.texts[text.number]
     return TextReport(
         given.text,
@@ -262,6 +266,6 @@ def _text_report(
         [],
         text.notes,
         list(text.hidden),
-        flows=flows,
+        rollouts=rollouts,
         chat=chat_text(given, text.tokens),
     )

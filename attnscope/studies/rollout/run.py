@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from attnscope.findings.flow import ATTENTION
+from attnscope.findings.rollout import ATTENTION
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
 
@@ -18,6 +18,6 @@ def reporter(run: RunConfig) -> Callable[..., Report]:
         from attnscope.run.session import inspect
 
         return inspect
-    from attnscope.studies.rollout.measure import measure_flow
+    from attnscope.studies.rollout.measure import measure_rollout
 
-    return measure_flow
+    return measure_rollout

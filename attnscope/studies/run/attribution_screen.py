@@ -27,7 +27,7 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
         attribution.total,
         _PARTS,
         settings,
-        rest_label="parts",
+        of="part",
     )
     yield GAP
     yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
@@ -39,7 +39,7 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
         ((Span(f"{position} "), token_span(text.tokens, position)), value)
         for position, value in enumerate(attribution.sources.tolist())
     ]
-    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings, rest_label="tokens")
+    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings, of="token")
     yield GAP
     yield paragraph(
         (Span("head ← token", "bold"), Span("  what a head adds by reading one token, largest first", "dim"))
@@ -87,7 +87,7 @@ def _ranking(
     most: int,
     settings: DisplaySettings,
     *,
-    rest_label: str,
+    of: str,
 ) -> Table:
     """Rank parts by the magnitude of their contribution, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
@@ -96,7 +96,7 @@ def _ranking(
     labels = [label for label, _ in shown]
     if len(named) > most:
         left_out = len(named) - most
-        labels.append(ours(f"{left_out} other {rest_label if left_out > 1 else rest_label.removesuffix('s')}", "dim"))
+        labels.append(ours(f"{left_out} other {of}{'s' * (left_out > 1)}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0
     bars: list[float | None] = [value / largest for value in values]

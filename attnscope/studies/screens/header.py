@@ -333,7 +333,7 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 
     `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
-    if any(text.flows for text in report.texts):
+    if any(text.rollouts for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
         return
     if all(text.spans is not None for text in report.texts):

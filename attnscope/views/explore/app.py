@@ -286,7 +286,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._wide or scene is None or head is None:
             return []
         formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
-        return [Segment(f" {_SMALL[panel]} ", TITLE), Segment(state.ink.plain(f" {formula}"))]
+        return [Segment(f" {_SMALL[panel]} ", TITLE), Segment(state.ink.plain(f" {' '.join(formula)}"))]
 
     def _footer_actions(self, width: int) -> Iterator[tuple[KeyAction, str, range]]:
         """Yield the actions that the footer has room for, each with its key and its columns."""

@@ -6,6 +6,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
@@ -185,7 +186,7 @@ def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, coun
 
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
     # of a short text, all weight is within a long distance
-    near = (name for name in head.rows if name.startswith("within_") and int(name[7:]) < n_keys)
+    near = (s.name for s in ROW_STATISTICS if s.within is not None and s.within < n_keys)
     names = [*_STATISTICS, *near]
     phrases = []
     for name in names:
@@ -213,9 +214,7 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
     lines: list[Line] = [cut([Segment(" cell ", LABEL), Segment(ink.plain(title), BOLD)], width)]
-    formula = arithmetic(head, cell, state.forbidden).split(" → ")
-    steps = [formula[0], *(f"→ {step}" for step in formula[1:])]
-    lines += [[Segment(ink.plain(line))] for line in flowed(steps, width)]
+    lines += [[Segment(ink.plain(line))] for line in flowed(arithmetic(head, cell, state.forbidden), width)]
     members = members_text(scene, query, key)
     more = [members] if members else []
     more += [f"Σ {sum_text(cell)}"] if sum_text(cell) else []

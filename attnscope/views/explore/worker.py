@@ -127,6 +127,5 @@ class Worker:
         if self._cancelled.is_set():
             raise WalkCancelled
         self.share = done / max(1, total)
-        between = " · " if " · " in what else " "
-        share = f"{between}{100 * done // total} %" if total > 1 else ""
+        share = f" · {100 * done // total} %" if total > 1 else ""
         self._say(f"{what}{share} …")

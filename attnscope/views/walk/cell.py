@@ -123,43 +123,42 @@ def members_text(scene: Scene, query: int, key: int) -> str:
     return f"{mean}the weight on {columns} token{'s' if columns > 1 else ''}"
 
 
-def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> str:
-    """Return how the weight of a cell comes about, on one line: `q·k 20.73 × 0.144 = 2.99 → e^2.99 / Σ = 0.92`.
+def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> list[str]:
+    """Return the steps to the weight of a cell: `q·k 20.73 × 0.144 = 2.99` and `→ e^2.99 / Σ = 0.92`.
 
     Args:
         forbidden: Why a cell of −inf is not allowed.
     """
     mean = "mean" in (head.layer, head.head)
-    parts, scores = [], cell.stages.get("scores")
+    score, scores = list[str](), cell.stages.get("scores")
     logit = cell.stages.get("scaled", cell.stages.get("masked"))
     if scores is not None:
-        parts.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
+        score.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
         if head.scale is not None and logit is not None and logit != -inf:
-            parts.append(f"× {head.scale:.3g}")
+            score.append(f"× {head.scale:.3g}")
             if head.softcap is not None:
-                parts.append(f"soft-capped at {head.softcap:g}")
-            parts += later_steps(head)
-            parts.append(f"= {number_text(logit, 2)}")
+                score.append(f"soft-capped at {head.softcap:g}")
+            score += later_steps(head)
+            score.append(f"= {number_text(logit, 2)}")
     elif logit is not None and logit != -inf:
-        parts.append(f"scaled {number_text(logit, 2)}")
+        score.append(f"scaled {number_text(logit, 2)}")
+    steps = [" ".join(score)] if score else []
     if cell.masked_row:
-        return " ".join([*parts, "→ masked: no key is allowed"])
+        return [*steps, "→ masked: no key is allowed"]
     if cell.allowed is False:
-        return " ".join([*parts, f"→ {forbidden}: weight 0"])
+        return [*steps, f"→ {forbidden}: weight 0"]
     if cell.weight is None:
         if cell.at_most is not None:
-            return " ".join(
-                [*parts, f"weight at most {weight_text(cell.at_most, cell.rounded)} (not among the listed sources)"]
-            )
-        return " ".join(parts) or "not known"
+            most = weight_text(cell.at_most, cell.rounded)
+            return [" ".join([*score, f"weight at most {most} (not among the listed sources)"])]
+        return steps or ["not known"]
     if isnan(cell.weight):
-        return " ".join([*parts, "→ no weight"])
+        return [*steps, "→ no weight"]
+    weight = weight_text(cell.weight, cell.rounded)
     if logit is not None and cell.log_sum is not None:
         sink = " with the sink" if "sink" in head.rows else ""
-        parts.append(f"→ e^{number_text(logit, 2)} / Σ{sink} = {weight_text(cell.weight, cell.rounded)}")
-    else:
-        parts.append(f"{'→ ' if parts else ''}weight {weight_text(cell.weight, cell.rounded)}")
-    return " ".join(parts)
+        return [*steps, f"→ e^{number_text(logit, 2)} / Σ{sink} = {weight}"]
+    return [*steps, f"{'→ ' if steps else ''}weight {weight}"]
 
 
 def later_steps(head: WalkHead) -> list[str]:

@@ -17,11 +17,11 @@ from attnscope.engines.opening import open_source
 from attnscope.findings.codec import from_json, to_json
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED
-from attnscope.studies.rollout.measure import plan_flow
+from attnscope.studies.rollout.measure import plan_rollout
 from attnscope.studies.rollout.run import reporter
 from benchmarks.memory import peak
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
-from tests.helpers.effect_arithmetic import rollout, zeroing_shares
+from tests.helpers.effect_arithmetic import roll_out, zeroing_shares
 from tests.helpers.requests import requested
 
 TEXTS = ("the bank by the river was old", "we sat on it all day while water ran")
@@ -76,14 +76,14 @@ def _attentions(folder, ids):
 @pytest.mark.parametrize(("layer", "covered"), [("auto", [0, 1, 2]), ("1-2", [1, 2])])
 def test_rollout_is_the_papers_product(folders, name, engine, measure, residual, layer, covered):
     report = run(folders(name), engine=engine, measure=measure, layer=layer)
-    assert [len(text.flows) for text in report.texts] == [1, 1]
+    assert [len(text.rollouts) for text in report.texts] == [1, 1]
     for text in report.texts:
         attentions = _attentions(folders(name), [token.id for token in text.tokens])
-        expected = rollout([attentions[n] for n in covered], residual=residual)
-        (flow,) = text.flows
-        assert (flow.measure, flow.layers, flow.nothing) == (measure, covered, [])
-        np.testing.assert_allclose(flow.matrix, expected, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(flow.matrix.sum(-1), 1, rtol=0, atol=1e-5)
+        expected = roll_out([attentions[n] for n in covered], residual=residual)
+        (rollout,) = text.rollouts
+        assert (rollout.measure, rollout.layers, rollout.nothing) == (measure, covered, [])
+        np.testing.assert_allclose(rollout.matrix, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(rollout.matrix.sum(-1), 1, rtol=0, atol=1e-5)
 
 
 def _zeroing(name, folder, ids, layer):
@@ -134,13 +134,13 @@ def test_value_zeroing_is_what_hooks_on_transformers_give(folders, name, engine,
     for text, product in zip(report.texts, rolled.texts, strict=True):
         ids = [token.id for token in text.tokens]
         expected = [_zeroing(name, folders(name), ids, layer) for layer in range(3)]
-        assert [flow.layers for flow in text.flows] == [[0], [2]]
-        for flow in text.flows:
-            np.testing.assert_allclose(flow.matrix, expected[flow.layers[0]], rtol=0, atol=1e-5)
+        assert [rollout.layers for rollout in text.rollouts] == [[0], [2]]
+        for rollout in text.rollouts:
+            np.testing.assert_allclose(rollout.matrix, expected[rollout.layers[0]], rtol=0, atol=1e-5)
             if name in ("llama", "opt"):
-                assert (flow.matrix[np.triu_indices(len(ids), 1)] == 0).all()
-        (flow,) = product.flows
-        np.testing.assert_allclose(flow.matrix, expected[2] @ expected[1] @ expected[0], rtol=0, atol=5e-5)
+                assert (rollout.matrix[np.triu_indices(len(ids), 1)] == 0).all()
+        (rollout,) = product.rollouts
+        np.testing.assert_allclose(rollout.matrix, expected[2] @ expected[1] @ expected[0], rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "mistral"])
@@ -151,7 +151,7 @@ def test_value_zeroing_of_both_engines_is_the_same(folders, name):
             run(folders(name), TEXTS[:1], measure="value-zeroing", layer="all", engine=engine, **options)
             for engine in ("native", "transformers")
         )
-        for one, other in zip(ours.texts[0].flows, theirs.texts[0].flows, strict=True):
+        for one, other in zip(ours.texts[0].rollouts, theirs.texts[0].rollouts, strict=True):
             assert one.nothing == other.nothing
             np.testing.assert_allclose(one.matrix, other.matrix, rtol=0, atol=1e-5)
 
@@ -159,9 +159,9 @@ def test_value_zeroing_of_both_engines_is_the_same(folders, name):
 def test_value_zeroing_of_an_encoder_among_two_parts(folders):
     report = run(folders("t5"), TEXTS[:1], engine="transformers", part="encoder", measure="value-zeroing", layer="0-1")
     ids = [token.id for token in report.texts[0].tokens]
-    for layer, flow in enumerate(report.texts[0].flows):
+    for layer, rollout in enumerate(report.texts[0].rollouts):
         expected = _zeroing("t5", folders("t5"), ids, layer)
-        np.testing.assert_allclose(flow.matrix, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(rollout.matrix, expected, rtol=0, atol=1e-5)
 
 
 def test_layers_that_are_no_modules_of_their_own_are_refused(folders):
@@ -172,28 +172,28 @@ def test_layers_that_are_no_modules_of_their_own_are_refused(folders):
     with pytest.raises(AttnscopeError, match="layer 0 is no module of the model that can be run by itself; use roll"):
         attnscope.inspect(TEXTS[0], **asked)
     model.h = torch.nn.ModuleList(model.h)
-    assert attnscope.inspect(TEXTS[0], **asked).data.texts[0].flows
+    assert attnscope.inspect(TEXTS[0], **asked).data.texts[0].rollouts
     assert not any(module._forward_hooks for module in model.h)
 
 
 def test_a_layer_is_measured_under_the_mask_that_it_has(folders):
     """A window of mistral: a token out of reach has no share."""
     for text in run(folders("mistral"), measure="value-zeroing", layer="1", hide="0").texts:
-        (flow,) = text.flows
+        (rollout,) = text.rollouts
         n = len(text.tokens)
         seen = np.tri(n, dtype=bool) & ~np.tri(n, k=-3, dtype=bool)
         seen[:, 0] = False
-        np.testing.assert_array_equal(np.nan_to_num(flow.matrix) > 0, seen)
-        assert flow.nothing == [0]
-        assert np.isnan(flow.matrix[0]).all()
+        np.testing.assert_array_equal(np.nan_to_num(rollout.matrix) > 0, seen)
+        assert rollout.nothing == [0]
+        assert np.isnan(rollout.matrix[0]).all()
 
 
 def test_hidden_tokens_and_sinks_leave_rows_that_sum_to_one(folders):
     for residual, measure in ((True, "rollout"), (False, "rollout-no-residual")):
         for text in run(folders("gpt_oss"), measure=measure, hide="0").texts:
-            (flow,) = text.flows
-            assert flow.nothing == ([] if residual else [0])
-            rows = flow.matrix[1:] if flow.nothing else flow.matrix
+            (rollout,) = text.rollouts
+            assert rollout.nothing == ([] if residual else [0])
+            rows = rollout.matrix[1:] if rollout.nothing else rollout.matrix
             np.testing.assert_allclose(rows.sum(-1), 1, rtol=0, atol=1e-5)
             assert (rows[1:, 0] == 0).all()
 
@@ -202,21 +202,21 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
     whole = run(folders("llama"), texts=TEXTS[:1], measure="rollout").texts[0]
     report = run(folders("llama"), texts=TEXTS[:1], measure="rollout", query="-1,2", key="1", top=4, special=False)
     (text,) = report.texts
-    (flow,) = text.flows
-    assert (text.queries, text.keys, flow.left_out) == (
+    (rollout,) = text.rollouts
+    assert (text.queries, text.keys, rollout.left_out) == (
         [2, len(whole.tokens) - 1],
         [1],
         ["special tokens", "first token"],
     )
     for row, query in enumerate(text.queries):
-        shares = whole.flows[0].matrix[query].copy()
-        np.testing.assert_array_equal(flow.matrix[row], shares[[1]])
+        shares = whole.rollouts[0].matrix[query].copy()
+        np.testing.assert_array_equal(rollout.matrix[row], shares[[1]])
         for n, token in enumerate(whole.tokens):
             if token.special or n == 0:
                 shares[n] = 0
         expected = [n for n in np.argsort(-shares, kind="stable")[:4] if shares[n] > 0]
-        assert flow.keys[row].tolist() == [*expected, *[-1] * (4 - len(expected))]
-        np.testing.assert_array_equal(flow.values[row][: len(expected)], shares[expected])
+        assert rollout.keys[row].tolist() == [*expected, *[-1] * (4 - len(expected))]
+        np.testing.assert_array_equal(rollout.values[row][: len(expected)], shares[expected])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
 def test_layers_that_read_a_second_text_have_no_rollout(folders, part):
     with pytest.raises(UsageError, match="measure='rollout': is not defined under cross-attention"):
         run(folders("bart"), engine="transformers", part=part, context="water ran", measure="rollout")
-    assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].flows
+    assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].rollouts
 
 
 def test_a_stack_without_residual_has_no_rollout_with_one():
@@ -263,15 +263,15 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
     report = attnscope.inspect(TEXTS[0], model=folders("bert"), measure="value-zeroing", layer=[0, 1])
     assert report.to_json() == out
     assert to_json(from_json(out)) == out
-    first, second = report.data.texts[0].flows
+    first, second = report.data.texts[0].rollouts
     path = tmp_path / "x.safetensors"
     report.save(path)
     from safetensors.numpy import load_file
 
     arrays = load_file(path)
-    np.testing.assert_array_equal(arrays["flows.matrix"], [first.matrix, second.matrix])
-    np.testing.assert_array_equal(arrays["flows.keys"], [first.keys, second.keys])
-    np.testing.assert_array_equal(arrays["flows.values"], [first.values, second.values])
+    np.testing.assert_array_equal(arrays["rollouts.matrix"], [first.matrix, second.matrix])
+    np.testing.assert_array_equal(arrays["rollouts.keys"], [first.keys, second.keys])
+    np.testing.assert_array_equal(arrays["rollouts.values"], [first.values, second.values])
     assert main(["run", *asked, "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "L1 value-zeroing" in shown
@@ -287,15 +287,15 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        (lambda flow: flow["keys"][0].__setitem__(0, 9), "keys has a position of"),
-        (lambda flow: flow["matrix"].pop(), "matrix has shape"),
-        (lambda flow: flow["values"].pop(), "values has shape"),
-        (lambda flow: flow.update(layers=[]), "layers is empty"),
+        (lambda rollout: rollout["keys"][0].__setitem__(0, 9), "keys has a position of"),
+        (lambda rollout: rollout["matrix"].pop(), "matrix has shape"),
+        (lambda rollout: rollout["values"].pop(), "values has shape"),
+        (lambda rollout: rollout.update(layers=[]), "layers is empty"),
     ],
 )
 def test_a_damaged_file_is_refused(folders, damage, error):
     report = json.loads(to_json(run(folders("bert"), texts=TEXTS[:1], measure="rollout")))
-    damage(report["texts"][0]["flows"][0])
+    damage(report["texts"][0]["rollouts"][0])
     with pytest.raises(AttnscopeError, match=error):
         from_json(json.dumps(report).encode())
 
@@ -322,7 +322,7 @@ def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
     text = " ".join(["the", "bank"] * (words // 2))
     given = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure)
     given = msgspec.structs.replace(given, window=PRINTED if form == "table" else None)
-    limit = plan_flow(given, open_source(given, given.texts)).plan.memory
+    limit = plan_rollout(given, open_source(given, given.texts)).plan.memory
     asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--quiet"]
     taken = peak([*asked, "--max-memory", str(limit.estimate)])
     assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)

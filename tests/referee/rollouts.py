@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from tests.helpers.effect_arithmetic import change_of, rollout, shares
+from tests.helpers.effect_arithmetic import change_of, roll_out, shares
 from tests.referee import draw, masks, runner, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U
@@ -80,13 +80,15 @@ def check(made: Flowing, models: Models) -> None:
     else:
         used = [text.layers[n].number("weights") for n in made.layers]
         off = sum(float(one.slack.mean(0).sum(-1).max()) for one in used)
-        value = rollout([np.nan_to_num(one.value) for one in used], residual=made.measure == "rollout")
+        value = roll_out([np.nan_to_num(one.value) for one in used], residual=made.measure == "rollout")
         least = min(float(_least_row(np.nan_to_num(one.value), made.measure)) for one in used)
         matrices = [Number(value, np.full(value.shape, off / least + 8 * U))]
     covered = [[n] for n in made.layers] if made.measure == "value-zeroing" else [list(made.layers)]
-    same("flows", [(one["measure"], one["layers"]) for one in found["flows"]], [(made.measure, n) for n in covered])
-    for flow, matrix in zip(found["flows"], matrices, strict=True):
-        _flow(flow, matrix, made.call, text, (queries, keys))
+    same(
+        "rollouts", [(one["measure"], one["layers"]) for one in found["rollouts"]], [(made.measure, n) for n in covered]
+    )
+    for rollout, matrix in zip(found["rollouts"], matrices, strict=True):
+        _rollout(rollout, matrix, made.call, text, (queries, keys))
 
 
 def _least_row(weights: Array, measure: str) -> float:
@@ -129,7 +131,7 @@ def _zeroed(model: Model, text: Text, number: int) -> Number:
     return Number(value, (slack + value * total) / np.where(sums > 0, sums, 1) + 8 * U)
 
 
-def _flow(found: Json, matrix: Number, call: Call, text: Text, shown: tuple[list[int], list[int]]) -> None:
+def _rollout(found: Json, matrix: Number, call: Call, text: Text, shown: tuple[list[int], list[int]]) -> None:
     queries, keys = shown
     nothing = [q for q in queries if not matrix.value[q].any()]
     same("nothing", found["nothing"], nothing)

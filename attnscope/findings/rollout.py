@@ -11,7 +11,7 @@ ATTENTION = "weights"  # value of --measure for the weights of heads
 
 
 @dataclass(frozen=True)
-class FlowMeasure:
+class RolloutMeasure:
     """A measure of contributions between tokens over layers.
 
     Attributes:
@@ -33,22 +33,22 @@ class FlowMeasure:
 
 _ROLLOUT = "weights A averaged over heads, multiplied over layers"
 _ZEROING = "1 − cosine of a token's output with and without the value vectors of another, rows normalised to sum to 1"
-FLOW_MEASURES = {
-    flow_measure.name: flow_measure
-    for flow_measure in (
-        FlowMeasure(
+ROLLOUT_MEASURES = {
+    rollout_measure.name: rollout_measure
+    for rollout_measure in (
+        RolloutMeasure(
             "rollout", f"{_ROLLOUT} as 0.5 A + 0.5 I", "Abnar and Zuidema, 2020",
             zeroing=False, residual=True, cumulative=True,
         ),
-        FlowMeasure(
+        RolloutMeasure(
             "rollout-no-residual", _ROLLOUT, "Abnar and Zuidema, 2020",
             zeroing=False, residual=False, cumulative=True,
         ),
-        FlowMeasure(
+        RolloutMeasure(
             "value-zeroing", _ZEROING, "Mohebbi et al., 2023",
             zeroing=True, residual=False, cumulative=False,
         ),
-        FlowMeasure(
+        RolloutMeasure(
             "value-zeroing-rollout", f"{_ZEROING}, multiplied over layers", "Mohebbi et al., 2023",
             zeroing=True, residual=False, cumulative=True,
         ),
@@ -56,7 +56,7 @@ FLOW_MEASURES = {
 }  # fmt: skip
 
 
-class TokenFlow(msgspec.Struct, frozen=True):
+class TokenRollout(msgspec.Struct, frozen=True):
     """How much each token's output of some layers depends on each token of their input.
 
     Attributes:
