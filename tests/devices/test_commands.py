@@ -82,6 +82,8 @@ COMMANDS = [
     "run --qkv {arrays} --layer all --head all --by value --stage weights,output",
     "explain --qkv {arrays} --layer 1 --head 1 --query river",
     "compare --qkv {arrays} --model {llama} --tolerance 1",
+    f"run {SHORT} --model {{gpt2}} --measure value-zeroing",
+    f"run {SHORT} --model {{gpt_oss}} --spans sentences --layer all --head all",
     "doctor --model {llama} --attn eager,sdpa",
     "batch {texts} --keep top,rows",
     "batch {texts} --keep columns,pooled,top --by projected",

@@ -71,6 +71,38 @@ def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mask": lambda text, head, query, key: query >= key, "score_mod": lambda s, text, head, query, key: s - head},
+        {"mask": torch.linspace(-1, 1, 100).view(4, 5, 5), "rope": {"theta": 100.0, "interleaved": True}},
+        {"output": torch.ones(4, 5, 8), "sinks": torch.ones(4)},
+        {"cu_seqlens": torch.tensor([0, 2, 5]), "layout": "htd"},
+    ],
+    ids=["functions", "bias and rotation", "output", "packed texts"],
+)
+def test_arrays_that_are_on_a_gpu_are_those_of_the_cpu(gpu: str, more: dict[str, object]) -> None:
+    generator, found = torch.Generator().manual_seed(0), []
+    arrays = {**dict(zip("qkv", torch.randn(3, 4, 5, 8, generator=generator), strict=True)), **more}
+    for device in ("cpu", gpu):
+        there = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in arrays.items()}
+        report = attnscope.from_qkv(**there, device=device, stages=["weights", "output"])
+        found.append([head.stages for text in report.data.texts for head in text.heads])
+    for cpu, other in zip(*found, strict=True):
+        for stage, numbers in cpu.items():
+            np.testing.assert_allclose(other[stage], numbers, atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_weights_that_are_on_a_gpu_are_those_of_the_cpu(gpu: str) -> None:
+    given = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    reports = [attnscope.from_weights(given.to(device), device=device) for device in ("cpu", gpu)]
+    cpu, other = ([head.rows.entropy for head in report.data.texts[0].heads] for report in reports)
+    assert len(cpu) == 8
+    np.testing.assert_allclose(other, cpu, atol=1e-5)
+
+
+@pytest.mark.cuda
 def test_a_model_is_measured_while_it_is_trained_on_a_gpu(gpu: str, model: hf.PreTrainedModel) -> None:
     compare_statistics(model, gpu)
 
