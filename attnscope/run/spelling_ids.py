@@ -25,7 +25,7 @@ def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list
     positions, notes = given.positions, list[str]()
     if given.left or given.right:
         sides = [f"{count} {side}" for count, side in ((len(given.left), "before"), (given.right, "after")) if count]
-        notes.append(f"padding is left out: {' and '.join(sides)} the text")
+        notes.append(f"padding tokens left out: {' and '.join(sides)} the text")
     if positions is None:
         positions = _counted(given, c.padding_id, c.position_offset)
     if positions is None or positions == tuple(range(len(tokens))):

@@ -86,7 +86,7 @@ def test_a_file_of_ids_is_what_python_gives(family, tmp_path, capsys):
     found = attnscope.inspect(input_ids=IDS.numpy(), attention_mask=REAL, model=path, layer=1, head=2)
     theirs = json.loads(found.to_json())
     assert [text["heads"] for text in typed["texts"]] == [text["heads"] for text in theirs["texts"]]
-    assert "padding is left out: 2 before the text" in typed["texts"][0]["notes"]
+    assert "padding tokens left out: 2 before the text" in typed["texts"][0]["notes"]
 
 
 @pytest.mark.parametrize(

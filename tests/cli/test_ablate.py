@@ -32,8 +32,15 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
     shown = capfdbinary.readouterr().out.decode()
     if name == "ablation":
         numbers = [f"{p['kl']:.5f}" for effect in found["effects"] for p in effect["predictions"]]
-        states = [value for effect in found["effects"] for value in effect["cosine"] + effect["change"]]
+        several = len(found["effects"]) > 1
+        sizes = [] if several else found["effects"][0]["change"]
+        states = [value for effect in found["effects"] for value in effect["cosine"]] + sizes
         numbers += [f"{float(np.float32(value)):.5f}" for value in states]  # as they are, not as their digits say
+        numbers += [
+            f"{100 * float(np.float32(change)) / float(np.float32(norm)):.1f} %"
+            for effect in found["effects"]
+            for change, norm in zip(effect["change"], found["norms"], strict=True)
+        ]
         numbers += [f"{part['weight']:.5f}" for part in found["cuts"]]
         assert len(found["effects"]) == (2 if any("→" in arg for arg in args) else 1)
     else:

@@ -42,4 +42,11 @@ def measured(layers=3, heads=4, signed=False):
     spelled = tokens(["[CLS]", "the", "bank", "\x1b[31m", "[SEP]"], special=(0, 4))
     text = MeasuredText("the bank", None, spelled, None, [2], [1, 3])
     mask = MaskUse("bidirectional", "causal", "stack")
-    return HeadScores(made(layers, heads), mask, "weight", "Weight α that the rows give to the keys.", values, [text])
+    return HeadScores(
+        made(layers, heads),
+        mask,
+        "weight",
+        "Weight α from query to key, summed over keys, averaged over queries.",
+        values,
+        [text],
+    )

@@ -105,7 +105,7 @@ def _plan_draws(options: AblationOptions, source: ModelSource, text: TextPlan) -
     chosen = np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
     whose = f"{len(options.others)} given texts" if len(options.others) > 1 else "the given text"
     notes = [
-        f"resample: mean over {len(chosen)} draws (seed {seed}) of {_count(len(words))} that follow each other in "
+        f"resample: mean over {len(chosen)} draws (seed {seed}); each draw is {_count(len(words))} in a row of "
         f"{whose if options.others else 'the built-in texts'}; special tokens stay"
     ]
     if len(chosen) < wanted:

@@ -15,7 +15,9 @@ from attnscope.studies.ablate.baseline import run_uncut
 from attnscope.studies.ablate.plan import AblationOptions, check_options, units
 from attnscope.studies.ablate.spans import answer_text
 
-OF_WORDS = "Weight that the query's word gives to the key's word: summed over its tokens, averaged over the query's."
+OF_WORDS = (
+    "Weight from the query's word to the key's word: summed over the key's tokens, averaged over the query's tokens."
+)
 OFF_SINK = (
     "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 )

@@ -30,8 +30,8 @@ _UNCHANGED = 0.0005  # smaller changes of a hidden state, relative to its length
 _HOW = {
     "zero": ("set to 0", "{} replaced by 0"),
     "mean": ("set to mean", "{} replaced by {}"),
-    "renormalised": ("renormalised", "its score is −inf, so softmax gives its weight to the other keys"),
-    "unnormalised": ("unnormalised", "its weight is 0, and the other weights stay as they were"),
+    "renormalised": ("renormalised", "the edge's score is −inf, so softmax gives its weight to the other keys"),
+    "unnormalised": ("unnormalised", "the edge's weight is 0, and the other weights stay as they were"),
     "resample": ("resampled", "{} replaced by {} in other texts"),
     "patch": ("patched", "{} replaced by {} in the other text"),
 }

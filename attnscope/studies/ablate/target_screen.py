@@ -26,7 +26,7 @@ def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
             differs += (token_span(tokens, place),)
         more = len(places) - _LISTED
         differs += ours(f" and {more} more" if more > 0 else "")
-    meaning = "what is patched comes from the same positions of this text"
+    meaning = "patched values come from the same positions of this text"
     lines: list[tuple[str, Spans]] = [("from", untrusted(replacing.text)), ("", differs), ("", note(meaning, "dim"))]
     yield Facts(lines)
 

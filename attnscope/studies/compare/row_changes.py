@@ -53,8 +53,9 @@ def row_changes(
     yield paragraph((*title, Span(which, "dim")))
     formulas = [(*panel.title, *ours(f": weights{_small(panel)}")) for panel in sides]
     if _small(sides[0]) == _small(sides[1]):
-        formulas = [ours(f"weights of both sides{_small(sides[0])}")]
-    bar = ours(f"{_small(difference)}; the longest bar is the largest difference")
+        formulas = [ours(f"weights{_small(sides[0])}")]
+    own = _small(difference) if _small(difference) != _small(sides[0]) else ""
+    bar = ours(f"{own}; the longest bar is the largest difference")
     formulas.append((Span("difference: "), *difference.title, *bar))
     yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " · ", remark=True)
     yield Table(

@@ -19,9 +19,9 @@ from attnscope.run.text_plan import TextPlan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OF_KEYS = {
-    "weight": "Weight α that the rows give to the keys.",
-    "value": "Contribution α·‖v‖ of the keys to the rows.",
-    "projected": "Contribution α·‖v W_O‖ of the keys to the rows.",
+    "weight": "Weight α from query to key, summed over keys, averaged over queries.",
+    "value": "Contribution α·‖v‖ of key to query, summed over keys, averaged over queries.",
+    "projected": "Contribution α·‖v W_O‖ of key to query, summed over keys, averaged over queries.",
 }
 MEASURES = OF_KEYS | {statistic.name: statistic.of_head for statistic in ROW_STATISTICS}
 _LARGEST = {statistic.name for statistic in ROW_STATISTICS if statistic.largest}
@@ -94,7 +94,7 @@ def ask_heads(
     values, contrast, meaning = plus, None, MEASURES[measure]
     if against is not None:
         values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
-        meaning = f"{meaning[:-1]}, minus that on the keys they are compared with."
+        meaning = f"{meaning[:-1]}; key minus against."
     return HeadScores(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
 
 

@@ -70,6 +70,8 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
             yield from predictions(report, text)
         yield GAP
         yield notes(text.notes)
+        if text.notes and text is not report.texts[-1]:
+            yield GAP
     yield from more_of_report(report, settings, thumbnails=any(small))
 
 

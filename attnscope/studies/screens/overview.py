@@ -11,7 +11,7 @@ from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
 from attnscope.views.parts import GAP, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours, token_span
+from attnscope.views.spans import Span, token_span
 
 HEAVIEST = 10  # sources that are listed
 NEIGHBOURS = 8  # tokens of context on each side of a source
@@ -42,10 +42,9 @@ def least_attended(
     listed = order[: settings.least]
     without = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
-    caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}, 1 being an even share"
+    caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}; 1 is an even "
+    caption += "share, which a token receives if queries spread their weight evenly over the keys that they see"
     yield paragraph((Span("least attended", "bold"), Span(caption, "dim")))
-    caption = "an even share is what a token receives if queries spread their weight evenly over the keys that they see"
-    yield paragraph(ours(caption, "dim"), remark=True)
     values = [float(received[key]) for key in listed]
     columns = [Column("received", column_texts(values, max(2, settings.precision)))]
     keys = token_axis(source_kind(text), text.sources, listed)
