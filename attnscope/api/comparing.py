@@ -5,35 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import indices, mask_of, positions, run_values, several_chats, texts_of
+from attnscope.api.options import PYTHON_READERS, mask_of, read_values, run_values, several_chats, texts_of
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.findings.run import Report
-from attnscope.request.arguments import tolerance
 from attnscope.request.masks.expression import spell_mask
+from attnscope.request.options import COMPARE
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import HeadLabel
 
 if TYPE_CHECKING:
     from attnscope.run.session import InMemory, Session
     from attnscope.studies.compare.tolerance import Tolerance
 
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
-_AXES = (
-    "text",
-    "mask",
-    "hide",
-    "layer",
-    "head",
-    "model",
-    "config",
-    "adapter",
-    "tokenizer",
-    "dtype",
-    "engine",
-    "qkv",
-)  # arguments that may be lists
+_AXES = {option.name for option in COMPARE if option.several == "compared"}  # arguments that may be lists
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
@@ -64,16 +50,13 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
 
 
 def _label(axis: str, value: Any) -> str:
+    from attnscope.studies.compare.runs import spell_side
+
     if axis == "messages":
         return "chat"
-    if axis == "hide":
-        return "none" if value is None else str(positions("hide")(value))
-    if axis == "mask":
-        return spell_mask(mask_of(value))
-    if axis in ("layer", "head"):
-        read = indices("layer" if axis == "layer" else "head")(value)
-        return read.written if isinstance(read, HeadLabel) else str(read)
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if axis in ("hide", "mask", "layer", "head") and not (axis == "hide" and value is None):
+        return spell_side(axis, PYTHON_READERS[axis](value))
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else spell_side(axis, value)
 
 
 def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
@@ -202,12 +185,7 @@ def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
     """Return the allowed differences between sides; None if not given."""
-    given = [options.get(name) for name in ("tolerance", "relative")]
-    if given == [None, None]:
-        return None
     from attnscope.studies.compare.tolerance import Tolerance
 
-    names = ("tolerance", "relative")
-    return Tolerance(
-        *(0.0 if value is None else tolerance(name)(value) for name, value in zip(names, given, strict=True))
-    )
+    given = read_values(options, COMPARE, "tolerance", "relative")
+    return Tolerance.given(given.get("tolerance"), given.get("relative"))

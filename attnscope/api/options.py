@@ -796,7 +796,7 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
     return lambda value: read(str(value).removeprefix(prefix))
 
 
-_PYTHON = {
+PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "config": _path("config"),
     "adapter": _path("adapter"),
     "dtype": _named(one_of("dtype", Dtype), "torch."),
@@ -826,7 +826,7 @@ def _reader(option: Option) -> Callable[[Any], Any]:
         return _flag(option.name)
     if option.name in ("role", "lengths", "depths"):
         return _listed(option.read)
-    return _PYTHON.get(option.name) or option.read or text(option.name)
+    return PYTHON_READERS.get(option.name) or option.read or text(option.name)
 
 
 def _listed(read: Callable[[str], Any] | None) -> Callable[[Any], Any]:

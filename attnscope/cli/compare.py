@@ -41,10 +41,11 @@ def compare(given: Given) -> None:
     and of two texts, show the rows and columns where most weight moves.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
+    from attnscope.studies.compare.tolerance import Tolerance, failure
 
     check_output(given, "compare")
     sides = Sides(given, COMPARE)
-    tolerance = _tolerance(given)
+    tolerance = Tolerance.given(given.tolerance, given.relative)
     if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
         raise UsageError(
@@ -61,20 +62,10 @@ def compare(given: Given) -> None:
     if tolerance is None or given.format is not None or given.output is not None:
         deliver(comparison, given, every_head=roles, summary=given.summary)
     if tolerance is not None:
-        from attnscope.studies.compare.tolerance import failure
-
         if given.format is None:
             put(comparison, given, "verdict")
         if error := failure(comparison):
             raise error
-
-
-def _tolerance(given: Given) -> "Tolerance | None":
-    if given.tolerance is None and given.relative is None:
-        return None
-    from attnscope.studies.compare.tolerance import Tolerance
-
-    return Tolerance(given.tolerance or 0.0, given.relative or 0.0)
 
 
 def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":
@@ -108,7 +99,7 @@ def _compare_runs(
     from attnscope.cli.deliver import is_page, is_table
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.studies.compare.runs import compare_runs, side_of
+    from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
 
     window = PAGE if is_page(given) else PRINTED if is_table(given) else None
     several = sides.several
@@ -129,7 +120,7 @@ def _compare_runs(
             run = replace(run, stages=WALKED)
         elif window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
-        runs.append((_spelled(axis, value), side_of(compared, run)))
+        runs.append((spell_side(axis, value), side_of(compared, run)))
 
     short = all(len(text.text) <= _SHORT for _, run in runs for text in run.texts)
     every_head = is_page(given) and short and compared not in ("layer", "head")
@@ -183,19 +174,12 @@ def _compare_arrays(sides: Sides, given: Given, tolerance: "Tolerance | None", w
         )
 
 
-def _spelled(axis: str, value: Any) -> str:
-    """Return a value as one would type it."""
-    if axis == "mask":
-        from attnscope.request.masks.expression import spell_mask
-
-        return spell_mask(value)
-    return "none" if value is None else str(getattr(value, "written", value))
-
-
 def _masks(several: Several) -> tuple[str, list[Any]]:
     """Return the masks that are compared if no option was repeated."""
     if "mask" in several:
-        message = f"nothing to compare {_spelled('mask', several['mask'][0])} with"
+        from attnscope.request.masks.expression import spell_mask
+
+        message = f"nothing to compare {spell_mask(several['mask'][0])} with"
         raise UsageError(message, hint=f"pass {arg('mask')} twice")
     if "hide" in several:
         return "hide", [None, *several["hide"]]

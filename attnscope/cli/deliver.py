@@ -10,7 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.studies.formats import FILE_FORMATS, check_look, format_for
+from attnscope.studies.formats import FILE_FORMATS, FileFormat, check_look, format_for
 from attnscope.studies.registry import kinds
 from attnscope.studies.study import TABLES, Format, Listing
 
@@ -22,27 +22,25 @@ if TYPE_CHECKING:
 _NARROWEST, _WIDEST = 40, 10_000
 
 
+def _file_format(given: Given) -> FileFormat | None:
+    """Return the format of the file that findings are written to; None for a terminal, or an unknown extension."""
+    ending = None if given.output is None else given.output.suffix.lower()
+    return next((file_format for file_format in FILE_FORMATS if file_format.ending == ending), None)
+
+
 def is_table(given: Given) -> bool:
     """Tell whether findings are drawn for reading, so that a window of a long text is enough."""
-    if given.output is not None:
-        return any(
-            file_format.drawn and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
-        )
-    return bool(given.format != "json")
+    return given.format != "json" if given.output is None else getattr(_file_format(given), "drawn", False)
 
 
 def is_picture(given: Given) -> bool:
     """Tell whether findings are drawn as a picture."""
-    return given.output is not None and any(
-        file_format.picture and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
-    )
+    return getattr(_file_format(given), "picture", False)
 
 
 def is_page(given: Given) -> bool:
     """Tell whether findings are written as a page to walk through."""
-    return given.output is not None and any(
-        file_format.page and file_format.ending == given.output.suffix.lower() for file_format in FILE_FORMATS
-    )
+    return getattr(_file_format(given), "page", False)
 
 
 def is_report_table(given: Given) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import STAGES, HeadReport, Report
+from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
@@ -208,6 +209,13 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
         key.find(text.sources, words, arg("key"), spans=divided)
         for (text, words), divided in zip(texts, spans, strict=True)
     ]
+
+
+def spell_side(axis: str, value: Any) -> str:
+    """Return the value of a side as one would type it."""
+    if axis == "mask":
+        return spell_mask(value)
+    return "none" if value is None else str(getattr(value, "written", value))
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:

@@ -76,6 +76,11 @@ class Tolerance:
     absolute: float = 0.0
     relative: float = 0.0
 
+    @classmethod
+    def given(cls, absolute: float | None, relative: float | None) -> "Tolerance | None":
+        """Return the tolerance of two options; None if neither is given."""
+        return None if absolute is None and relative is None else cls(absolute or 0.0, relative or 0.0)
+
 
 @dataclass
 class Judge:
