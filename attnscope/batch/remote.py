@@ -84,7 +84,12 @@ class Store:
     def remove(self, name: str = "") -> None:
         """Remove an object, if it is there."""
         url, path = self._name(name)
-        self._tried(lambda: self._files.rm_file(path), url, missing=True)
+
+        def remove() -> None:
+            self._files.info(path)  # that it is missing is an error of its own; Hugging Face refuses to remove it
+            self._files.rm_file(path)
+
+        self._tried(remove, url, missing=True)
 
     def _name(self, name: str) -> tuple[str, str]:
         return (f"{self.url}/{name}", f"{self._path}/{name}") if name else (self.url, self._path)

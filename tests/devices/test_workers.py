@@ -1,12 +1,15 @@
 """`batch --workers` on several GPUs: each worker has one of its own, and the bytes stay the same."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from attnscope.base.errors import DeviceMemoryExceeded
 from attnscope.batch import loading
 from attnscope.cli import main
+from tests.devices import simulation
 from tests.scale.test_merge import lines
 
 OPTIONS = ["--layer", "0", "--head", "0", "--keep", "rows", "--threads", "1", "--quiet"]
@@ -36,15 +39,33 @@ def placed():
     return found
 
 
-def test_each_worker_has_a_gpu_of_its_own(folder):
+def test_each_worker_has_a_gpu_of_its_own(folder, monkeypatch):
+    monkeypatch.setattr(simulation, "DEVICES", 3)
+    Path("texts.txt").write_text("".join(f"{line}\n" for line in lines(60)))
     assert main(["batch", "texts.txt", "-o", "one.jsonl", "--device", "cuda", *OPTIONS]) == 0
     assert placed() == {str(os.getpid()): "cuda:0"}
     call = ["batch", "texts.txt", "-o", "two.jsonl", "--device", "cuda", "--workers", "auto", *OPTIONS]
     assert main(call) == 0
     devices = placed()
-    assert sorted(devices.values()) == ["cuda:0", "cuda:1"]
+    assert sorted(devices.values()) == ["cuda:0", "cuda:1", "cuda:2"]
     assert str(os.getpid()) not in devices
     assert Path("two.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
+
+
+def test_a_text_that_fills_a_gpu_fails_alone(folder, monkeypatch):
+    original = loading.ModelWorker.process
+
+    def process(self, ready):
+        if any(text.item.index == 7 for text in ready):
+            raise DeviceMemoryExceeded(f"{self.device} is full")
+        return original(self, ready)
+
+    monkeypatch.setattr(loading.ModelWorker, "process", process)
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--device", "cuda", "--workers", "2", *OPTIONS]) == 3
+    records = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()[1:-1]]
+    failed = [(record["index"], record["error"]) for record in records if record["status"] == "failed"]
+    assert failed in [[(7, f"cuda:{number} is full")] for number in (0, 1)]
+    assert {*placed().values()} == {"cuda:0", "cuda:1"}
 
 
 def test_one_worker_may_have_a_named_gpu(folder):

@@ -167,6 +167,17 @@ def test_parts_that_a_new_dump_does_not_have_are_removed(folder):
     shutil.rmtree(folder / "cache")
 
 
+def test_what_is_missing_is_not_removed(folder, monkeypatch):
+    """Hugging Face refuses to."""
+    files = bucket()
+    files.pipe_file("texts/a", b"a")
+    removed = []
+    monkeypatch.setattr(files, "rm_file", removed.append)
+    for name in ("a", "b"):
+        remote.Store("s3://texts").remove(name)
+    assert removed == ["texts/a"]
+
+
 @pytest.mark.parametrize(
     ("source", "output", "code", "message"),
     [
