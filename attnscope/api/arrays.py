@@ -23,8 +23,10 @@ from attnscope.request.arguments import By
 if TYPE_CHECKING:
     from attnscope.engines.arrays.given import GivenArrays
 
-Arrays = object  # an array of any library, a list of them, or a dict by layer
-PerLayer = object  # a value for all layers, a list with one for each, or a dict by layer
+# An array of any library, a list of arrays, or a dict by layer.
+Arrays = object
+# A value for all layers, a list with one for each, or a dict by layer.
+PerLayer = object
 
 
 class FromArraysArguments(TypedDict, total=False):

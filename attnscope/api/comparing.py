@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from attnscope.studies.compare.tolerance import Tolerance
 
 _OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
-_AXES = {option.name for option in COMPARE if option.several == "compared"}  # arguments that may be lists
+# Arguments that may be lists, one value for each side.
+_AXES = {option.name for option in COMPARE if option.several == "compared"}
 
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Return the setting that differs between the sides, and the arguments of each side."""
     given: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
-    given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}  # read once
+    # An iterator can be read only once.
+    given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}
     several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
     if several_chats(given.get("messages")):
         several["messages"] = list(given["messages"])
@@ -98,7 +100,8 @@ def compare_sides(
         run = RunConfig(**{**run_values(side), **values, "texts": inputs})
         value = session.source(run).name if axis in ("model", "qkv") else _label(axis, side[axis])
         runs.append((value, run))
-    axis = "text" if axis == "messages" else axis  # chats become texts
+    # Chats become texts.
+    axis = "text" if axis == "messages" else axis
     key = runs[0][1].key
     sides_of_axis = [(value, side_of(axis, run)) for value, run in runs]
     selected = [name for name in ("layer", "head") if options.get(name) is not None]

@@ -208,7 +208,8 @@ class OpenModel:
 
         A model whose vocabulary is made from its texts is another one for other texts.
         """
-        own, progress = self._session, options.get("progress")  # another thread may close the model at any time
+        # Another thread may close the model at any time.
+        own, progress = self._session, options.get("progress")
         if own is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
         with running(own, self._live, progress):

@@ -675,7 +675,8 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
             tensor = value.detach().cpu()
             value = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         matrix = np.array(value)
-    except (TypeError, ValueError, RuntimeError) as e:  # a tensor of bfloat16, a sparse one, or one without memory
+    except (TypeError, ValueError, RuntimeError) as e:
+        # Tensors of bfloat16, sparse ones and those without memory have no array.
         raise UsageError(f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array") from e
     try:
         matrix = as_boolean(matrix)
@@ -796,6 +797,7 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
     return lambda value: read(str(value).removeprefix(prefix))
 
 
+# Readers of values that are no text, or mean something else in Python.
 PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "config": _path("config"),
     "adapter": _path("adapter"),
@@ -812,7 +814,7 @@ PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "filler": _filler,
     "target": lambda value: tuple(map(text("target"), one_or_several(value))),
     "others": lambda value: tuple(map(text("others"), one_or_several(value))),
-}  # readers of values that are no text, or mean something else in Python
+}
 
 
 def read_values(options: Mapping[str, Any], known: Iterable[Option], *names: str) -> dict[str, Any]:
@@ -835,7 +837,8 @@ def _listed(read: Callable[[str], Any] | None) -> Callable[[Any], Any]:
     return lambda value: read(",".join(map(str, one_or_several(value))))
 
 
-_OF_RUN = {option.name: option for option in (*RUN, *COMPARE)}  # `by` is that of compare, without `logit`
+# The option `by` is that of compare, without `logit`.
+_OF_RUN = {option.name: option for option in (*RUN, *COMPARE)}
 _READERS = {
     name: _reader(option)
     for name, option in _OF_RUN.items()

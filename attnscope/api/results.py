@@ -40,10 +40,13 @@ Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float4 = np.ndarray[tuple[int, int, int, int], np.dtype[np.float32]]
 Data = TypeVar("Data", bound=msgspec.Struct)
-_PRINTED_HEADS = 4  # number of heads of a text that are printed by default
-_NAMED = 40  # number of tokens that an error names
-_LARGEST_FRAME = 8 << 20  # characters of a page in a notebook
-_FRAME_HEIGHT = 720  # pixels
+# Number of heads of a text that are printed by default.
+_PRINTED_HEADS = 4
+# Number of tokens that an error names.
+_NAMED = 40
+# Characters of the largest page that a notebook shows whole.
+_LARGEST_FRAME = 8 << 20
+_FRAME_HEIGHT = 720
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Result(Generic[Data]):
         data: The findings as plain data, with the names used in the JSON.
     """
 
-    _digits = 2  # default number of decimal places
+    # Default number of decimal places.
+    _digits = 2
 
     def __init__(self, data: Data) -> None:
         self.data: Data = data
@@ -326,7 +330,8 @@ class HeadResult(Result[Report]):
         row = text.queries.index(_one_position(positions("query")(query), text))
         entries = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
-            if key >= 0:  # fewer sources than ranks
+            # There are fewer sources than ranks if a key is −1.
+            if key >= 0:
                 measures = (None if m is None else float(m[row, rank]) for m in (top.weight, top.value, top.projected))
                 entries.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
         return entries
@@ -558,7 +563,8 @@ class InspectResult(Result[Report], TextArrays):
         return self.data, self._only.data
 
     def _stack(self, stage: str) -> Float4:
-        arrays: Float4 = getattr(self._only, stage)  # shared with the text's own
+        # The array is shared with the text's own result.
+        arrays: Float4 = getattr(self._only, stage)
         return arrays
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
@@ -600,7 +606,8 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
     parts = [part for record in records if record.status == "ok" for part in tables(chosen, record)]
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:
-        if isinstance(joined.get(name), list):  # a mean has no number, and an output no key
+        # A mean has no number, and an output has no key.
+        if isinstance(joined.get(name), list):
             joined[name] = pd.array(joined[name], dtype="Int64")
     return pd.DataFrame(joined, columns=names)
 

@@ -15,7 +15,8 @@ from attnscope.request.run_config import TextInput
 if TYPE_CHECKING:
     from attnscope.run.session import InMemory, Session
 
-_RUNNING = RLock()  # runs go one after the other: they share torch's number of threads, and so their last bits
+# Runs go one after the other: they share torch's number of threads, and so their last bits.
+_RUNNING = RLock()
 
 
 def new_session(live: "Mapping[str, InMemory]", texts: Sequence[TextInput] = ()) -> "Session":

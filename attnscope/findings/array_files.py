@@ -23,13 +23,17 @@ from attnscope.findings.axes import arrays_in, check_axes
 from attnscope.findings.codec import require_version
 from attnscope.findings.run import Report, TextReport
 
-METADATA = "metadata"  # array of an .npz file with the metadata: bytes of JSON
-SAFETENSORS_KEY = "attnscope"  # key of the metadata in a .safetensors file
-MEAN = -1  # number of a layer or head that is a mean
+# Name of the array of an .npz file that holds the metadata, bytes of JSON.
+METADATA = "metadata"
+# Key of the metadata in a .safetensors file.
+SAFETENSORS_KEY = "attnscope"
+# Number of a layer or head that is a mean.
+MEAN = -1
 ARRAY_FILES = (".npz", ".safetensors")
 _NAMES = {"float32": "F32", "int64": "I64"}
 _DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-_LONGEST_ZIP = 1 << 30  # largest size in bytes of an entry without the zip format for large files
+# Larger entries, in bytes, need the zip format for large files.
+_LONGEST_ZIP = 1 << 30
 _HINT = "pass a file of arrays that attnscope wrote"
 _DAMAGE = (
     LookupError, TypeError, AttributeError, ValueError, OverflowError, EOFError, MemoryError,
@@ -116,7 +120,7 @@ def _together(
         name, pieces = path.removeprefix("stages."), [arrays_of_struct[path][1] for arrays_of_struct in arrays]
         if len({piece.shape for piece in pieces}) == 1:
             yield LabelledArray(prefix + name, (*axes, *last), leading, pieces)
-        else:  # layers whose values have other widths
+        else:
             for own, piece in zip(names, pieces, strict=True):
                 yield LabelledArray(f"{prefix}{own}.{name}", last, (), [piece])
 
@@ -181,7 +185,8 @@ def npz_parts(report: Report) -> Iterator[bytes]:
 
 
 def _numbers(array: LabelledArray) -> Iterator[bytes]:
-    return (piece.tobytes() for piece in array.pieces)  # contiguous rows, also of a slice
+    # A slice is written as contiguous rows, too.
+    return (piece.tobytes() for piece in array.pieces)
 
 
 class _Collected(io.RawIOBase):

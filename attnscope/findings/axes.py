@@ -106,7 +106,8 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
     expected = tuple(lengths.setdefault(axis, length) for axis, length in zip(along.axes, shape, strict=True))
     if shape != expected:
         yield f"has shape {list(shape)}, expected {list(expected)} ({', '.join(along.axes)})"
-    if along.positions not in lengths:  # of another text, which the struct around it checks
+    # Positions in another text are checked by the struct around this one.
+    if along.positions not in lengths:
         return
     count = lengths[along.positions]
     if along.ascending:

@@ -10,7 +10,8 @@ from attnscope.findings.axes import faults
 from attnscope.findings.run import HeadRef, Report, TextReport
 from attnscope.findings.tables import Table, columns_of
 
-MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")  # axes along which every head may change
+# Axes along which every head may change.
+MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")
 COMPARE_SCHEMA = "attnscope.compare/1"
 
 
@@ -183,7 +184,8 @@ class StageVerdict(msgspec.Struct, frozen=True):
             yield "text", f"is {self.text} of {len(texts)} texts"
             return
         counts = {"query": len(texts[self.text].tokens)}
-        if self.stage != "output":  # whose key is a dimension of the value
+        # The key of an output is a dimension of the value.
+        if self.stage != "output":
             counts["key"] = len(texts[self.text].sources)
         for name, count in counts.items():
             if not 0 <= getattr(cell, name) < count:

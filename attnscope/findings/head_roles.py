@@ -13,11 +13,16 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sums = Mapping[str, Array]
-OF_PARTS = "spans", "segments"  # what roles are measured on that are shown unasked only if texts are divided
-APART = 4  # sentences between one that is read and the first whose reading counts for `receiver`
-FEWEST_SPANS = 8  # sentences of a text on which `receiver` is measured
-NEAR = 4  # tokens: extent of the local window
-_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4  # precedence of roles in the choice of a main role
+# Roles of texts that are divided are shown unasked only if the texts are.
+OF_PARTS = "spans", "segments"
+# Number of sentences between one that is read and the first whose reading counts for `receiver`.
+APART = 4
+# Number of sentences that a text needs for `receiver`.
+FEWEST_SPANS = 8
+# Extent of the local window in tokens.
+NEAR = 4
+# Precedence of roles in the choice of a main role.
+_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4
 
 
 @dataclass(frozen=True)

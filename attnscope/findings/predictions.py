@@ -6,7 +6,8 @@ import msgspec
 
 from attnscope.findings.arrays import along
 
-PREDICTED = 5  # number of tokens kept per prediction
+# Number of tokens kept per prediction.
+PREDICTED = 5
 PredictionKind = Literal["next", "masked"]
 
 

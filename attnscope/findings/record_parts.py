@@ -12,14 +12,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Numbers of tensors of a tile's size
-RAW = 2  # stages if raw scores are kept, in addition
-MEASURE = 1  # contributions of every source, if means are ranked by them
-MANY = 1  # rows in which ties are broken, if contributors are sorted
-FEW = 8  # number of contributors that are found one by one
-RANKED = 44  # bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled
-ROW_FACTS = 6  # number of values kept of a row in addition to its statistics
-_FLOAT = 4  # bytes of a float32
-_SPAN_KEYS = 1 << 22  # float32s of the largest blocks of keys and spans, in all threads
+# Number of further stages if raw scores are kept.
+RAW = 2
+# Contributions of every source are a further stage if means are ranked by them.
+MEASURE = 1
+# Rows in which ties are broken are a further stage if contributors are sorted.
+MANY = 1
+# Up to this number, contributors are found one by one.
+FEW = 8
+# Bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled.
+RANKED = 44
+# Number of values kept of a row in addition to its statistics.
+ROW_FACTS = 6
+# Bytes of a float32.
+_FLOAT = 4
+# Number of float32s of the largest blocks of keys and spans, in all threads.
+_SPAN_KEYS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,8 @@ RECORD_PARTS = (
         "",
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
         beside=lambda kept: kept.texts * kept.units * kept.sources,
-        tile=lambda tile: 3 * _FLOAT * tile.scores,  # which keys are allowed, even shares, and what is counted
+        # The recorder makes three matrices: allowed keys, even shares, and counted weights.
+        tile=lambda tile: 3 * _FLOAT * tile.scores,
     ),
     RecordPart(
         "pooled",
@@ -214,8 +223,10 @@ RECORD_PARTS = (
     ),
 )
 PARTS = {part.name: part for part in RECORD_PARTS}
-TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}  # table to the part that it shows
-EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)  # the words of --keep
+# Part that each table shows.
+TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}
+# Words of --keep.
+EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)
 
 
 def reported_parts(with_map: object) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import msgspec
 
 from attnscope.findings.arrays import Matrix, Places, along
 
-ATTENTION = "weights"  # value of --measure for the weights of heads
+# Value of --measure for the weights of heads.
+ATTENTION = "weights"
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,8 @@ def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: 
     """
     fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
     fields.append(("sink", kind | None, None))
-    fields.sort(key=len)  # optional fields come last
+    # Optional fields, which have three entries, come last.
+    fields.sort(key=len)
     meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
@@ -270,7 +271,8 @@ def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: 
     )
 
 
-if TYPE_CHECKING:  # the fields are those of ROW_STATISTICS, which a type checker does not see
+# A type checker does not see the fields, which are those of ROW_STATISTICS.
+if TYPE_CHECKING:
 
     class Rows(msgspec.Struct, frozen=True):
         """See below."""

@@ -7,8 +7,10 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, along
 
-KEPT_ROWS = 1024  # tokens of the span that reads whose own shares are kept: memory does not grow with its length
-ANSWER = "answer"  # name of the span of the tokens that a model generates
+# Own shares are kept of this number of the reading span's tokens: memory does not grow with its length.
+KEPT_ROWS = 1024
+# Name of the span of the tokens that a model generates.
+ANSWER = "answer"
 SpanKind = Literal["text", "answer", "first", "special", "template", "pair", "rest"]
 
 

@@ -39,12 +39,18 @@ class Token(msgspec.Struct, frozen=True):
     made: bool = False
 
 
-PADDING = Token(0, "(padding)", "(pad)", special=True)  # fills up a text to the length of the longest
-_IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # written without spaces between words
-_JOINERS = "\u200c\u200d"  # zero-width (non-)joiners, as in Persian words
-_BYTES = "<([89A-F][0-9A-F](?: [89A-F][0-9A-F])*)>"  # how pieces.byte_fragment shows bytes
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
-_WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"  # compiled where it is needed: that takes milliseconds
+# Fills up a text to the length of the longest.
+PADDING = Token(0, "(padding)", "(pad)", special=True)
+# Ideographs are written without spaces between words.
+_IDEOGRAPH = "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+# Zero-width (non-)joiners are part of a word, as in Persian.
+_JOINERS = "\u200c\u200d"
+# The form in which pieces.byte_fragment shows bytes.
+_BYTES = "<([89A-F][0-9A-F](?: [89A-F][0-9A-F])*)>"
+# Bytes of the longest character in UTF-8.
+_LONGEST_CHARACTER = 4
+# This is compiled on use, because that takes milliseconds.
+_WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"
 
 
 def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple[list[str], int]:
@@ -80,7 +86,8 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
-CONTINUES = "##", "·"  # prefixes of a piece that continues a word: WordPiece's own, and the one for other tokenizers
+# Prefixes of a piece that continues a word: WordPiece's own, and the one for other tokenizers.
+CONTINUES = "##", "·"
 
 
 def continues(tokens: Sequence[Token], position: int) -> bool:
@@ -95,7 +102,8 @@ def continues(tokens: Sequence[Token], position: int) -> bool:
         return False
     if token.start is None or before.start is None or before.end is None or before.segment != token.segment:
         return False
-    if before.start <= token.start < before.end:  # bytes of one character, or what a normalizer makes of it
+    # Both spell bytes of one character, or what a normalizer makes of it.
+    if before.start <= token.start < before.end:
         return True
     if before.end != token.start:
         return False
@@ -145,7 +153,8 @@ def spell_word(tokens: Sequence[Token], word: Sequence[int]) -> str:
     """Spell a word from its tokens; characters split over tokens are joined."""
     try:
         return b"".join(map(_as_bytes, (tokens[position] for position in word))).decode()
-    except UnicodeError:  # its first or last bytes are not among them
+    except UnicodeError:
+        # The first or last bytes of a character are not among the tokens.
         return "".join(tokens[position].text or tokens[position].piece for position in word)
 
 
