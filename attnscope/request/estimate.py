@@ -163,22 +163,22 @@ def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     # A part's input normed, what the MLP makes of it, and the sum; the same of experts.
     narrow = 3 + 2 * bool(c.n_experts)
     in_part = min(PART, everything) * (wide * c.d_mlp + narrow * c.d_model + c.n_experts) * 4
-    holes = HOLES * min(RETAINED_BLOCK, everything * c.d_model * size)
+    copy = everything * c.d_model * size
+    holes = HOLES * copy * (copy < RETAINED_BLOCK and d.layers > 1)
     return int(SPARE * everything * _numbers_per_token(c, size, d) * size) + holes + in_part
 
 
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return the largest count of numbers that a layer holds per token: norms and what is recorded are float32."""
     q, kv, o = c.n_heads * c.d_head, c.d_head + c.d_value, c.n_heads * c.d_value
-    turned, wide, several = c.positions == "rope", 4 // size, d.layers > 1
+    turned, wide, tiled = c.positions == "rope", 4 // size, d.layers > 1 and not _has_kernel(c)
     # A layer's input, the same normed, and what is made of it.
     sides = 2 * c.d_model + q + c.n_kv_heads * kv
-    recorded = min(c.n_kv_heads, c.n_heads if several else d.heads)
+    recorded = min(c.n_kv_heads, c.n_heads if tiled else d.heads)
     # The output as tiles fill it, and what the layer before left.
-    attending = sides + wide * recorded * kv + (2 + several) * o
-    return (
-        max(c.d_model * max(4, 1 + 2 * wide), sides + q * turned, attending, 3 * c.d_model + o) + 2 * c.d_head * turned
-    )
+    attending = sides + wide * recorded * kv + (2 + tiled) * o
+    leaving = max(sides, 3 * c.d_model) + o
+    return max(c.d_model * max(4, 1 + 2 * wide), sides + q * turned, attending, leaving) + 2 * c.d_head * turned
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
