@@ -4,6 +4,7 @@ Each is a whole process, start included; the start of Ray alone is measured and 
 """
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
@@ -32,6 +33,13 @@ def seconds(folder, source, *options):
     return time.perf_counter() - begun
 
 
+def processes(dump):
+    """Return which of both ways wrote a dump: its header has the number of threads."""
+    with open(dump, "rb") as file:
+        threads = json.loads(file.readline())["grouping"]["threads"]
+    return "workers" if threads == 1 else f"one process of {threads} threads"
+
+
 EMPTY = """
 import ray
 ray.init(address="local", log_to_driver=False)
@@ -51,7 +59,7 @@ def start_of_ray():
 def main():
     """Print the ratios and their limits."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--texts", type=int, default=12_000)
+    parser.add_argument("--texts", type=int, default=24_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--ray", action="store_true")
     given = parser.parse_args()
@@ -59,14 +67,20 @@ def main():
     with tempfile.TemporaryDirectory(prefix="attnscope-workers-") as name:
         folder = Path(name)
         write(folder / "short.txt", given.texts, 20)
-        write(folder / "long.txt", given.texts // 3, 80)  # at most 128 tokens, which the sample has room for
+        write(folder / "long.txt", given.texts // 3, 80)  # 53 words in the mean
         for source, limit in (("short.txt", SHORT), ("long.txt", NEVER)):
-            pairs = [
-                (seconds(folder, source), seconds(folder, source, "--workers", "auto")) for _ in range(given.repeats)
-            ]
-            ratio = statistics.median(alone for alone, _ in pairs) / statistics.median(auto for _, auto in pairs)
+            ratios = []
+            for turn in range(given.repeats):
+                took = {}
+                for options in ((), ("--workers", "auto"))[:: 1 - 2 * (turn % 2)]:
+                    took[options] = seconds(folder, source, *options)
+                    if options:
+                        chosen = processes(folder / "d.jsonl")
+                ratios.append(took[()] / took["--workers", "auto"])
+            ratio = statistics.median(ratios)
             missed |= ratio < limit
-            print(f"{source}: --workers auto has {ratio:.2f} of the speed of one process (limit {limit})")
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {took[()]:.0f} s, {chosen}"
+            print(f"{source}: --workers auto has {ratio:.2f} of the speed of one process ({spread}; limit {limit})")
         if given.ray:
             workers, actors, starts = [], [], []
             for _ in range(given.repeats):

@@ -20,13 +20,15 @@ def merge(given: Given) -> None:
     The parts may be given in any order. The result is byte for byte the file that one process writes.
     """
     from attnscope.batch.convert import merge as make
+    from attnscope.batch.parquet_sink import manifest_path
     from attnscope.batch.parts import describe_status, gather_parts_of
 
     parts = [Path(part) for part in given.parts]
     if not parts:
         raise UsageError("no parts given", hint="pass what batch with --shard wrote, such as part-*.jsonl")
     if given.status:
-        print(escape_control(describe_status(gather_parts_of(parts, count=True))))
+        lines = [manifest_path(part) if part.suffix == ".parquet" else part for part in parts]
+        print(escape_control(describe_status(gather_parts_of(lines, count=True))))
         return
     if given.output is None:
         raise UsageError("no output given", hint=f"add {arg('output', 'dump.jsonl')}, or {arg('status', True)}")

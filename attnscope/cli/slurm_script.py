@@ -62,16 +62,11 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
     call = shlex.join([*program, "batch", *kept])
     every = part_name(output, "*")
     command, own_part = shlex.join(program), part_name(output, '"$SLURM_ARRAY_TASK_ID"')
+    after = f"# How far all tasks are:  {command} merge {every} --status\n# When all are finished"
     if tables:
-        after = (
-            f"# How far a task is:  {command} batch -o {part_name(output, '1')}/ --status\n"
-            f"# When all are finished, programs read these folders as one:  {every}/"
-        )
+        after += f", programs read these folders as one:  {every}/"
     else:
-        after = (
-            f"# How far all tasks are:  {command} merge {every} --status\n"
-            f"# When all are finished:  {command} merge {every} -o {shlex.quote(str(output))}"
-        )
+        after += f":  {command} merge {every} -o {shlex.quote(str(output))}"
     return _SCRIPT.format(
         tasks=tasks,
         cpus=cpus,

@@ -78,8 +78,12 @@ def test_a_task_of_tables_writes_a_folder_that_is_not_joined(folder, capsys):
     assert main(["batch", "texts.txt", "-o", "d.parquet/", "--sbatch", "4"]) == 0
     text = capsys.readouterr().out
     assert text.count('-o d-part-"$SLURM_ARRAY_TASK_ID".parquet/ &') == 1
-    assert "d-part-*.parquet/" in text and "attnscope merge" not in text
-    (folder / "d-part-1.parquet").mkdir()
+    assert "d-part-*.parquet/" in text and "attnscope merge d-part-*.parquet --status" in text
+    for shard in ("1/4", "3/4"):
+        assert main(["batch", "texts.txt", "-o", f"d-part-{shard[0]}.parquet/", "--shard", shard, "--quiet"]) == 0
+    assert main(["merge", "d-part-1.parquet", "d-part-3.parquet", "--status"]) == 0
+    status = capsys.readouterr().out
+    assert " of 150 texts (" in status and "2 of 4 parts finished · 2 missing (2/4, 4/4)" in status
     assert main(["merge", "d-part-1.parquet", "-o", "d.jsonl"]) == 2
     assert "'d-part-1.parquet' is a folder of tables, which needs no joining" in capsys.readouterr().err
 
