@@ -296,10 +296,14 @@ def test_the_table_of_rows_names_every_statistic():
     assert {name for name in STATISTICS if not name.startswith("within_")} <= set(re.findall(r"`(\w+)`", row))
 
 
-def test_the_python_of_the_readme_runs(folder):
-    names = {}
-    for block in blocks(README, "python"):
-        exec(block, names)
+def test_the_python_of_the_readme_prints_what_its_comments_say(folder, capsys):
+    (block,) = blocks(README, "python")
+    exec(block, {})
+    promised = [line.split("  # ")[1] for line in block.splitlines() if "  # " in line]
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(promised) > 0
+    for line, comment in zip(printed, promised, strict=True):
+        assert re.fullmatch(re.escape(comment).replace("…", ".*"), line)
 
 
 def anchors(page):
