@@ -12,7 +12,7 @@ from attnscope.findings.compare import Comparison, HeadChange
 from attnscope.findings.run import HeadRef
 from attnscope.studies.compare.screen import both_axis, present_comparison, shown_columns, with_short_labels
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
-from attnscope.studies.explore.scenes import ordered
+from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind
@@ -62,7 +62,7 @@ def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
-    layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
+    layers, heads = head_axes(text.heads)
     places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
     for change in comparison.changes[0].heads:

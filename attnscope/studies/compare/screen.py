@@ -21,11 +21,13 @@ from attnscope.studies.heads.screen import head_numbers, strongest
 from attnscope.studies.screens.contributors import LITTLE
 from attnscope.studies.screens.header import (
     WHAT_IF,
+    arrow,
     describe_mask,
     describe_used,
     more_options,
     notes,
     own_mask_name,
+    random_weights_of,
     report_header,
     report_text_header,
     short_path,
@@ -175,7 +177,7 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
             count[layer, number] += 1
     yield GAP
     caption = Span("  share of the average row's weight that moved")
-    yield paragraph((Span("what moved", "title"), Span("  "), *_arrow(sides), caption))
+    yield paragraph((Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides]), caption))
     with np.errstate(invalid="ignore"):
         values = (total / count).astype(np.float32)
     yield head_numbers(values, settings)
@@ -186,10 +188,6 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     options = settings.named("--layer and --head", "layer and head")
     follow = "the head in which most moved follows" if shown == 1 else f"the {shown} heads in which most moved follow"
     yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
-
-
-def _arrow(sides: tuple[Side, Side]) -> Spans:
-    return *untrusted(sides[0].label), Span(" → "), *untrusted(sides[1].label)
 
 
 def _share_moved(head: HeadChange) -> float:
@@ -222,8 +220,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     yield from unknown_words([text for side in other_sides for text in side.report.texts])
     yield from report_header(first.provenance, first.mask, settings, cuts=first.cuts)
     for side in comparison.sides[1:]:
-        if side.report.provenance.weights == "random" != first.provenance.weights:
-            yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(side.label)))
+        yield from random_weights_of(side.label, side.report.provenance, first.provenance)
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
@@ -270,7 +267,7 @@ def _change(
     heads = zip(reports, (head.first, head.second), strict=True)
     chosen_rules = [h.chosen for text, ref in heads for h in text.heads if h.ref == ref]
     chosen = next(((Span("  "), *untrusted(rule)) for rule in chosen_rules if rule and not settings.data_only), ())
-    between = (Span("  "), *_arrow(sides)) if head.first == head.second else ()
+    between = (Span("  "), *arrow([side.label for side in sides])) if head.first == head.second else ()
     yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
     yield from _alone(sides, reports, head)
     yield from _partial(sides, head)

@@ -11,7 +11,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.findings.compare import Comparison
 from attnscope.findings.run import Report, TextReport
-from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
 from attnscope.studies.formats import export
 from attnscope.studies.study import DRAWN, TABLES
@@ -150,15 +150,8 @@ def comparison_source(comparison: Comparison) -> SavedSource:
 def one_head(report: Report, text: int, layer: int, head: int) -> Report:
     """Return a report of one text with one of its heads, by indices."""
     text_report = report.texts[text]
-    layers, heads = (
-        ordered(head_report.layer for head_report in text_report.heads),
-        ordered(head_report.head for head_report in text_report.heads),
-    )
-    kept = [
-        head_report
-        for head_report in text_report.heads
-        if (head_report.layer, head_report.head) == (layers[layer], heads[head])
-    ]
+    layers, heads = head_axes(text_report.heads)
+    kept = [item for item in text_report.heads if (item.layer, item.head) == (layers[layer], heads[head])]
     return replace(report, texts=[replace(text_report, heads=kept)])
 
 
@@ -186,7 +179,7 @@ def distinct(labels: Iterable[str]) -> list[str]:
 
 def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
-    layers, heads = ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads)
+    layers, heads = head_axes(text.heads)
     walks = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
     return SavedText(lambda: text_scene(report, text), lambda: walks, lambda scene: text_units(text, scene))
 

@@ -54,7 +54,7 @@ def text_scene(
         command: See Scene; None for the report's own.
         sizes: All layers and heads of the model; None for those of the report.
     """
-    layers, heads = sizes or (ordered(head.layer for head in text.heads), ordered(head.head for head in text.heads))
+    layers, heads = sizes or head_axes(text.heads)
     places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
     rows = {place: rows_of(text.heads[n]) for place, n in places.items()}
     chosen = [place for place, n in places.items() if text.heads[n].chosen]
@@ -115,6 +115,11 @@ def units_known(*, words: bool, spans: bool) -> list[str]:
 def ordered(numbers: Iterable[Number]) -> list[Number]:
     """Return numbers of layers or heads, unique and ascending; `mean` is last."""
     return sorted(dict.fromkeys(numbers), key=lambda number: (isinstance(number, str), number))
+
+
+def head_axes(heads: Sequence[HeadReport]) -> tuple[list[Number], list[Number]]:
+    """Return the numbers of the layers, and of the heads."""
+    return ordered(head.layer for head in heads), ordered(head.head for head in heads)
 
 
 def fact_lines(report: Report) -> list[tuple[str, Spans]]:

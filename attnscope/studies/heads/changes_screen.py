@@ -20,10 +20,12 @@ from attnscope.studies.heads.screen import (
     spell_value,
 )
 from attnscope.studies.screens.header import (
+    arrow,
     describe_mask,
     more_options,
     notes,
     own_mask_name,
+    random_weights_of,
     report_header,
     short_path,
     text_headers,
@@ -73,28 +75,17 @@ def _header(
     else:
         yield from unknown_words(first.texts)
     yield from report_header(first.provenance, first.mask, settings)
-    if second.provenance.weights == "random" != first.provenance.weights:
-        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(labels[1])))
-    yield Facts([("compare", (Span(f"{comparison.axis}: "), *_arrow(labels)))])
+    yield from random_weights_of(labels[1], second.provenance, first.provenance)
+    yield Facts([("compare", (Span(f"{comparison.axis}: "), *arrow(labels)))])
     if second.mask != first.mask:
-        yield Facts(
-            [
-                (
-                    "mask",
-                    (*untrusted(labels[1]), Span(": "), *describe_mask(second.mask, own_mask_name(second.provenance))),
-                )
-            ]
-        )
+        mask = describe_mask(second.mask, own_mask_name(second.provenance))
+        yield Facts([("mask", (*untrusted(labels[1]), Span(": "), *mask))])
     if isinstance(first, HeadRoles):
         yield Facts([(name, note(text)) for name, text in describe_probes(first)])
         return
     for header, text in zip(text_headers(first.texts, settings), first.texts, strict=True):
         yield header
         yield Facts(list(describe_rows(text)))
-
-
-def _arrow(labels: Sequence[str]) -> Spans:
-    return *untrusted(labels[0]), Span(" → "), *untrusted(labels[1])
 
 
 def _roles(
@@ -254,7 +245,7 @@ def _numbers(
         for label, matrix in zip(labels, both, strict=True):
             yield paragraph(untrusted(label, "bold"))
             yield head_numbers(matrix[:n_layers, :n_heads], settings, together=both)
-        yield paragraph((*ours("difference  ", "bold"), *_arrow(labels)))
+        yield paragraph((*ours("difference  ", "bold"), *arrow(labels)))
         yield head_numbers(difference.difference, settings, signed=True)
         yield GAP
         heads = Listing(listing.top, listing.sort, signed=False).heads(difference.difference, _MOST)

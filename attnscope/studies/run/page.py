@@ -9,7 +9,7 @@ import numpy as np
 
 from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
-from attnscope.studies.explore.scenes import ordered, text_scene, walk_head
+from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
 from attnscope.studies.screens.header import notes, report_header, report_text_header, unknown_words
 from attnscope.studies.screens.spans import present_spans
@@ -75,8 +75,7 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
 def _saved(report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None) -> SavedText:
     named = {(head.layer, head.head): head for head in text.heads}
     other_heads = {(head.layer, head.head): head for head in summary.heads}
-    layers = ordered(head.layer for head in (*text.heads, *summary.heads))
-    heads = ordered(head.head for head in (*text.heads, *summary.heads))
+    layers, heads = head_axes([*text.heads, *summary.heads])
     walks = {
         (layers.index(layer), heads.index(head)): partial(
             _head, text, summary, named.get((layer, head)), other_heads.get((layer, head))

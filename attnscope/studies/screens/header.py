@@ -30,6 +30,17 @@ _EXPLAINED = {
 Line = tuple[str, Spans | Text | OneLine]
 
 
+def arrow(labels: Sequence[str]) -> Spans:
+    """Write the labels of two sides of a comparison."""
+    return *untrusted(labels[0]), Span(" → "), *untrusted(labels[1])
+
+
+def random_weights_of(label: str, provenance: Provenance, first: Provenance) -> Iterator[ViewPart]:
+    """Warn of random weights of a further side of a comparison."""
+    if provenance.weights == "random" != first.weights:
+        yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(label)))
+
+
 def unknown_words(texts: Sequence[TokenizedText]) -> Iterator[ViewPart]:
     """Warn of words that the tokenizer does not know, before any number computed from its tokens."""
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
