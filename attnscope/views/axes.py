@@ -10,7 +10,8 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token
 from attnscope.views.spans import Span, token_span
 
-SINK = -1  # the position of the column without a key
+# Position of the column without a key.
+SINK = -1
 
 
 @dataclass(frozen=True)

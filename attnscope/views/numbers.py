@@ -10,10 +10,13 @@ from attnscope.findings.arrays import Matrix
 
 NOT_ALLOWED = "·"
 MASKED = "masked"
-NOTHING = "nothing to rank"  # in the place of a query's sources
+# Placeholder of a query without sources.
+NOTHING = "nothing to rank"
 ZERO = "0"
-SMALL = "·"  # a weight above zero that would be written as 0.00
-MINUS = "−"  # as wide as a plus and a digit; a terminal that lacks it has a hyphen
+# A weight above zero that would be written as 0.00.
+SMALL = "·"
+# This sign is as wide as a plus and a digit; a terminal that lacks it has a hyphen.
+MINUS = "−"
 
 
 @dataclass(frozen=True)

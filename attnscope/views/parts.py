@@ -70,7 +70,8 @@ class Facts(msgspec.Struct, frozen=True):
     look: Look = "dim"
 
 
-Cell = str | Spans | Text  # a str is ours
+# A str is text of this program, which needs no escaping.
+Cell = str | Spans | Text
 
 
 def joined(cell: Cell | OneLine) -> Spans:
@@ -119,7 +120,8 @@ class Table(msgspec.Struct, frozen=True):
     spelled: bool = False
 
 
-SHARES = "shares"  # title of the matrix of a measure over layers, which is no stage
+# Title of the matrix of a measure over layers, which is no stage.
+SHARES = "shares"
 
 
 class Panel(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 
-_LARGEST_RATIO = 1000.0  # ratio of the largest weight to the smallest with a colour of its own on a logarithmic scale
+# Ratio of the largest weight to the smallest with a colour of its own on a logarithmic scale.
+_LARGEST_RATIO = 1000.0
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from attnscope.findings.tokens import Token, spell_piece
 
 Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
 Origin = Literal["ours", "note", "untrusted", "token", "unknown token", "new token"]
-UNKNOWN = "?"  # before a token that the tokenizer does not know
-NEW = "+"  # before a token that the model generated
+# Mark of a token that the tokenizer does not know.
+UNKNOWN = "?"
+# Mark of a token that the model generated.
+NEW = "+"
 TOKEN_MARKS: dict[str, str] = {"token": "", "unknown token": UNKNOWN, "new token": NEW}
 
 

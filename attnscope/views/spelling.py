@@ -5,7 +5,8 @@ from unicodedata import category
 from attnscope.base.system.escape import escape_control
 from attnscope.views.spans import TOKEN_MARKS, Span
 
-ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x~<>vv^--||a.:*#-=====#-=")  # all as wide
+# Replacements for terminals with ASCII alone, each as wide as what it replaces.
+ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x~<>vv^--||a.:*#-=====#-=")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
 
 

@@ -30,13 +30,20 @@ from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
 from attnscope.views.walk.scene import Progress, Scene, Source
 
-_WIDE, _HIGH = 100, 28  # columns and lines from which all panels are shown at once
-_HEADS, _ROOMY = 34, 120  # columns of the panel of heads; of the terminal, if it may take more
-_PAUSE = 0.4  # seconds without a key after which an edited text is computed
-_WATCH = 1.0  # seconds between two looks whether the terminal is still there
-_AROUND = 128  # rows before and after the cursor that are computed with it, of a long text
-_MODEL = 32  # characters of a model's name, of which the end says more than the start
-_COPIED = 4 << 20  # characters that are copied at most
+# Columns and lines from which all panels are shown at once.
+_WIDE, _HIGH = 100, 28
+# Columns of the panel of heads, and of a terminal in which the panel may take more.
+_HEADS, _ROOMY = 34, 120
+# An edited text is computed after this number of seconds without a key.
+_PAUSE = 0.4
+# Seconds between two looks whether the terminal is still there.
+_WATCH = 1.0
+# Rows before and after the cursor that are computed with it in a long text.
+_AROUND = 128
+# Characters of a model's name, whose end says more than its start.
+_MODEL = 32
+# Characters that are copied at most.
+_COPIED = 4 << 20
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
 _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 # on a small terminal, the panel that shows what an action changes
@@ -131,7 +138,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         }  # fmt: skip
         self.panes: dict[str, Pane] = {}
         self.worker = Worker(self._deliver, self._report)
-        self._mode = ""  # what the prompt asks for, or `copy` while the next key says what to copy
+        # What the prompt asks for, or `copy` while the next key says what to copy.
+        self._mode = ""
         self._before: Source | None = None
         self._edited: Any = None
         self._wide = True
@@ -309,13 +317,15 @@ class ExploreApp(App[int], inherit_bindings=False):
         if event.key == "ctrl+c":
             self.exit(130)
             return True
-        if not isinstance(self.screen, WalkScreen):  # typed before what is over the panels was there
+        # The key was typed before what is over the panels was there.
+        if not isinstance(self.screen, WalkScreen):
             self.post_message(events.Key(event.key, event.character))
             return True
         if self._asking:
             if event.key == "escape":
                 self._close_prompt(restore=True)
-            elif printable and event.character:  # in the same way: the prompt keeps what it has seen
+            elif printable and event.character:
+                # The character was typed before the prompt had the focus.
                 self.screen.query_one("#prompt", Input).insert_text_at_cursor(event.character)
             return event.key == "escape" or bool(printable)
         if self._mode == "copy":
@@ -337,7 +347,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if not self._wide and panel != self.state.place.panel:
             self._act(Action(f"{panel}_panel"))
             if name == "predictions" and self.state.place.predictions:
-                name = "row_panel"  # they are on, and seen now
+                # The statistics are on, and seen now.
+                name = "row_panel"
         special = getattr(self, f"_do_{name}", None)
         if special is not None:
             special()
@@ -667,7 +678,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             loop.call_soon_threadsafe(self._safely, call)
 
     def _safely(self, call: Callable[[], None]) -> None:
-        if self._exit:  # the screen is being taken down
+        # The screen is being taken down.
+        if self._exit:
             return
         try:
             with self._context():
@@ -682,7 +694,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             if not self.state.placed:
                 self.failure = error
                 self.exit(int(error.code))
-            elif self.state.source.scene(self.state.variant()) is None:  # such as a mask that does not fit the model
+            elif self.state.source.scene(self.state.variant()) is None:
+                # There is no scene if, for example, the mask does not fit the model.
                 spot = self.state.place.spot
                 text = min(spot.text, len(self.state.source.texts) - 1)
                 self.state.place = replace(self.state.place, spot=replace(spot, mask=0, text=text), cuts=())

@@ -15,8 +15,10 @@ from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
-_WIDEST, _TALLEST = 12, 6  # cells and lines of a thumbnail
-_LEGEND = 4  # lines below the heads
+# Largest number of cells and lines of a thumbnail.
+_WIDEST, _TALLEST = 12, 6
+# Lines below the heads.
+_LEGEND = 4
 _WEIGHTS = Scale(0.0, 1.0, False)
 
 
@@ -64,7 +66,8 @@ class HeadsPanel:
             Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM),
         ]
         numbers = [Segment(" " * label)]
-        step = 1 if wide > 2 or n_heads <= 10 else 2  # numbers of two digits need twice the room
+        # Numbers of two digits need twice the room.
+        step = 1 if wide > 2 or n_heads <= 10 else 2
         for n in heads[::step]:
             chosen = n <= place.spot.head < n + step
             shown = place.spot.head if chosen else n

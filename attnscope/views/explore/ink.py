@@ -16,16 +16,21 @@ from attnscope.views.spelling import spell
 from attnscope.views.terminal.colours import SHADES, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES
 
-_STEPS = 64  # of a ramp
-NONE, FORBIDDEN = -1, -2  # in place of a step: nothing is known of a cell; the mask forbids it
-_LONGEST = 400  # characters of a name that are looked at: a token may have any length
+# Number of steps of a ramp.
+_STEPS = 64
+# These stand in place of a step: nothing is known of a cell, or the mask forbids it.
+NONE, FORBIDDEN = -1, -2
+# Only this number of characters of a name is read, because a token may have any length.
+_LONGEST = 400
 
 Line = list[Segment]
 PLAIN = Style()
 DIM, BOLD, TITLE = Style(dim=True), Style(bold=True), Style(bold=True, reverse=True)
-LABEL = Style(bold=True, underline=True)  # the title of a panel that keys do not move in
+# Title of a panel that keys do not move in.
+LABEL = Style(bold=True, underline=True)
 CURSOR = Style(bold=True, reverse=True)
-BAR = Style(underline=True)  # under the whole of a bar that is not full yet
+# The underline of the whole of a bar that is not full yet.
+BAR = Style(underline=True)
 _looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 

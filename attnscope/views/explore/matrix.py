@@ -31,10 +31,14 @@ from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
 from attnscope.views.walk.window import Window
 
-_NAMES = 14  # cells of the longest label of a row
-_TALLEST = 4  # lines of a cell
-_NAMED = 4  # columns of a cell from which tokens stand above the columns
-_ABOVE, _BELOW = 3, 1  # lines above and below the cells
+# Cells of the longest label of a row.
+_NAMES = 14
+# Lines of a cell.
+_TALLEST = 4
+# Columns of a cell from which tokens stand above the columns.
+_NAMED = 4
+# Lines above and below the cells.
+_ABOVE, _BELOW = 3, 1
 _STAGE_MEANINGS = {
     "scores": "q·k",
     "scaled": "scores × scale",
@@ -113,7 +117,8 @@ class MatrixPanel:
         else:
             cell, per_line, mode = 1, 2, "halves"
         tall, numbers = 1, False
-        if mode == "blocks":  # as large as there is room, with numbers where they fit
+        # Blocks are as large as there is room, with numbers if they fit.
+        if mode == "blocks":
             wide, across = state.written(_digits_of)[1], room // n_columns
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
             numbers = zoom == 1 and across >= wide
@@ -311,7 +316,8 @@ def _texts(state: WalkState, scene: Scene, shown: Window, n: int, layout: _Layou
             text = ""
         elif np.isneginf(value):
             text = "·"
-        elif value == 0 and scene.rounded is not None:  # as far as is known
+        elif value == 0 and scene.rounded is not None:
+            # A rounded zero is zero as far as is known.
             text = digits.text(value)
         else:
             text = cell_text(stage, value, masked, digits)

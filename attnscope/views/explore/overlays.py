@@ -44,7 +44,8 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
     """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
-    SCOPED_CSS = False  # a subclass is named differently
+    # The style holds for subclasses, which are named differently.
+    SCOPED_CSS = False
     CSS = _BOX.format("Overlay")
 
     def __init__(self, heading: str, text: Text) -> None:
@@ -118,7 +119,8 @@ class WalkCommands(Provider):
         app: Any = self.app
         commands = [
             (f"{action.name.replace('_', ' ')}  {spell_keys(action)}", action.help, partial(app.do, action.name))
-            for action in sorted(app.actions, key=lambda action: action.group == MOVE)  # arrows are known
+            # Arrows come last, because everybody knows them.
+            for action in sorted(app.actions, key=lambda action: action.group == MOVE)
             if action.name != "palette"
         ]
         commands += [

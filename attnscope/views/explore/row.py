@@ -23,6 +23,7 @@ from attnscope.views.walk.cell import (
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import Forecast, Scene, WalkHead
 
+# Statistics in the order in which they are shown; `within` follows.
 _STATISTICS = {
     "entropy": "entropy {} bits",
     "self": "itself {}",
@@ -32,10 +33,13 @@ _STATISTICS = {
     "punctuation": "punctuation {}",
     "sink": "sink {}",
     "distance": "distance {}",
-}  # in this order; `within` follows
-_LITTLE = 5e-4  # weight below which a source is not listed by itself
-_MOST = 40  # sources that are listed at most
-_TITLED = 36  # columns from which the numbers of sources have titles
+}
+# Weight below which a source is not listed by itself.
+_LITTLE = 5e-4
+# Sources that are listed at most.
+_MOST = 40
+# Columns from which the numbers of sources have titles.
+_TITLED = 36
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spo
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
 
-_LONG = 512  # positions from which a matrix is first shown as a map
+# Positions from which a matrix is first shown as a map.
+_LONG = 512
 DISPLAYS = ("thumbnails", "roles")
 
 
@@ -185,7 +186,8 @@ class WalkState:
             scene = self.scene or scene
         head_shown = self.source.head(self.variant(), *begin)
         if scene.numbers and not self.source.computes and head_shown and head_shown.picture() is None:
-            self.place = replace(self.place, display=scene.numbers[0].name)  # brief dumps have no thumbnails
+            # Brief dumps have no thumbnails.
+            self.place = replace(self.place, display=scene.numbers[0].name)
         words = [n for n, special in enumerate(scene.queries.special) if not special]
         layer = _numbered(scene.layers, requested.layer, "layer")
         head = _numbered(scene.heads, requested.head, "head")
@@ -258,7 +260,8 @@ class WalkState:
             return None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
 
         if self._last_difference is None or self._last_difference[0] is not head:
-            self._last_difference = head, OwnedCache()  # of one head alone: differences are as large as matrices
+            # Differences are as large as matrices, so that only those of one head are kept.
+            self._last_difference = head, OwnedCache()
         return self._last_difference[1].get(pinned, self.stage, make)
 
     @property

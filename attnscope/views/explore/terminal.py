@@ -41,7 +41,8 @@ def walk(
     Returns:
         The exit code, and the command that shows the same place (empty if there is none).
     """
-    os.environ.setdefault("TEXTUAL_FPS", "240")  # at the usual 60, a key may wait 16 ms for its screen
+    # At the usual 60, a key may wait 16 ms for its screen.
+    os.environ.setdefault("TEXTUAL_FPS", "240")
     from attnscope.views.explore.app import ExploreApp
 
     if color == "always":
@@ -99,7 +100,8 @@ def _settings() -> Any:
         import termios
 
         return termios.tcgetattr(0)
-    except Exception:  # no terminal, or no termios on this system
+    except Exception:
+        # There is no terminal, or this system has no termios.
         return None
 
 

@@ -86,7 +86,8 @@ class Worker:
                     self._wakes.wait()
                 if self._stopped:
                     return
-                kind = min(self._waiting, key=lambda kind: kind == "compute")  # what a user waits for goes first
+                # A user waits for these jobs, which go first.
+                kind = min(self._waiting, key=lambda kind: kind == "compute")
                 job = self._running = self._waiting.pop(kind)
                 self._cancelled.clear()
             self._run(job)

@@ -15,16 +15,20 @@ from attnscope.views.figure.matrices import draw_heat, draw_map, draw_matrices
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.spans import ours
 
-_ZOOM = 3  # pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel
+# Pixels of a .png per unit of the figure: 288 dpi if a unit is a CSS pixel.
+_ZOOM = 3
 # What Helvetica, Arial and Liberation Sans hold: Latin, Greek, Cyrillic, and common punctuation, arrows and symbols
 _STANDARD = (
     "\\x00-\u017f\u0386-\u03ce\u0400-\u045f\u2010-\u2015\u2017-\u201e\u2020-\u2022\u2026\u2039\u203a\u20ac\u2122"
     "\u2190-\u2193\u2212\u221a\u221e\u2248\u2260\u2264\u2265\u2500\u2502\u25b2\u25bc"
 )
-_LARGE_FONT = "DejaVu Sans"  # holds many others that tokens have, and what marks their blanks, also in bold
-_INSTEAD = {"␣": "_", "◌": ""}  # where no font holds them
+# It holds many other characters that tokens have, and those that mark a token's blanks, also in bold.
+_LARGE_FONT = "DejaVu Sans"
+# Replacements of characters that no font holds.
+_INSTEAD = {"␣": "_", "◌": ""}
 _IN_NO_FONT = "\U0010fffe"
-_MOST_PIXELS = 1 << 28  # of a .png, which takes 4 bytes for each while it is drawn
+# Largest number of pixels of a .png, which takes 4 bytes for each while it is drawn.
+_MOST_PIXELS = 1 << 28
 
 
 def as_svg(parts: Iterable[parts.ViewPart]) -> str:

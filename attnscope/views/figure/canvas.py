@@ -13,11 +13,14 @@ from attnscope.views.figure.colours import NO_VALUE, stops
 from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
 from attnscope.views.spelling import spell
 
-WIDTH = 720  # units at which text wraps; the page is as wide as its content
+# Text wraps at this number of units; the page is as wide as its content.
+WIDTH = 720
 _NARROWEST = 260.0
-SIZE, SMALL = 11.0, 9.0  # of letters
+# Size of letters, usual and small.
+SIZE, SMALL = 11.0, 9.0
 MARGIN, GAP = 14.0, 10.0
-_LEADING = 1.35  # height of lines relative to that of letters
+# Height of lines relative to that of letters.
+_LEADING = 1.35
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 _LOOKS: dict[Look, str] = {
     "": "",
@@ -112,7 +115,8 @@ class Canvas:
         """
         spelled = [(_LOOKS[span.look], escape(_spelled(span))) for span in spans]
         looks = groupby((piece for piece in spelled if piece[1]), key=lambda piece: piece[0])
-        pieces = [(look, "".join(text for _, text in run)) for look, run in looks]  # an empty token is spelled, too
+        # An empty token is spelled, too.
+        pieces = [(look, "".join(text for _, text in run)) for look, run in looks]
         if not pieces:
             return
         attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"' if turned else ""

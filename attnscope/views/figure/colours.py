@@ -8,9 +8,12 @@ from functools import lru_cache
 
 _SEQUENTIAL = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
 _DIVERGING = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"
-_STEPS = 48  # number of colours: enough that adjacent ones look alike, few enough that many cells share one
-BAR = "#4292c6"  # bars beside numbers
-NO_VALUE = "#dddddd"  # colour of cells that are forbidden, exactly zero, or have no number
+# Number of colours: enough that adjacent ones look alike, few enough that many cells share one.
+_STEPS = 48
+# Colour of bars beside numbers.
+BAR = "#4292c6"
+# Colour of cells that are forbidden, exactly zero, or have no number.
+NO_VALUE = "#dddddd"
 
 
 @lru_cache(maxsize=4 * _STEPS)

@@ -9,8 +9,10 @@ from attnscope.views.figure.labels import names_of, put_legend, rows_width
 from attnscope.views.parts import Panel
 from attnscope.views.spans import ours
 
-_NAMED_CELL, _LARGEST_CELL = 6.0, 14.0  # size of a cell beside a name that can be read, and at most
-_BOLDER = 1.1  # width of bold letters
+# Size of a cell beside a name that can be read, and largest size.
+_NAMED_CELL, _LARGEST_CELL = 6.0, 14.0
+# Width of bold letters.
+_BOLDER = 1.1
 
 
 @dataclass(frozen=True)

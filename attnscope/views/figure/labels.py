@@ -7,8 +7,10 @@ from attnscope.views.figure.canvas import MARGIN, SMALL, Canvas, plain, text_wid
 from attnscope.views.parts import Panel
 from attnscope.views.spans import ours
 
-LONGEST = 90.0  # largest width of a label; longer ones are shortened
-BAR = 70.0  # units of a scale
+# Largest width of a label; longer ones are shortened.
+LONGEST = 90.0
+# Units of a scale.
+BAR = 70.0
 
 
 def names_of(axis: Axis) -> list[str]:

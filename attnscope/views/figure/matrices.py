@@ -14,15 +14,21 @@ from attnscope.views.parts import SHARES, HeatGrid, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
 
-_NUMBERED = 256  # largest number of cells of a matrix whose numbers are written
-_CELL = 9.0  # size of a cell without a number, if there is space
+# Largest number of cells of a matrix whose numbers are written.
+_NUMBERED = 256
+# Size of a cell without a number, if there is space.
+_CELL = 9.0
 _LEAST = 2.0
-_ORDINARY = "−88.88"  # cells of numbers are as wide as this one, or wider
-_WIDEST_TITLE = 180.0  # largest width of a panel for its title; longer titles wrap, and longer words are shortened
+# Cells of numbers are at least as wide as this one.
+_ORDINARY = "−88.88"
+# Largest width of a panel for its title; longer titles wrap, and longer words are shortened.
+_WIDEST_TITLE = 180.0
 _TITLE_LEADING = 1.3
 _TIED = "\N{NO-BREAK SPACE}"
-_THUMBNAIL = 16  # width and height of a thumbnail, in cells
-_THUMBNAIL_STEPS = 24  # number of shades of a thumbnail, whose small cells show no more
+# Width and height of a thumbnail, in cells.
+_THUMBNAIL = 16
+# Number of shades of a thumbnail, whose small cells show no more.
+_THUMBNAIL_STEPS = 24
 
 
 def draw_heat(canvas: Canvas, heat: HeatGrid) -> None:
@@ -98,7 +104,8 @@ def _cell_size(stage: Panel) -> tuple[float, float]:
         widest = max(
             (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0
         )
-        return max(widest, text_width(_ORDINARY, SMALL)) + 5, 16.0  # so that columns of stages and heads line up
+        # Columns of stages and heads line up at this width.
+        return max(widest, text_width(_ORDINARY, SMALL)) + 5, 16.0
     cell = min(_CELL, max(_LEAST, (WIDTH - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1])))
     return cell, cell
 
@@ -125,9 +132,7 @@ def _name(stage: Panel) -> Spans:
 
 
 def _panel_width(stage: Panel) -> float:
-    title = (
-        _title(stage) if plain(stage.title) == stage.name else _name(stage)
-    )  # after a side, axes have their own line
+    title = _title(stage) if plain(stage.title) == stage.name else _name(stage)
     least = max(2 * BAR, min(spans_width(title), _WIDEST_TITLE))
     return max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
@@ -183,7 +188,8 @@ def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -
     spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
     spans += [(f"; {stage.small}", "ours")] if stage.small and _numbered(stage) else []
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
-    for line in wrap(description, width, SMALL) if plain(description) != stage.name else []:  # the title says that
+    # A description that equals the title is left out.
+    for line in wrap(description, width, SMALL) if plain(description) != stage.name else []:
         y += SMALL * 1.35
         canvas.text(x, y, line, size=SMALL)
     return y + 8
@@ -259,7 +265,8 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     description = "logarithmic; queries are rows"
     description += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
     description += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
-    below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())  # they have the colour of its end
+    # Weights below the scale have the colour of its end.
+    below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())
     put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", description)
 
 

@@ -7,11 +7,16 @@ from attnscope.views.numbers import MASKED, NOTHING
 from attnscope.views.parts import Bars, Cell, Facts, OneLine, Table, Text, joined
 from attnscope.views.spans import Look, Span, Spans, ours
 
-_INDENT = 14.0  # units of a step from the left edge
-_NAMES = 56.0  # width of the column of names
-_BAR = 80.0  # units of a full bar
-_ITEMS = WIDTH - 2 * MARGIN - 200  # width of items on one line
-_FURTHER = 6  # largest number of further columns of a table that are shown
+# Units of a step from the left edge.
+_INDENT = 14.0
+# Width of the column of names.
+_NAMES = 56.0
+# Units of a full bar.
+_BAR = 80.0
+# Width of items on one line.
+_ITEMS = WIDTH - 2 * MARGIN - 200
+# Largest number of further columns of a table that are shown.
+_FURTHER = 6
 
 
 def draw_text(canvas: Canvas, text: Text) -> None:
@@ -58,7 +63,8 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
         _draw_attended(canvas, bars)
         return
     canvas.paragraph((*bars.title, *bars.meaning))
-    most = max((len(row or [0]) for row in bars.rows), default=0)  # what stands in place of sources takes a cell
+    # A row without sources has a placeholder, which takes a cell.
+    most = max((len(row or [0]) for row in bars.rows), default=0)
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(most):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]

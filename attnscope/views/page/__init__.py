@@ -16,10 +16,12 @@ from attnscope.views.page.container import Container, plain_text
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.walk import Walk, lowered_walk
 
-VERSION = 1  # of the data: a script reads its own version
+# Version of the data, of which a script reads only its own.
+VERSION = 1
 _NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
 DRAWN[Walk] = lowered_walk
-_LINE = 16_384  # characters of base64 on a line, which editors and mail can hold
+# Characters of base64 on a line, which editors and mail can hold.
+_LINE = 16_384
 
 
 def as_html(parts: Iterable[Any], title: str, command: str = "") -> Iterator[bytes]:

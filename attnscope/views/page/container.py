@@ -16,10 +16,12 @@ from attnscope.findings.arrays import Matrix
 
 Array = np.ndarray[Any, Any]
 Reference = dict[str, Any]
-_LEVEL = 6  # of zlib: 9 is 1 % smaller, and takes seven times as long
+# Level of zlib: 9 is 1 % smaller, and takes seven times as long.
+_LEVEL = 6
 _MISSING = {1: 0xFF, 2: 0xFFFF}
 _SMALLEST, _LARGEST_RANK, _OVERSAMPLED = 128, 160, 8
-_CLOSE = 1 << 16  # largest mean distance, in steps of float32, of a prediction that is worth a correction
+# Largest mean distance, in steps of float32, of a prediction that is worth a correction.
+_CLOSE = 1 << 16
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
 _LOG2_E = float.fromhex("0x1.71547652b82fep+0")
 _LOWEST_EXPONENT = -700.0
@@ -79,7 +81,8 @@ class Container:
             return self.exact(matrix)
         left, right = factors
         predicted = np.zeros(matrix.shape)
-        for a, b in zip(left.T, right.T, strict=True):  # in this order, without fused operations, as the page does it
+        # The page multiplies in this order, without fused operations.
+        for a, b in zip(left.T, right.T, strict=True):
             predicted += np.multiply.outer(a.astype(np.float64), b.astype(np.float64))
         correction = self._correction(matrix, predicted.astype(np.float32))
         if correction is None:
@@ -188,7 +191,8 @@ def softmax(masked: Matrix) -> Matrix:
     with np.errstate(invalid="ignore"):
         shifted = exact - exact.max(axis=1, keepdims=True)
         powers = _exponential(shifted.astype(np.float64)).astype(np.float32)
-        totals = np.cumsum(powers.astype(np.float64), axis=1)[:, -1:].astype(np.float32)  # cumsum adds in order
+        # Sums are made by cumsum, which adds in order.
+        totals = np.cumsum(powers.astype(np.float64), axis=1)[:, -1:].astype(np.float32)
         weights: Matrix = powers * (np.float32(1.0) / totals)
     return weights
 

@@ -14,9 +14,12 @@ from attnscope.views.page.elements import Element, element, hidden_heading, mete
 from attnscope.views.scales import LogScale
 
 Node = dict[str, Any] | Element
-_INDENT = 1.25  # rem of a step
-_WIDE = 24  # columns from which panels are wide
-_SHOWN, _FOLDED = 12, 18  # items of a list that are shown if it is folded; longest list that is not
+# Width of an indentation in rem.
+_INDENT = 1.25
+# Columns from which panels are wide.
+_WIDE = 24
+# Items of a list that are shown if it is folded, and longest list that is not.
+_SHOWN, _FOLDED = 12, 18
 
 
 def render(shown: Iterable[Any], container: Container) -> list[Node]:

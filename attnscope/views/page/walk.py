@@ -15,9 +15,12 @@ from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.keys import ACTIONS, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
-DECIMALS = {"distance": 1}  # of rounded statistics
-_STATISTIC, _WEIGHT = 2, 3  # decimals of others, and of weights
-_SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")  # statistics of rounded heads
+# Decimals of rounded statistics.
+DECIMALS = {"distance": 1}
+# Decimals of other statistics, and of weights.
+_STATISTIC, _WEIGHT = 2, 3
+# Statistics of rounded heads.
+_SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")
 
 
 _STAGES = {
@@ -52,14 +55,16 @@ _WORDS = {
     "weights": "Only weights are known of this head; its map shows them.",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
-_PAGE_HELP = {  # of actions that do something else, or less, than in a terminal
+# Help of actions that do something else, or less, than in a terminal.
+_PAGE_HELP = {
     "zoom_in": "Larger cells.",
     "zoom_out": "Smaller cells, down to the whole matrix.",
     "digits": "Numbers in cells, or none.",
     "write": "Save a figure, the matrix, or this page.",
     "help": "All keys.",
 }
-_BROWSER_KEYS = {  # names of keys in browsers and in the table
+# Names of keys in browsers and in the table.
+_BROWSER_KEYS = {
     "ArrowLeft": "left",
     "ArrowRight": "right",
     "ArrowUp": "up",

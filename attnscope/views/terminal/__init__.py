@@ -20,7 +20,8 @@ from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.table import draw_table
 from attnscope.views.terminal.text import draw_facts, draw_text
 
-SCREENFUL = 38  # lines that leave twelve for what stands around them
+# A picture of this number of lines leaves twelve for what stands around it.
+SCREENFUL = 38
 
 
 def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:

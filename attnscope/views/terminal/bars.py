@@ -13,8 +13,10 @@ from attnscope.views.parts import Bar, Bars
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.screen import Screen, flow
 
-BAR = 10  # cells of a full bar
-_SNIPPET = 16  # cells below which a part of a text is useless
+# Cells of a full bar.
+BAR = 10
+# A part of a text is useless below this number of cells.
+_SNIPPET = 16
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -99,7 +101,8 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Tabl
         table.add_column("", width=bar + 1, no_wrap=True)
     for name, width in zip(bars.measures, numbers, strict=True):
         table.add_column(Text(name), width=width + 2, no_wrap=True, justify="right")
-    room = screen.width - _width(labelled, bar, False) - 2  # cells for a part of the text
+    # The rest of the line is for a part of the text.
+    room = screen.width - _width(labelled, bar, False) - 2
     within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
     for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):

@@ -20,9 +20,11 @@ _DIVERGING_256 = (153, 75, 26, 18, 234, 52, 130, 208, 222)
 _SEQUENTIAL_16 = "black blue cyan yellow bright_yellow"
 _DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
 _DARK_16 = ("black", "blue", "red")
-_DARK = (34, 34, 34)  # what a weak role's colour fades to
+# A weak role's colour fades to this one.
+_DARK = (34, 34, 34)
 SHADES = " ░▒▓█"
-_LEGEND = 16  # cells of a legend's ramp
+# Cells of a legend's ramp.
+_LEGEND = 16
 
 
 def ramp_style(place: float, signed: bool, colours: int) -> Style:

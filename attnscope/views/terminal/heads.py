@@ -83,7 +83,8 @@ def _put_cells(
             screen.say("")
         if width > digits:
             numbers = ["".join(str(head).center(width) if width < 4 else str(head).rjust(width) for head in heads)]
-        else:  # read downwards
+        else:
+            # The names are read downwards.
             numbers = ["".join(f"{head:>{digits}}"[d].ljust(width) for head in heads) for d in range(digits)]
         for n, line in enumerate(numbers):
             heading = ("head" if not n else "").rjust(label - len(_GAP))

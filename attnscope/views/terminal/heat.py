@@ -18,9 +18,12 @@ from attnscope.views.terminal.labels import Labels, labels, say_list, say_shorte
 from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.thumbnails import draw_thumbnails
 
-BETWEEN = 2  # Blanks between two pictures.
-_TITLE = 24  # Cells from which a title takes no more than the picture.
-_NAMES = 7, 16  # Cells of the names in legends, at least; longer ones than the second have no scale in their line.
+# Number of blanks between two pictures.
+BETWEEN = 2
+# Cells from which a title takes no more than the picture.
+_TITLE = 24
+# Cells of the names in legends, at least; names longer than the second number have no scale in their line.
+_NAMES = 7, 16
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ def draw_heat(screen: Screen, heat: HeatGrid) -> None:
 
 
 def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
-    rows = labels(screen, stages[-1].rows)  # of two texts, the difference has the positions and tokens of both
+    # The difference of two texts has the positions and tokens of both.
+    rows = labels(screen, stages[-1].rows)
     name = rows.name_cells(screen.width)
     label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
@@ -63,7 +67,8 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
     aligned = max(_NAMES[0], *(cells for cells in titles if cells <= _NAMES[1]), 0)
     for stage in stages:
         _put_legend(screen, stage, aligned)
-    named = max(reversed(stages), key=lambda stage: len(stage.columns.names))  # of two texts, all are in the difference
+    # The difference of two texts has all names.
+    named = max(reversed(stages), key=lambda stage: len(stage.columns.names))
     _put_columns(screen, rows, labels(screen, named.columns), name)
 
 
@@ -181,7 +186,8 @@ def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> N
     """Name the columns, unless rows name them all, and the full names of shortened row labels."""
     kind = columns.axis.kind
     named = [(number, name) for number, name in _numbered(columns) if number]
-    if kind == "key" and set(_numbered(rows)).issuperset(named):  # a word is no piece
+    # Words have names of their own, which pieces do not have.
+    if kind == "key" and set(_numbered(rows)).issuperset(named):
         named = []
     listed = [f"{number} {name}" for number, name in named]
     say_list(screen, "context" if kind == "context" else "columns", listed)

@@ -14,9 +14,11 @@ from attnscope.views.terminal.colours import ramp_style, ramp_text
 from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
-SHADES = "░▒▓█"  # of what is more than zero
+# Shades of weights above zero.
+SHADES = "░▒▓█"
 _UPPER, _LOWER = "▀", "▄"
-_SHORTEST, _NAME = 4, 10  # cells of a token beside its row
+# Cells of a token beside its row.
+_SHORTEST, _NAME = 4, 10
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
     queries, weights = _merge_queries(pooled, together)
     keys = [*pooled.keys[:-1:factor], pooled.keys[-1]]
     weights = np.add.reduceat(weights, np.arange(0, n_keys, factor), axis=1)
-    lines = 2 if cell == 1 and halves and not _is_whole(pooled) else 1  # a line for every token, with its name
+    # A whole map has a line for every token, with its name.
+    lines = 2 if cell == 1 and halves and not _is_whole(pooled) else 1
     return Picture(queries, keys, weights.astype(np.float32), cell, lines, LogScale.of(weights))
 
 

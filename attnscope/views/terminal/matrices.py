@@ -17,11 +17,15 @@ from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
 from attnscope.views.terminal.screen import ROOMY, Screen
 
-LONGEST = 12  # Width of a column's name, if one block is not enough.
+# Width of a column's name, if one block is not enough.
+LONGEST = 12
 DOWN = "query ↓"
-_TITLE = 22  # Smallest width of a matrix beside others, for its title.
-_ROW_NAME = 6  # Smallest width of a row's name beside percentages; the whole name is below them.
-_ANY = 1 << 30  # Width: as wide as needed.
+# Smallest width of a matrix beside others, for its title.
+_TITLE = 22
+# Smallest width of a row's name beside percentages; the whole name is below them.
+_ROW_NAME = 6
+# As wide as needed.
+_ANY = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -242,9 +246,11 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
         if percent and stage.digits == Digits(2):
             shares = [[_percentage(value) for value in row] for row in stage.matrix.tolist()]
             dense = _layout(replace_struct(stage, texts=shares), (rows, bare), label, _ANY, 0, 1)
-            widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]  # few have a 100
+            # Few columns have a 100.
+            widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]
             widths = [max(cells, stage.columns.digits) + 1 for cells in widths]
-            beside = width - sum(widths)  # cells that are left for labels
+            # Labels have the rest of the line.
+            beside = width - sum(widths)
             name = min(label[0], beside - rows.axis.digits - 1)
             if beside >= label[1] or name >= _ROW_NAME:
                 return replace(dense, row_name=name, label=min(label[1], beside), widths=widths, percent=True)

@@ -17,9 +17,12 @@ from attnscope.views.spans import Look, Span
 from attnscope.views.spelling import ASCII, spell
 from attnscope.views.terminal.colours import ramp_style, role_style
 
-NARROWEST = 20  # Below this width no table is readable: lines are laid out for it, then folded as a terminal would.
-INDENTS = 0, 3, 14  # Cells of the steps from the left edge.
-ROOMY = 40  # From this width on, optional parts fit: names of the axes, values in a column of their own.
+# No table is readable below this width: lines are laid out for it, then folded as a terminal would.
+NARROWEST = 20
+# Cells of the steps from the left edge.
+INDENTS = 0, 3, 14
+# From this width on, optional parts fit: names of the axes, values in a column of their own.
+ROOMY = 40
 STYLES: dict[Look, str] = {
     "": "",
     "dim": "dim",
@@ -63,7 +66,8 @@ class Screen:
 
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
-        return "".join(spell(span, ascii=self.ascii) for span in spans)  # `put` replaces characters that stay as wide
+        # Characters that stay as wide are replaced by `put`.
+        return "".join(spell(span, ascii=self.ascii) for span in spans)
 
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
@@ -72,7 +76,8 @@ class Screen:
             for (look, colour, shade), alike in groupby(spans, lambda span: (span.look, span.colour, span.shade))
         ]
         if len(styled) == 1:
-            return Text(*styled[0], overflow="fold")  # what pads it in a column looks the same
+            # Padding in a column then has the same style.
+            return Text(*styled[0], overflow="fold")
         return Text.assemble(*styled, overflow="fold")
 
     def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
@@ -126,7 +131,8 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
     `indent`: blanks in front of every line but the first.
     """
     flowed, used = Text(overflow="fold"), 0
-    width -= len(between.rstrip()) + indent  # it ends a line that is broken
+    # A line that is broken ends with the separator.
+    width -= len(between.rstrip()) + indent
     for item in items:
         cells = cell_len(item.plain)
         if used and used + len(between) + cells > width:

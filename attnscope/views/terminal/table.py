@@ -16,10 +16,14 @@ from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.screen import INDENTS, STYLES, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
-_MIRRORED = str.maketrans("▏▎▍▌▋▊▉", "▕▕▐▐▐██")  # the blocks that begin at the right edge of a cell
-_BETWEEN = 2  # blanks between columns
-_NAME = 14  # cells of a token's name among words, and of a heading above numbers
-_WRAPPED_FROM = 72  # columns from which words that do not fit wrap in their columns
+# Blocks that begin at the right edge of a cell.
+_MIRRORED = str.maketrans("▏▎▍▌▋▊▉", "▕▕▐▐▐██")
+# Blanks between columns.
+_BETWEEN = 2
+# Cells of a token's name among words, and of a heading above numbers.
+_NAME = 14
+# Columns from which words that do not fit wrap in their columns.
+_WRAPPED_FROM = 72
 
 
 def draw_table(screen: Screen, table: Table) -> None:
@@ -146,6 +150,7 @@ def _put_block(screen: Screen, table: Table, names: Sequence[Text], label: int, 
         grid.add_column(Text(blank * column.bars + column.heading), width=column.width, justify=justify, no_wrap=True)
     for r, name in enumerate(names):
         if not any(column.cells[r] for column in columns):
-            continue  # a sum, say, whose number is in another block
+            # The number of a row, such as a sum, may be in another block.
+            continue
         grid.add_row(margin + name, *(Text(blank * column.bars + column.cells[r], column.style) for column in columns))
     screen.put(grid, width=indent + label + sum(column.width for column in columns))

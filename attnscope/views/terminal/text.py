@@ -10,8 +10,10 @@ from attnscope.views import parts
 from attnscope.views.terminal.labels import shorten, shorten_start
 from attnscope.views.terminal.screen import INDENTS, ROOMY, STYLES, Screen, flow
 
-_NAMES = 9  # smallest width of the column of names
-_SHORTEST = 10  # cells to which a text is shortened at most
+# Smallest width of the column of names.
+_NAMES = 9
+# Cells to which a text is shortened at most.
+_SHORTEST = 10
 
 
 def draw_text(screen: Screen, text: parts.Text) -> None:
@@ -57,7 +59,8 @@ def draw_facts(screen: Screen, facts: parts.Facts) -> None:
     least = INDENTS[facts.indent + 1] - indent if facts.indent else _NAMES
     names = max(least, *(len(name) + 2 for name, _ in facts.lines))
     if screen.width < ROOMY or indent + names > screen.width // 2:
-        names = 0  # values are behind their names
+        # Values follow their names directly.
+        names = 0
     style = STYLES[facts.look]
     lines = [(name, _value(screen, value, indent + names)) for name, value in facts.lines]
     if not names:
@@ -79,7 +82,8 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
     lead, text, after = screen.plain(value.lead), screen.plain(value.text), screen.text(value.after)
     room = screen.width - left - after.cell_len
     if left and room >= _SHORTEST:
-        kept = max(room - cell_len(lead), 2 * room // 3)  # cells for the text, if it needs them
+        # The text has at least two thirds of the room.
+        kept = max(room - cell_len(lead), 2 * room // 3)
         text = shorten_start(text, kept) if value.end else shorten(text, kept)
         lead = shorten_start(lead, room - cell_len(text))
     return Text(lead + text, overflow="fold") + after

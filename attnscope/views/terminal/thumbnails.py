@@ -14,9 +14,12 @@ from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
 from attnscope.views.terminal.map import half_blocks, map_shade, put_log_scale
 from attnscope.views.terminal.screen import Screen
 
-_NARROWEST, _WIDEST = 5, 24  # cells of a thumbnail
-_LINES = 42  # lines for all layers together, if that leaves three for each
-_LEAST = 3  # lines of a thumbnail
+# Cells of a thumbnail.
+_NARROWEST, _WIDEST = 5, 24
+# Lines for all layers together, if that leaves three for each.
+_LINES = 42
+# Lines of a thumbnail.
+_LEAST = 3
 
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -31,7 +34,8 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     label = len(f"L{layers[-1]}") + 1
     shape = panels[0].matrix.shape
-    narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])  # one layer has room for several lines
+    # One layer has room for several lines.
+    narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])
     at_once = max(1, min(len(heads), (screen.width - label) // (narrowest + 1)))
     blocks = -(-len(heads) // at_once)
     at_once = -(-len(heads) // blocks)
@@ -85,7 +89,8 @@ def _colour(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | N
 
 def _put_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:
     scale = panels[0].scale
-    halves = screen.colours and not screen.ascii  # a line shows two rows of cells apart
+    # With colours, a line shows two rows of cells.
+    halves = screen.colours and not screen.ascii
     logarithmic = isinstance(scale, LogScale)
     cell = pooled_cells(panels[0].matrix.shape, rows, width, together=1 if halves else 2, of_map=logarithmic)
     ramp = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")

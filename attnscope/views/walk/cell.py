@@ -11,8 +11,10 @@ from attnscope.views.numbers import formatted, number_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, Scene, WalkHead
 
-_LONGEST = 32  # characters of a token that names a query in a command
-_UNUSUAL = ("scaled", "output")  # stages that `run` shows if they are named
+# Characters of a token that names a query in a command.
+_LONGEST = 32
+# Stages that `run` shows only if they are named.
+_UNUSUAL = ("scaled", "output")
 
 
 @dataclass(frozen=True)

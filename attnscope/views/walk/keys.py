@@ -89,10 +89,11 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("help", ("?",), "This help.", _OTHER, "help"),
     KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
 )
+# The most useful first: the footer has as many as there is room for.
 FOOTER = tuple(
     "help quit palette follow next_head next_layer stage mask pin cut explain find edit predictions roles display "
     "digits unit write copy back".split()
-)  # the most useful first: it has as many as there is room for
+)
 NAMES = [action.name for action in ACTIONS]
 SPELLED = {
     "left": "←",
@@ -116,7 +117,8 @@ def spell_key(key: str) -> str:
     if key in SPELLED:
         return SPELLED[key]
     modifiers, _, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
-    last = last.capitalize() if len(last) > 1 else last  # f1, delete
+    # Names such as f1 and delete are capitalised.
+    last = last.capitalize() if len(last) > 1 else last
     return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()]) if modifiers else last
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
-_MOST = 5000  # entries
+# Largest number of entries.
+_MOST = 5000
 
 
 class OwnedCache:
@@ -18,7 +19,8 @@ class OwnedCache:
         """Return what was made of an object under a key; make it where it has not been."""
         place = id(owner), key
         known = self._made.get(place)
-        if known is not None and known[0]() is owner:  # another object may have got its number
+        # Another object may have got the number of one that is gone.
+        if known is not None and known[0]() is owner:
             kept: Made = known[1]
             return kept
         if len(self._made) >= _MOST:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-OUTPUT = "output"  # the stage whose columns are dimensions of the value
+# The stage whose columns are dimensions of the value.
+OUTPUT = "output"
 PANELS = ("heads", "matrix", "row", "text")
-_LONGEST = 500  # steps of the history
+# Largest number of steps of the history.
+_LONGEST = 500
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def apply(place: Place, action: Action, bounds: Bounds) -> Place:
         return place
     there: Place = step(place, action.value, bounds)
     if (there.spot.text, there.unit) != (place.spot.text, place.unit):
-        return there  # these are the bounds of other tokens
+        # The bounds are those of other tokens.
+        return there
     return fit(there, bounds)
 
 
@@ -173,7 +176,8 @@ def _move(place: Place, rows: int, columns: int, bounds: Bounds) -> Place:
     if place.panel == "heads":
         return _to_head(place, spot.layer + rows, spot.head + columns)
     if place.panel == "text":
-        rows, columns = rows + columns, 0  # the text runs on in one direction
+        # The text runs on in one direction.
+        rows, columns = rows + columns, 0
     if place.panel == "matrix":
         rows, columns = rows * place.zoom, columns * place.zoom
     moved = replace(spot, query=_clamp(spot.query + rows, bounds.queries))
@@ -318,7 +322,8 @@ def _key_end(last: bool) -> "_Step":
     return go
 
 
-_Step = Any  # (place, value, bounds) → place
+# A function of place, value and bounds that returns the new place.
+_Step = Any
 _STEPS: dict[str, _Step] = {
     "left": _moved(0, -1),
     "right": _moved(0, 1),

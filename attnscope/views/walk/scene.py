@@ -15,12 +15,16 @@ from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest
 from attnscope.views.spans import Span, Spans
 
-STAGES = ("scores", "scaled", "masked", "weights")  # that have a number for every cell, in the order of computation
-WALKED = (*STAGES, "output")  # of which the last has a number for every query and dimension of the value
+# Stages with a number for every cell, in the order of computation.
+STAGES = ("scores", "scaled", "masked", "weights")
+# The last of these stages has a number for every query and dimension of the value.
+WALKED = (*STAGES, "output")
 UNITS = ("tokens", "words", "spans")
-DIFFERENCE = "difference"  # shown instead of a stage while a place is pinned
+# Name of what is shown instead of a stage while a place is pinned.
+DIFFERENCE = "difference"
 Progress = Callable[[str, int, int], None]
-Number = int | str  # of a layer or head; `mean` for the mean of them
+# Number of a layer or head; `mean` for the mean of several.
+Number = int | str
 
 
 class WalkCancelled(Exception):
