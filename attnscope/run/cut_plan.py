@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
-from attnscope.findings.merge_pieces import whole_words
-from attnscope.findings.spans import TextSpans
-from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import CutExpression, PositionSelection
+from attnscope.request.selection import CutExpression
 from attnscope.run.plan import RunPlan
-from attnscope.run.text_plan import TextPlan
+from attnscope.run.text_plan import TextPlan, find_positions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,30 +52,13 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
             continue
         written = run.texts[text.number]
         own = written.text, written.pair
-        query, key = expression.edge
-        queries = _side(query, text.tokens, own, where, text.spans, words=run.words)
-        sources = text.tokens if text.context is None else text.context
-        keys = _side(
-            key, sources, own if text.context is None else (written.context,), where, text.spans, words=run.words
-        )
-        resolved.append(Cut(expression.written, tuple(places), queries, keys))
+        sources = (text.tokens, own) if text.context is None else (text.context, (written.context,))
+        sides = []
+        for side, (tokens, texts) in zip(expression.edge, ((text.tokens, own), sources), strict=True):
+            named = find_positions(where, side, tokens, texts, text.spans, words=run.words)
+            sides.append(tuple(range(len(tokens)) if named is None else named))
+        resolved.append(Cut(expression.written, tuple(places), *sides))
     return resolved
-
-
-def _side(
-    side: PositionSelection | None,
-    tokens: Sequence[Token],
-    texts: Sequence[str | None],
-    where: str,
-    spans: TextSpans | None,
-    *,
-    words: bool,
-) -> tuple[int, ...]:
-    """Return positions of one side of an edge, with all tokens of their words if `words`; all if it is left out."""
-    if side is None:
-        return tuple(range(len(tokens)))
-    positions = sorted(side.find(tokens, texts, where, spans=spans))
-    return tuple(whole_words(tokens, positions) if words else positions)
 
 
 class Replacement(Protocol):

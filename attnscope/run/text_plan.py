@@ -128,7 +128,7 @@ def plan_text(
         named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None
         more = ["--layer L --head H adds the matrices of a head"] * named
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = _parse_named(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
+    auto_keys = find_positions(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
     hidden = _hidden(run, sources, texts, text.where, spans, several=several)
     return TextPlan(
         tokens,
@@ -190,7 +190,7 @@ def _hidden(
 ) -> tuple[int, ...]:
     """Return the keys of a text that no query sees."""
     try:
-        return tuple(_parse_named(arg("hide"), run.hide, sources, texts, spans) or ())
+        return tuple(find_positions(arg("hide"), run.hide, sources, texts, spans) or ())
     except NotInText as e:
         raise UsageError(
             f"{e.parts.message} ({where})" if several else e.parts.message, where=e.parts.where, hint=e.parts.hint
@@ -234,11 +234,11 @@ def _choose_cells(
     """
     sources = tokens if context is None else context
     texts = (text.text, text.pair)
-    queries = _parse_named(arg("query"), run.query, tokens, texts, spans, words=run.words)
+    queries = find_positions(arg("query"), run.query, tokens, texts, spans, words=run.words)
     notes: list[str] = []
     if first:
         queries = _known_queries(queries, first, len(tokens), run.window, notes)
-    keys = _parse_named(
+    keys = find_positions(
         arg("key"), run.key, sources, texts if context is None else (text.context,), spans, words=run.words
     )
     too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
@@ -297,7 +297,7 @@ def _narrowed(
     return None
 
 
-def _parse_named(
+def find_positions(
     option: str,
     named: PositionSelection | None,
     tokens: Sequence[Token],
@@ -306,6 +306,7 @@ def _parse_named(
     *,
     words: bool = False,
 ) -> list[int] | None:
+    """Find the positions of a selection, sorted, with all tokens of their words if `words`; None for no selection."""
     if named is None:
         return None
     positions = sorted(named.find(tokens, texts, option, spans=spans))

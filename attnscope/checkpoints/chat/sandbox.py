@@ -209,21 +209,15 @@ def _generated(
 def _described(error: Exception) -> dict[str, Any]:
     """Describe an error in a few words."""
     message = " ".join(str(error).split())
-    if isinstance(error, Refused):
-        return {"kind": "refused", "error": message}
     if isinstance(error, TemplateSyntaxError):
         return {"kind": "syntax", "error": f"line {error.lineno}: {message}"}
-    if isinstance(error, SecurityError):
-        return {"kind": "unsafe", "error": message}
-    if isinstance(error, MemoryError):
-        return {"kind": "memory", "error": ""}
     if isinstance(error, RecursionError):
         return {"kind": "failed", "error": "it calls itself too often"}
-    if isinstance(error, _TooLong):
-        return {"kind": "long", "error": ""}
-    if isinstance(error, UndefinedError | TemplateRuntimeError | TemplateError):
-        return {"kind": "failed", "error": message}
-    return {"kind": "failed", "error": f"{type(error).__name__}: {message}"}
+    for cause, kind in ((Refused, "refused"), (SecurityError, "unsafe"), (MemoryError, "memory"), (_TooLong, "long")):
+        if isinstance(error, cause):
+            return {"kind": kind, "error": message}
+    known = isinstance(error, UndefinedError | TemplateRuntimeError | TemplateError)
+    return {"kind": "failed", "error": message if known else f"{type(error).__name__}: {message}"}
 
 
 def main(memory: int) -> None:
