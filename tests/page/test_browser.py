@@ -76,10 +76,12 @@ def test_the_arithmetic_of_a_cell_is_that_of_the_terminal(open_page, pages):
 def test_every_page_fits_every_screen(open_page, tmp_path, command):
     path = tmp_path / "page.html"
     assert main([*COMMANDS[command], "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640), theme="dark").page
     for size, theme in (((360, 640), "dark"), ((1440, 900), "light"), ((2560, 1440), "dark")):
-        watched = open_page(path, size=size, theme=theme)
-        assert watched.page.evaluate("document.documentElement.scrollWidth") <= size[0]
-        assert watched.page.evaluate("document.documentElement.dataset.theme") == theme
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme=theme)
+        assert shows(page, "[innerWidth, document.documentElement.dataset.theme].join()", f"{size[0]},{theme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
 def test_hostile_tokens_are_text(open_page, tmp_path):
@@ -102,30 +104,37 @@ KINDS = {
     "rollout": ["run", TEXT, "--measure", "rollout"],
     "predictions": ["run", "The bank by the [MASK] was steep"],
 }
-OPENED = ("", "r", "e", ":")  # keys after which a page is examined again: roles, and dialogs
+OPENED = {"": "document", "r": "'.heads-panel'", "e": "'dialog'", ":": "'dialog'"}  # keys, and what is examined then
 
 
 def test_no_accessibility_violations(open_page, pages, tmp_path):
     axe = WEB / "node_modules" / "axe-core" / "axe.min.js"
     if not axe.is_file():
         pytest.skip("axe-core is not installed (npm ci --prefix web)")
-    examined = [("long", pages["long"][0], theme, ("",)) for theme in ("light", "dark")]
-    for n, (name, command) in enumerate(KINDS.items()):
-        path = tmp_path / f"{name}.html"
-        assert main([*command, "-o", str(path), "--quiet"]) == 0
-        both = name == "predictions"  # all pages have one style: the others take turns
-        for theme in ("light", "dark") if both else (("light", "dark")[n % 2],):
-            examined.append((name, path, theme, OPENED if both else ("",)))
-    for name, path, theme, keys in examined:
-        page = open_page(path, theme=theme).page
+    paths = {"long": pages["long"][0]}
+    for name, command in KINDS.items():
+        paths[name] = tmp_path / f"{name}.html"
+        assert main([*command, "-o", str(paths[name]), "--quiet"]) == 0
+    # Colours alone depend on the theme; all pages have one style, so that most take turns.
+    checks = {"light": "{}", "dark": "{runOnly: ['color-contrast']}"}
+    for n, (name, path) in enumerate(paths.items()):
+        page = open_page(path).page
         page.evaluate(axe.read_text(encoding="utf-8"))
-        for key in keys:
+        # Of lists of numbers, which are all alike, a few are enough.
+        page.evaluate("[...document.querySelectorAll('details')].slice(2).forEach((list) => list.remove())")
+        page.evaluate("document.querySelectorAll('details > :nth-child(n + 9)').forEach((item) => item.remove())")
+        for key, where in (OPENED if name == "predictions" else {"": "document"}).items():
             if key:
                 page.keyboard.press(key)
                 page.wait_for_timeout(50)
-            found = page.evaluate("axe.run({resultTypes: ['violations']}).then((result) => result.violations)")
-            problems = [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
-            assert problems == [], f"{name}, {theme}, {key}"
+            for theme, rules in checks.items():
+                if theme == "dark" and n % 2 and name != "predictions":
+                    continue
+                page.emulate_media(color_scheme=theme)
+                assert shows(page, "document.documentElement.dataset.theme", theme)
+                found = page.evaluate(f"axe.run({where}, {rules}).then((result) => result.violations)")
+                problems = [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+                assert problems == [], f"{name}, {theme}, {key}"
             page.keyboard.press("Escape")
 
 
