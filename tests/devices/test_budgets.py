@@ -157,7 +157,10 @@ def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> Non
     inputs = layer(tokens, simulated)
     inputs = replace(inputs, spec=replace(inputs.spec, mask=mask))
     eligible = torch.arange(tokens, device=simulated)[None] > 0
-    recorders = [TopRecorder(5, "weight", range(HEADS), range(tokens), eligible, ("weight",))]
+    recorders = [
+        TopRecorder(5, "weight", range(HEADS), range(tokens), eligible, ("weight",)),
+        RowRecorder(range(HEADS), range(tokens), KeyTokens(dict.fromkeys(KEY_TOKENS, ~eligible), eligible)),
+    ]
     counts.reset()
     with torch.inference_mode():
         attend(inputs, recorders, tile_elements=1 << 18)

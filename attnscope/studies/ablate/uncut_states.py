@@ -80,11 +80,11 @@ class UncutStates:
             targets: Id of the token that follows each position.
         """
         rows, log_probabilities = hidden.flatten(0, 1), []
-        ids = torch.tensor(targets, device=hidden.device).repeat(len(hidden))
+        ids = torch.tensor(targets).repeat(len(hidden))
         step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
         for n in range(0, len(rows), step):
             logits = log_softmax(self.engine, rows[n : n + step])
-            log_probabilities.append(logits.gather(1, ids[n : n + step, None])[:, 0])
+            log_probabilities.append(logits.gather(1, ids[n : n + step, None].to(logits.device))[:, 0])
         return torch.cat(log_probabilities).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
 
 
