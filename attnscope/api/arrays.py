@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     Indices,

@@ -13,7 +13,7 @@ from attnscope.api.comparing import are_given_alone, compare_arrays, compare_giv
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
 from attnscope.api.head_changes import compare_two, list_among
-from attnscope.api.heads import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.head_results import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
 from attnscope.api.options import (
     AblateArguments,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from attnscope.api.heads import HeadChangesResult
+from attnscope.api.head_results import HeadChangesResult
 from attnscope.api.model import OpenModel
 from attnscope.base.errors import UsageError
 from attnscope.request.options import HEADS

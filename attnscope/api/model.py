@@ -8,7 +8,7 @@ import msgspec
 
 from attnscope.api.ablation import AblationResult, EffectsResult
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
-from attnscope.api.heads import MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.loading import result_type
 from attnscope.api.options import (
     IDS,

@@ -197,8 +197,13 @@ SENTENCEPIECE = Extra(
 
 def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
     """Return a hint that names the nearest of the known words, or lists them all."""
+    return suggestion(word, known) or f"known: {', '.join(known)}"
+
+
+def suggestion(word: str, known: "list[str] | tuple[str, ...]") -> str | None:
+    """Return a hint that names the nearest of the known words; None if none is near."""
     near = nearest(word, known)
-    return f"known: {', '.join(known)}" if near is None else f"did you mean '{near}'?"
+    return None if near is None else f"did you mean '{near}'?"
 
 
 def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str | None:

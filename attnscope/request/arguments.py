@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from attnscope.base.errors import UsageError, arg, did_you_mean
+from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 EngineWord = Literal["native", "transformers"]
@@ -38,9 +38,9 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
     def read(text: str) -> str:
         if not isinstance(text, str) or text not in known:
             # An array cannot be looked up.
-            near = did_you_mean(str(text), known)
+            near = suggestion(str(text), known)
             message = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
-            raise UsageError(message, where=option, hint=_unless_listed(near))
+            raise UsageError(message, where=option, hint=near)
         return text
 
     return read
@@ -120,9 +120,7 @@ def text(option: str) -> Callable[[str], str]:
 def device(text: str) -> str:
     """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether the device exists is checked later."""
     if not _DEVICE.fullmatch(text):
-        hint = (
-            "use cuda" if text.startswith("gpu") else _unless_listed(did_you_mean(text, ("auto", "cpu", "cuda", "mps")))
-        )
+        hint = "use cuda" if text.startswith("gpu") else suggestion(text, ("auto", "cpu", "cuda", "mps"))
         raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint)
     return text
 
@@ -309,7 +307,3 @@ def rollout_measure(text: str) -> str:
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
     return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES)])(text)
-
-
-def _unless_listed(hint: str) -> str | None:
-    return None if hint.startswith("known") else hint

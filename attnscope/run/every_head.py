@@ -32,7 +32,7 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
     """Return the summary of a text: its listed rows, and every head."""
     import msgspec
 
-    from attnscope.run.analysis.heads import TextSlice, head_report
+    from attnscope.run.analysis.head_reports import TextSlice, head_report
     from attnscope.run.analysis.overview import TextExtent
 
     text_plan, summary = plan.text_plans[index], _summary_of(plan)

@@ -519,7 +519,7 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
-    from attnscope.run.analysis.heads import TextSlice, head_report
+    from attnscope.run.analysis.head_reports import TextSlice, head_report
     from attnscope.run.analysis.overview import TextExtent
     from attnscope.run.analysis.predictions import predict
 

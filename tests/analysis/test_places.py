@@ -7,7 +7,7 @@ import pytest
 
 from attnscope.batch import worker
 from attnscope.model.tile import as_slice
-from attnscope.run.analysis import heads
+from attnscope.run.analysis import head_reports
 
 AMONG = [2, 3, 5, 8, 9, 10]
 
@@ -15,7 +15,7 @@ AMONG = [2, 3, 5, 8, 9, 10]
 @pytest.mark.parametrize("chosen", [list(some) for n in range(7) for some in combinations(AMONG, n)], ids=str)
 def test_places_select_what_was_chosen(chosen: list[int]) -> None:
     there = np.array(AMONG)
-    places = heads._index_of(chosen, AMONG)
+    places = head_reports._index_of(chosen, AMONG)
     assert there[places if isinstance(places, slice) else places.numpy()].tolist() == chosen
     assert there[worker._index_of(chosen, there)].tolist() == chosen
     neighbours = chosen == [] or any(chosen == AMONG[i : i + len(chosen)] for i in range(6))

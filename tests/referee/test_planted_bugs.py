@@ -15,7 +15,7 @@ from attnscope.model.tile import Tile
 from attnscope.request.masks.terms import Bidirectional
 from attnscope.run import analysis
 from attnscope.run import session as pipeline
-from attnscope.run.analysis import choice, heads, overview
+from attnscope.run.analysis import choice, head_reports, overview
 from tests.referee import draw, runner
 from tests.referee.call import Call
 from tests.referee.models import Models
@@ -27,12 +27,12 @@ Plant = tuple[Any, str, Any]
 
 
 def _one_row_further() -> Plant:
-    places = heads._index_of
+    places = head_reports._index_of
 
     def shifted(chosen: list[int], among: list[int]) -> Any:
         return places([min(position + 1, among[-1]) for position in chosen], among)
 
-    return heads, "_index_of", shifted
+    return head_reports, "_index_of", shifted
 
 
 def _keys_of_another_group() -> Plant:
@@ -55,7 +55,7 @@ def _mean_over_layers_only() -> Plant:
 
 
 def _statistics_of_the_first_head() -> Plant:
-    return heads, "row_statistic", lambda kept, name, text: kept.rows[0].recorded[name][text, 0]
+    return head_reports, "row_statistic", lambda kept, name, text: kept.rows[0].recorded[name][text, 0]
 
 
 def _special_tokens_count() -> Plant:
@@ -132,7 +132,7 @@ def _last_row_left_out_of_sums() -> Plant:
 def _special_rows_in_means() -> Plant:
     means = overview.means
     return (
-        heads,
+        head_reports,
         "means",
         lambda kept, text, whole: means(kept, text, replace(whole, counted=torch.ones_like(whole.counted))),
     )

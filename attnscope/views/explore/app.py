@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 
 from attnscope.base.errors import AttnscopeError, OptionName, Spelling
 from attnscope.base.system.escape import escape_control
-from attnscope.views.explore.heads import HeadsPanel
+from attnscope.views.explore.head_panel import HeadsPanel
 from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
 from attnscope.views.explore.overlays import PALETTE, Help, Reader, open_palette

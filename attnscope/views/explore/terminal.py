@@ -80,7 +80,7 @@ def terminal_kept() -> Iterator[None]:
             # A terminal that is not read must not hold the end up.
             os.set_blocking(terminal, False)
             os.write(terminal, _RESTORE)
-        _put_back(saved)
+        _restore(saved)
 
     try:
         with at_signal(restore):
@@ -89,7 +89,7 @@ def terminal_kept() -> Iterator[None]:
         restore()
         raise
     finally:
-        _put_back(saved)
+        _restore(saved)
         with suppress(OSError):
             os.set_blocking(terminal, True)
         os.close(terminal)
@@ -105,7 +105,7 @@ def _settings() -> Any:
         return None
 
 
-def _put_back(saved: Any) -> None:
+def _restore(saved: Any) -> None:
     if saved is None:
         return
     import termios

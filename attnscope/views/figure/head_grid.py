@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, text_width
 from attnscope.views.figure.colours import ramp_colour
-from attnscope.views.figure.labels import names_of, put_legend, rows_width
+from attnscope.views.figure.labels import draw_legend, names_of, rows_width
 from attnscope.views.parts import Panel
 from attnscope.views.spans import ours
 
@@ -66,7 +66,7 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
         canvas.y = max(canvas.y, y + height)
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = "weights: queries are rows, keys are columns"
-    put_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
+    draw_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
 
 
 def _colour_of_one(weight: float) -> str | None:

@@ -33,7 +33,7 @@ def rows_width(panel: Panel) -> float:
     return max((text_width(name, SMALL) for name in names_of(panel.rows)), default=0.0) + 4
 
 
-def put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:
+def draw_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:
     """Draw the scale of a ramp between the numbers at its ends."""
     start = x + text_width(low, SMALL) + 4
     canvas.text(x, y + 7.5, ours(low), size=SMALL)
@@ -41,9 +41,9 @@ def put_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: 
     canvas.text(start + BAR + 4, y + 7.5, ours(high), size=SMALL)
 
 
-def put_legend(canvas: Canvas, low: str, high: str, description: str) -> None:
+def draw_legend(canvas: Canvas, low: str, high: str, description: str) -> None:
     """Draw a scale from 0 on, with a description, below the drawing."""
     canvas.y += 4
-    put_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
+    draw_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
     canvas.y += 10
     canvas.paragraph(ours(description, "dim"), size=SMALL)

@@ -8,7 +8,7 @@ import numpy as np
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.figure.head_grid import draw_labelled, label_grid
-from attnscope.views.figure.labels import BAR, LONGEST, cut_name, names_of, put_bar, put_legend, rows_width
+from attnscope.views.figure.labels import BAR, LONGEST, cut_name, draw_bar, draw_legend, names_of, rows_width
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.parts import SHARES, HeatGrid, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, pool_largest, pooled_cells
@@ -60,7 +60,7 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         right += drawn.width + 2 * GAP
     for n, band in enumerate(bands):
         canvas.y += GAP if n else 0
-        _put_band(canvas, band)
+        _draw_band(canvas, band)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Drawn:
         return self.labels + self.inner
 
 
-def _put_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
+def _draw_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
     """Draw matrices side by side, at the height that the longest title needs."""
     titles = [wrap(_title(drawn.panel), drawn.inner, SIZE) for drawn in band]
     left, top, below = MARGIN, canvas.y, canvas.y
@@ -90,7 +90,7 @@ def _put_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
         for n, line in enumerate(title):
             canvas.text(left, top + SIZE * (1 + _TITLE_LEADING * n), line)
         canvas.y = top + SIZE * _TITLE_LEADING * (max(map(len, titles)) - 1)
-        below = max(below, _put_panel(canvas, drawn, left))
+        below = max(below, _draw_panel(canvas, drawn, left))
         left += drawn.inner + 2 * GAP
     canvas.y = below
 
@@ -137,7 +137,7 @@ def _panel_width(stage: Panel) -> float:
     return max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
 
-def _put_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
+def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return its lower edge."""
     stage = drawn.panel
     across, down = _cell_size(stage)
@@ -160,7 +160,7 @@ def _put_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
                 middle = x + (c + 0.5) * across
                 base, ink = y + (r + 0.5) * down + SMALL * 0.35, _ink(colours[r][c])
                 canvas.text(middle, base, (look,), size=SMALL, anchor="middle", colour=ink)
-    return _put_scale(canvas, stage, x, y + down * len(rows) + 8, drawn.inner)
+    return _draw_scale(canvas, stage, x, y + down * len(rows) + 8, drawn.inner)
 
 
 def _ink(colour: str | None) -> str:
@@ -180,9 +180,9 @@ def _colour(stage: Panel, row: int, column: int) -> str | None:
     return None if place is None else ramp_colour(place, signed=stage.scale.signed)
 
 
-def _put_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
+def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
-    put_bar(canvas, x, y, low, high, signed=stage.scale.signed)
+    draw_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
     # cells that have a mark on a terminal are grey here
     spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
@@ -226,7 +226,7 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
     description = "weights, logarithmic; grey: exactly zero" if logarithmic else "weights"
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
-    put_legend(canvas, *ends, f"{description}: queries are rows, keys are columns{cell}")
+    draw_legend(canvas, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
 
 def _shade(place: float | None) -> str | None:
@@ -267,19 +267,19 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     description += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
     # Weights below the scale have the colour of its end.
     below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())
-    put_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", description)
+    draw_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", description)
 
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
     if panel.colours is None:
-        _put_heads(canvas, panel, _colours(panel))
+        _draw_head_cells(canvas, panel, _colours(panel))
         canvas.y += 4
         low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
-        put_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
+        draw_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
         canvas.y += 12
     else:
-        _put_heads(
+        _draw_head_cells(
             canvas,
             panel,
             [
@@ -292,7 +292,7 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         )
 
 
-def _put_heads(canvas: Canvas, panel: Panel, colours: Sequence[Sequence[str | None]]) -> None:
+def _draw_head_cells(canvas: Canvas, panel: Panel, colours: Sequence[Sequence[str | None]]) -> None:
     """Draw layers × heads."""
     texts = panel.texts
     headings = [f"H{head}" for head in range(len(texts[0]))]

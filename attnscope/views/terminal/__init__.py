@@ -41,7 +41,7 @@ class _Page(Screen):
     most: int = SCREENFUL
     kept: list[list[Segment]] = field(default_factory=list)
 
-    def put_lines(self, lines: Iterable[list[Segment]]) -> None:
+    def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
         """Record lines instead of printing them.
 
         Raises:
@@ -66,7 +66,7 @@ def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
             _draw(page, form)
         except _FullError:
             continue
-        screen.put_lines(page.kept)
+        screen.draw_lines(page.kept)
         return
     _draw(screen, last)
 

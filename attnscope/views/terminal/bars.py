@@ -56,13 +56,13 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
     if bars.title:
         screen.put(screen.text(bars.title if bars.brief and len(shown) == 1 else (*bars.title, *bars.meaning)))
     if bars.compact or not fitting:
-        _put_compact(screen, labelled, shown)
+        _draw_compact(screen, labelled, shown)
         return
     bar, remarks = fitting[0]
     screen.put(_table(screen, labelled, bar, remarks))
     if not remarks:
-        _put_marks(screen, bars)
-    _put_shortened(screen, labelled, labelled.source)
+        _draw_marks(screen, bars)
+    _draw_shortened(screen, labelled, labelled.source)
 
 
 def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
@@ -152,7 +152,7 @@ def bar_text(share: float, cells: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
+def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
     """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
     bars, sources = labelled.bars, labelled.sources
     cells = labelled.source if bars.brief else sources.widest
@@ -168,8 +168,8 @@ def _put_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> N
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
         table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
     screen.put(table)
-    _put_marks(screen, bars)
-    _put_shortened(screen, labelled, cells)
+    _draw_marks(screen, bars)
+    _draw_shortened(screen, labelled, cells)
 
 
 def _compact(sources: Labels, bar: Bar, cells: int, shown: Sequence[int]) -> Text:
@@ -179,13 +179,13 @@ def _compact(sources: Labels, bar: Bar, cells: int, shown: Sequence[int]) -> Tex
     return Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow"))
 
 
-def _put_marks(screen: Screen, bars: Bars) -> None:
+def _draw_marks(screen: Screen, bars: Bars) -> None:
     """Print the meaning of the marks, if there are any."""
     if used := bars.remarks():
         screen.say((" · ".join(f"{mark} {words}" for mark, words in used), "yellow"))
 
 
-def _put_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
+def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
     """Print the full names of the queries and shown sources whose labels were shortened to `cells`."""
     if labelled.queries is None:
         return

@@ -13,7 +13,7 @@ from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, MINUS, NOT_ALLOWED
 from attnscope.views.parts import HeatGrid, Panel
 from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
-from attnscope.views.terminal.heads import draw_heads
+from attnscope.views.terminal.head_grid import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.thumbnails import draw_thumbnails
@@ -66,10 +66,10 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
     titles = [cell_len(screen.plain(stage.title)) for stage in stages]
     aligned = max(_NAMES[0], *(cells for cells in titles if cells <= _NAMES[1]), 0)
     for stage in stages:
-        _put_legend(screen, stage, aligned)
+        _draw_legend(screen, stage, aligned)
     # The difference of two texts has all names.
     named = max(reversed(stages), key=lambda stage: len(stage.columns.names))
-    _put_columns(screen, rows, labels(screen, named.columns), name)
+    _draw_columns(screen, rows, labels(screen, named.columns), name)
 
 
 def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
@@ -156,7 +156,7 @@ def _shade(place: float, signed: bool) -> str:
     return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade
 
 
-def _put_legend(screen: Screen, stage: Panel, name: int) -> None:
+def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     """Describe the scale from smallest to largest, after a title of `name` cells, and the arithmetic."""
     low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
     title = Text(screen.plain(stage.title), "bold")
@@ -182,7 +182,7 @@ def _shades(stage: Panel, count: int) -> str:
     return "".join(f"[{shade}] {bound} " for shade, bound in zip(drawn, bounds, strict=False)) + f"[{drawn[-1]}]"
 
 
-def _put_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
+def _draw_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns, unless rows name them all, and the full names of shortened row labels."""
     kind = columns.axis.kind
     named = [(number, name) for number, name in _numbered(columns) if number]

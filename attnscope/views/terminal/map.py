@@ -49,7 +49,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = _name_cells(screen.width, pooled, digits, label, rows.widest)
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    _put_title(screen, pooled, picture)
+    _draw_title(screen, pooled, picture)
     across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
     screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"))
     if down:
@@ -60,7 +60,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         heading = rows.label(first, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
         heading.append(" " * (label + 1 - heading.cell_len))
         screen.put(heading + _line(screen, picture, line), width=label + 1 + picture.cell * len(picture.keys))
-    _put_legend(screen, picture)
+    _draw_legend(screen, picture)
     if pooled.kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
         named = zip(columns.axis.positions, columns.names, strict=True)
@@ -106,7 +106,7 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
         return [*starts[:-1:together], starts[-1]], total / np.add.reduceat(counted, cuts, axis=0)
 
 
-def _put_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
+def _draw_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
     cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
@@ -165,7 +165,7 @@ def map_shade(place: float | None) -> str:
     return " " if place is None else SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))]
 
 
-def put_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
+def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
     """Print the scale, and what is blank."""
     low, high = f"{scale.low:.2g}", f"{scale.high:.2g}"
     if screen.colours:
@@ -180,7 +180,7 @@ def put_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
     screen.put(flow([flow(items, screen.width, " "), meaning], screen.width, "  "))
 
 
-def _put_legend(screen: Screen, picture: Picture) -> None:
-    put_log_scale(screen, picture.scale, picture.weights)
+def _draw_legend(screen: Screen, picture: Picture) -> None:
+    draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))

@@ -87,9 +87,9 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
         if number:
             screen.say("")
         if isinstance(band, Panel):
-            _put_alone(screen, band, percent=len(matrices.panels) == 1)
+            _draw_alone(screen, band, percent=len(matrices.panels) == 1)
         else:
-            _put_beside(screen, band)
+            _draw_beside(screen, band)
 
 
 def _bands(screen: Screen, stages: Sequence[Panel]) -> list[Panel | list[Neighbour]]:
@@ -144,7 +144,7 @@ def _rule(panel: Neighbour) -> str:
     return f"{' ' * (panel.layout.gap == 1)}│{' ' * panel.labelled}"
 
 
-def _put_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
+def _draw_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
     """Print matrices side by side: titles, column headings, and a line for every row of all of them."""
     titles = [_title_lines(screen, panel) for panel in panels]
     height = max(map(len, titles))
@@ -192,7 +192,7 @@ def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
     return Text.assemble((f"{title:<7}", "bold"), "  ", (remarks, "dim"), overflow="fold")
 
 
-def _put_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
+def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
     """Print one matrix: title, blocks, and the full names of shortened labels; see lay_out."""
     layout = lay_out(screen, stage, percent=percent)
     screen.put(_title(screen, stage, percent=layout.percent))

@@ -92,7 +92,7 @@ class Screen:
             renderable: What to print. Untrusted strings must come from `plain` or `text` and be inside a `Text`.
             width: Columns that it needs, where that is more than `self.width`.
         """
-        self.put_lines(self.lines(renderable, width))
+        self.draw_lines(self.lines(renderable, width))
 
     def lines(self, renderable: RenderableType, width: int = 0) -> list[list[Segment]]:
         """Lay out what `put` would print, as lines that fit the console."""
@@ -100,7 +100,7 @@ class Screen:
         lines = self.console.render_lines(renderable, options, pad=False)
         return [part for line in lines for part in _fold(_trim(line, bool(self.colours)), self.console.width)]
 
-    def put_lines(self, lines: Iterable[list[Segment]]) -> None:
+    def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
         """Print lines that fit the console."""
         segments: list[Segment] = []
         for line in lines:
@@ -112,7 +112,7 @@ class Screen:
         """Print one paragraph of styled parts, wrapped at words."""
         self.put(Text.assemble(*parts, overflow="fold"))
 
-    def put_indented(self, text: Text, indent: int) -> None:
+    def draw_indented(self, text: Text, indent: int) -> None:
         """Print a paragraph that keeps its distance from the left edge: so many steps."""
         cells = INDENTS[indent]
         for line in text.wrap(self.console, self.width - cells):

@@ -114,15 +114,15 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     block: list[_Numbers] = []
     for candidate in (*columns, *shown):
         if block and indent + label + sum(column.width for column in (*block, candidate)) > screen.width:
-            _put_block(screen, table, names, label, block)
+            _draw_block(screen, table, names, label, block)
             block = []
         block.append(candidate)
     if not all(column.bars for column in block):
         # Bars alone would repeat numbers without showing them.
-        _put_block(screen, table, names, label, block)
+        _draw_block(screen, table, names, label, block)
     if table.further_name and len(shown) < len(table.further):
         first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of" if shown else "none of the"
-        screen.put_indented(Text(f"{first} {len(table.further)} {table.further_name}", "dim"), table.indent)
+        screen.draw_indented(Text(f"{first} {len(table.further)} {table.further_name}", "dim"), table.indent)
 
 
 def _numbers(screen: Screen, column: Column) -> _Numbers:
@@ -139,7 +139,7 @@ def _bars(shares: Sequence[float]) -> list[str]:
     return [f"{bar:>{room}}│{bar_text(share, BAR)}" for bar, share in zip(left, shares, strict=True)]
 
 
-def _put_block(screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]) -> None:
+def _draw_block(screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]) -> None:
     indent = INDENTS[table.indent]
     grid = Grid(box=None, padding=0, pad_edge=False, header_style="dim")
     margin = Text(" " * indent)

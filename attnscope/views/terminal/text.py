@@ -20,7 +20,7 @@ def draw_text(screen: Screen, text: parts.Text) -> None:
     """Print items, or an empty line."""
     shown = cell_text(screen, text, screen.width - INDENTS[text.indent])
     if text.indent:
-        screen.put_indented(shown, text.indent)
+        screen.draw_indented(shown, text.indent)
     else:
         screen.put(shown)
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from attnscope.views.parts import Panel
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
-from attnscope.views.terminal.map import half_blocks, map_shade, put_log_scale
+from attnscope.views.terminal.map import draw_log_scale, half_blocks, map_shade
 from attnscope.views.terminal.screen import Screen
 
 # Cells of a thumbnail.
@@ -57,7 +57,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
                     row.append_text(_line(screen, panels[0].scale, head_pixels, line, width)).append(" ")
                 screen.put(row, width=label + len(numbers))
     screen.say("")
-    _put_legend(screen, panels, rows, width)
+    _draw_legend(screen, panels, rows, width)
 
 
 def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int) -> Text:
@@ -87,7 +87,7 @@ def _colour(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | N
     return None if place is None else ramp_style(place, False, screen.colours).bgcolor
 
 
-def _put_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:
+def _draw_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:
     scale = panels[0].scale
     # With colours, a line shows two rows of cells.
     halves = screen.colours and not screen.ascii
@@ -97,4 +97,4 @@ def _put_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) 
     drawn = () if logarithmic else ("  ", ramp)
     screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
-        put_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
+        draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))

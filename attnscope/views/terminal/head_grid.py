@@ -33,7 +33,7 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
 
     n_layers, n_heads = panel.matrix.shape
     width = 3 if _label(n_layers) + 3 * n_heads <= screen.width else 2
-    _put_cells(screen, n_heads, width, draw, range(n_layers))
+    _draw_cells(screen, n_heads, width, draw, range(n_layers))
 
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:
@@ -52,7 +52,7 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
         return Text(" " * width if screen.colours else _shade(place, SHADES) * width, style)
 
     shown = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
-    _put_cells(screen, n_heads, width if numbered else 2, draw, shown)
+    _draw_cells(screen, n_heads, width if numbered else 2, draw, shown)
     if not numbered:
         low, high = panel.digits.text(scale.low), panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))
@@ -67,7 +67,7 @@ def _label(layers: int) -> int:
     return max(len("layer"), len(f"L{layers - 1}")) + len(_GAP)
 
 
-def _put_cells(
+def _draw_cells(
     screen: Screen, n_heads: int, width: int, draw: Callable[[int, int, int], Text], layers: Sequence[int]
 ) -> None:
     """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks.
