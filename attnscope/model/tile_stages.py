@@ -115,7 +115,10 @@ def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tup
         scaled *= after
     if not part.bounded:
         checks.add(scaled, "scores", part.heads)
-    _apply_softcap_and_bias(scaled, spec, block, part.heads)
+    if spec.softcap is not None:
+        scaled.div_(spec.softcap).tanh_().mul_(spec.softcap)
+    if spec.bias is not None:
+        scaled += spec.bias(*_positions(block, q.device), part.heads)
     if part.changes_scores is not None:
         scaled.copy_(part.changes_scores(scaled, *_positions(block, q.device), part.heads))
     return (scores if needs_scores else None), scaled
@@ -133,14 +136,6 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor
 def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
     """Return the factors on queries and on scores: a power of two on queries gives the same numbers, a pass earlier."""
     return (spec.scale, 1.0) if frexp(spec.scale)[0] == 0.5 and not needs_scores else (1.0, spec.scale)
-
-
-def _apply_softcap_and_bias(scaled: Tensor, spec: AttentionSpec, block: TileBlock, heads: Tensor) -> None:
-    """Apply the soft-cap and add the bias, in place."""
-    if spec.softcap is not None:
-        scaled.div_(spec.softcap).tanh_().mul_(spec.softcap)
-    if spec.bias is not None:
-        scaled += spec.bias(*_positions(block, scaled.device), heads)
 
 
 def _positions(block: TileBlock, device: torch.device) -> tuple[Tensor, Tensor]:
