@@ -73,6 +73,11 @@ class DumpSource(SavedSource):
     _visited: list[int] = field(default_factory=list)
 
     @property
+    def named(self) -> bool:  # type: ignore[override]
+        """Its texts are named by the ids of their records."""
+        return True
+
+    @property
     def total(self) -> int:
         """How many records have findings; while that is not known, one more than have been read."""
         return len(self.store) + 1 if self.store.total is None else self.store.total

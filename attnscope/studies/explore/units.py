@@ -66,6 +66,8 @@ class UnitSource:
     A subclass has `token_scene`, `token_head` and `units_of`, which take a variant of tokens.
     """
 
+    named = False
+
     @property
     def total(self) -> int:
         """Number of texts."""

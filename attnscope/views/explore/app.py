@@ -256,7 +256,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
         if state.source.total > 1:
             name = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
-            named = escape_control(name[:24]) if name.startswith("record ") else "text"
+            named = escape_control(name[:24]) if state.source.named else "text"
             line += [Segment(ink.plain(f"  {named} · {spot.text + 1:,} of {state.source.total_text}"), DIM)]
         if scene.unit != "tokens":
             line += [

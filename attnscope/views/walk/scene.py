@@ -316,6 +316,10 @@ class Source(Protocol):
         """The texts, or their names."""
 
     @property
+    def named(self) -> bool:
+        """Whether `texts` are names of the texts."""
+
+    @property
     def total(self) -> int:
         """Number of all texts; `texts` has only those that have been read."""
 
