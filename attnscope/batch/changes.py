@@ -14,7 +14,7 @@ _OPTIONS = (
 )  # fmt: skip
 _FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")  # names, and what follows others
 _WORDS = {
-    "provenance.fingerprint": "was started with another model, adapter or tokenizer",
+    "provenance.fingerprint": "was started with another model, adapter, tokenizer or file of arrays",
     "provenance.weights_hash": "was started with other weights of the model",
     "mask_cells": f"was started with another matrix in the file of {arg('mask')}",
     "input.sha256": "was started with another input, or the input has changed since",

@@ -256,7 +256,7 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
         ({"mask": "causal"}, "started without --mask, now it is --mask causal"),
         ({"hide": "0"}, "started without --hide, now it is --hide 0"),
         ({"dtype": "bfloat16"}, "started with --dtype float32, now it is --dtype bfloat16"),
-        ({"config": "causal"}, "was started with another model, adapter or tokenizer"),
+        ({"config": "causal"}, "was started with another model, adapter, tokenizer or file of arrays"),
         ({"texts": (*TEXTS[:-1], "Rivers erode")}, "was started with another input, or the input has changed since"),
     ],
 )
