@@ -182,7 +182,6 @@ function exponential(x: number, factorials: number[]): number {
 export interface Header {
   version: number;
   title: string;
-  command: string;
   // biome-ignore lint/suspicious/noExplicitAny: nodes are described where they are drawn
   nodes: any[];
 }

@@ -24,15 +24,11 @@ DRAWN[Walk] = lowered_walk
 _LINE = 16_384
 
 
-def as_html(parts: Iterable[Any], title: str, command: str = "") -> Iterator[bytes]:
-    """Yield a page, piece by piece.
-
-    Args:
-        command: Command that shows the same in a terminal; empty if there is none.
-    """
+def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
+    """Yield a page, piece by piece."""
     container = Container()
     nodes = render(parts, container)
-    header = {"version": VERSION, "title": plain_text(title), "command": plain_text(command), "nodes": nodes}
+    header = {"version": VERSION, "title": plain_text(title), "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script, style = asset("page.js"), asset("page.css")
     yield _head(title, script, style).encode()

@@ -283,10 +283,6 @@ class Scene:
         position = self.sources.positions[source]
         return self._key_places.get(position)
 
-    def query_of_source(self, source: int) -> int | None:
-        """Return the index of the query that a source is; None if it is no row, or of another text."""
-        return self._query_places.get(self.sources.positions[source]) if self.aligned else None
-
     def query_of_key(self, key: int) -> int | None:
         """Return the index of the query that a key is; None if it is no row, or of another text."""
         return self._query_places.get(self.keys.positions[key]) if self.aligned else None
