@@ -18,6 +18,7 @@ from attnscope.request.selection import IndexSelection
 from attnscope.request.spans import SpanRequest
 from attnscope.studies.explore.live import LiveSource
 from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.ink import Ink
 from attnscope.views.walk.scene import STAGES, WALKED, Variant, WalkCancelled
 from tests.explore import subjects
 from tests.explore.proof import close, region_text, settled
@@ -206,6 +207,12 @@ def test_long_texts_begin_as_a_map_and_zoom_to_exact_cells():
 
     async def act(app, press, pilot):
         assert app.state.place.zoom > 1 and "map" in region_text(app, "matrix")[1]
+        panel, region = app._panels["matrix"], app.panes["matrix"].region
+        for colours in (0, 16, 1 << 24):  # the whole map is in sight
+            app.state.ink = Ink(colours)
+            lines = panel.draw(app.state, region.width, region.height)
+            assert panel._last.columns == range(panel._last.n_columns)
+            assert max(sum(len(segment.text) for segment in line) for line in lines) <= region.width
         await press(*["+"] * 12, "1", "]", "2", "G")
         spot, head = app.state.place.spot, app.state.head
         return spot, head.row("weights", spot.query), {name: rows[spot.query] for name, rows in head.rows.items()}

@@ -108,12 +108,13 @@ class MatrixPanel:
         lines = height - _ABOVE - _BELOW
         label = self._widths.get(scene, (ink, width), lambda: _label_width(scene.queries, ink, width))
         room = max(1, width - label)
+        square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
         if place.digits and zoom == 1:
             cell, per_line, mode = state.written(_digits_of)[1], 1, "digits"
         elif not ink.colours:
-            cell, per_line, mode = 2, 1, "shades"
+            cell, per_line, mode = square, 1, "shades"
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
-            cell, per_line, mode = 2, 1, "blocks"
+            cell, per_line, mode = square, 1, "blocks"
         else:
             cell, per_line, mode = 1, 2, "halves"
         tall, numbers = 1, False
@@ -122,7 +123,7 @@ class MatrixPanel:
             wide, across = state.written(_digits_of)[1], room // n_columns
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
             numbers = zoom == 1 and across >= wide
-            cell = max(2, min(across, max(2 * tall, wide if numbers else 0)))
+            cell = max(square, min(across, max(2 * tall, wide if numbers else 0)))
         fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
         self.top = _scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
         self.left = _scroll(self.left, state.column // zoom, fits_columns, n_columns)
@@ -332,9 +333,9 @@ def _blocks(
     pieces, wide = [], layout.cell
     for n, step in enumerate(row.tolist()):
         style = PLAIN if shades else ink.cell(step, signed=signed)
-        text = ink.shade(step, signed=signed) if shades else fit("·" if step == FORBIDDEN and not again else "", wide)
+        text = ink.shade(step, signed=signed)[:wide] if shades else fit("·" if step == FORBIDDEN and not again else "", wide)
         if n == here:
-            text, style = "[" + " " * (wide - 2) + "]", CURSOR if shades else style + BOLD
+            text, style = ("[" + " " * (wide - 2) + "]")[:wide], CURSOR if shades else style + BOLD
         elif step == FORBIDDEN:
             style = DIM
         pieces.append((text, style))
