@@ -319,5 +319,5 @@ def test_the_first_screen_is_there_before_the_model_has_run():
             return before, region_text(app, "title")[0]
 
     (title, matrix, text), after = asyncio.run(run())
-    assert "loading 25 %" in title[0] and any("loading 25 %" in line for line in matrix) and TEXT in " ".join(text)
+    assert "loading · 25 %" in title[0] and any("loading · 25 %" in line for line in matrix) and TEXT in " ".join(text)
     assert "L2H0" in after

@@ -333,7 +333,11 @@ def _blocks(
     pieces, wide = [], layout.cell
     for n, step in enumerate(row.tolist()):
         style = PLAIN if shades else ink.cell(step, signed=signed)
-        text = ink.shade(step, signed=signed)[:wide] if shades else fit("·" if step == FORBIDDEN and not again else "", wide)
+        text = (
+            ink.shade(step, signed=signed)[:wide]
+            if shades
+            else fit("·" if step == FORBIDDEN and not again else "", wide)
+        )
         if n == here:
             text, style = ("[" + " " * (wide - 2) + "]")[:wide], CURSOR if shades else style + BOLD
         elif step == FORBIDDEN:
