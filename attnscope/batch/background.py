@@ -1,35 +1,42 @@
 """Write each window of records in a background thread while the model computes the next one."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from attnscope.batch.journal import JournalState
+from attnscope.batch.journal import Journal, JournalState
 from attnscope.batch.records import Record
 
 
-class RecordSink(Protocol):
-    """Destination of records.
+class RecordSink:
+    """Destination of records, whose lines are in a journal.
 
     Attributes:
         needs_all_records: Whether it needs every record of a window, including those written before.
         whole_windows: Whether it writes each window as one piece (a shard, a frame), which a later run cannot extend.
     """
 
-    needs_all_records: bool
-    whole_windows: bool
+    needs_all_records = whole_windows = True
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     @property
     def written(self) -> JournalState:
         """State of the records that were written before."""
+        return self._journal.written
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old dump to the new one and count them by status."""
+        beside, statuses = self._journal.beside, self._journal.copy(count)
+        self._settle(beside)
+        return statuses
 
     def skip(self, count: int) -> None:
         """Skip the next records, which are written already."""
+        self._journal.skip(count)
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> Any:
         """Encode a window for `write_encoded`; may run in another process.
@@ -38,9 +45,11 @@ class RecordSink(Protocol):
             new: Number of records at the end that are not written yet.
             by_group: The same records, in the groups that went through the model.
         """
+        raise NotImplementedError
 
     def first(self, encoded: Any, count: int) -> Any:
         """Return the first new records of an encoded window, unless windows are written as a whole."""
+        raise NotImplementedError
 
     def write_encoded(self, encoded: Any, new: int) -> None:
         """Write a window's records and make them safe.
@@ -48,6 +57,27 @@ class RecordSink(Protocol):
         Args:
             encoded: What `encode` returned.
         """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Mark the dump as complete, once its journal is."""
+
+    def _append(self, lines: Iterable[bytes], new: int) -> None:
+        """Write the new lines of a window and make them safe."""
+        beside = self._journal.beside
+        for line in lines:
+            self._journal.append(line)
+        self._journal.sync()
+        self._journal.settle(new)
+        self._settle(beside)
+
+    def _settle(self, beside: bool) -> None:
+        """Name files finally once the journal, written beside an old one until now, has its own name."""
+        if beside and not self._journal.beside:
+            self._place()
+
+    def _place(self) -> None:
+        """Rename files to the names in the journal."""
 
 
 class BackgroundWriter:

@@ -19,7 +19,6 @@ from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import Header
 from attnscope.batch.journal import Journal
 from attnscope.batch.loading import DumpConfig, load_on_gpus
-from attnscope.batch.parquet_sink import ParquetSink
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
@@ -76,8 +75,7 @@ def write_dump(
             journal.start(encode(header))
         again = _rewritten(journal, header, items, holds)
         if before.ended and again is None:
-            if isinstance(sink, ParquetSink):
-                sink.finish()
+            sink.finish()
             done = Summary(Counter(before.counts), resumed=len(before.indices))
             on_progress(done, total)
             return done
@@ -100,8 +98,7 @@ def write_dump(
         summary = runner.run(items.select(header.grouping))
         if not summary.stopped:
             journal.finish(summary.counts)
-            if isinstance(sink, ParquetSink):
-                sink.finish()
+            sink.finish()
         return summary
 
 

@@ -9,20 +9,19 @@ manifest has its name.
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import tables
+from attnscope.batch.background import RecordSink
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
-from attnscope.batch.journal import Journal, JournalState
+from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
 from attnscope.findings.record_parts import TABLES
 
@@ -46,17 +45,16 @@ class _TableFiles:
     lines: list[bytes]
 
 
-class ParquetSink:
+class ParquetSink(RecordSink):
     """Tables in part files, one for each window and table, and everything else in the manifest.
 
     Args:
         settings: What the dump keeps; the first of its tables is the only one, unless `tables` names several.
     """
 
-    needs_all_records = whole_windows = True
-
     def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
-        self._journal, self._folder, self._settings, self._files = journal, folder, settings, files
+        super().__init__(journal)
+        self._folder, self._settings, self._files = folder, settings, files
         self._kinds = _kinds(settings)
         for kind in self._kinds:
             tables.kind_of(settings, kind)
@@ -71,21 +69,6 @@ class ParquetSink:
     def _folders(self) -> list[Path]:
         """The folder of each table: the whole one if there is one table."""
         return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
-
-    @property
-    def written(self) -> JournalState:
-        """State of the records that were written before."""
-        return self._journal.written
-
-    def copy(self, count: int) -> "Counter[str]":
-        """Copy the next records of the old manifest to the new one and count them by status."""
-        beside, statuses = self._journal.beside, self._journal.copy(count)
-        self._settle(beside)
-        return statuses
-
-    def skip(self, count: int) -> None:
-        """Skip the next records, which are written already."""
-        self._journal.skip(count)
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _TableFiles:
         """Return a window's part files and lines."""
@@ -103,10 +86,6 @@ class ParquetSink:
         ]
         return _TableFiles(name, check, files, lines)
 
-    def first(self, encoded: _TableFiles, count: int) -> _TableFiles:
-        """Refuse to: a part holds a whole window."""
-        raise NotImplementedError
-
     def write_encoded(self, encoded: _TableFiles, new: int) -> None:
         """Write a window's part files and records and make them safe."""
         beside = self._journal.beside
@@ -116,11 +95,7 @@ class ParquetSink:
                 self._write(self._new(folder, encoded.name), data)
                 if not beside:
                     self._give_name(folder, encoded.name)
-        for line in encoded.lines:
-            self._journal.append(line)
-        self._journal.sync()
-        self._journal.settle(new)
-        self._settle(beside)
+        self._append(encoded.lines, new)
 
     def finish(self) -> None:
         """Mark the tables as complete: with a table without rows, since readers take every file for a part."""
@@ -129,10 +104,6 @@ class ParquetSink:
         with naming_errors(self._folder):
             self._files.replace(new, self._folder / COMPLETE)
             self._files.sync_folder(self._folder)
-
-    def _settle(self, beside: bool) -> None:
-        if beside and not self._journal.beside:
-            self._place()
 
     def _new(self, folder: Path, name: str) -> Path:
         """Return the temporary name of a part that the manifest may not name yet; readers do not look beside the
@@ -159,7 +130,7 @@ class ParquetSink:
         named = self.written.shards
         for name, check in named.items():
             new = [self._new(folder, name) for folder in self._folders]
-            if all(path.exists() for path in new) and _crc(new) == check:
+            if all(path.exists() for path in new) and files_checksum(new) == check:
                 for folder in self._folders:
                     self._give_name(folder, name)
         with naming_errors(self._folder):
@@ -168,7 +139,11 @@ class ParquetSink:
             for path in [path for folder in self._folders for path in folder.glob("*.parquet")]:
                 if path.name not in named:
                     self._files.remove(path)
-        check_parts(self._folders, self._journal.path, named)
+        for path in [folder / name for name in named for folder in self._folders]:
+            if not path.is_file():
+                hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
+                message = f"the part {path.parent.name}/{path.name} is missing"
+                raise AttnscopeError(message, where=self._journal.path, hint=hint)
 
 
 def _kinds(settings: Settings) -> tuple[str, ...]:
@@ -222,15 +197,6 @@ def verify_folder(folder: Path, settings: Settings, named: Collection[str]) -> N
             raise AttnscopeError("is no part of the dump", where=path, hint="move it elsewhere")
 
 
-def check_parts(folders: list[Path], manifest: Path, named: Any) -> None:
-    """Refuse to go on if a part that the manifest names is missing."""
-    for name in named:
-        for folder in folders:
-            if not (folder / name).is_file():
-                hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
-                raise AttnscopeError(f"the part {folder.name}/{name} is missing", where=manifest, hint=hint)
-
-
 def part_files(folder: Path, name: str) -> list[Path]:
     """Return the files of a part, in the order of the tables."""
     if (folder / name).is_file():
@@ -238,12 +204,8 @@ def part_files(folder: Path, name: str) -> list[Path]:
     return [path / name for path in map(folder.joinpath, TABLES) if (path / name).is_file()]
 
 
-def parts_checksum(paths: Sequence[Path]) -> str:
-    """Return the checksum of the files of a part, as the manifest has it."""
-    return _crc(paths)
-
-
-def _crc(paths: Sequence[Path]) -> str:
+def files_checksum(paths: Sequence[Path]) -> str:
+    """Return the checksum of the content of some files together."""
     crc = 0
     for path in paths:
         with open(path, "rb") as file:

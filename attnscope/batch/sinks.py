@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch.direct_writer import BLOCK, BUFFER_BYTES, Bytes, DirectWriter
+from attnscope.batch.background import RecordSink
+from attnscope.batch.direct_writer import BLOCK, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
-from attnscope.batch.journal import Journal, JournalState, Stream, scan
-from attnscope.batch.parquet_sink import ParquetSink, open_tables
+from attnscope.batch.journal import Journal, Stream, scan
+from attnscope.batch.parquet_sink import files_checksum, open_tables
 from attnscope.batch.records import Record, arrays_of, encode
 from attnscope.findings.record_parts import PARTS
 
@@ -30,26 +29,14 @@ _WindowArrays = tuple[Sequence[Record], Sequence[Sequence[Record]]]  # records o
 _DTYPES = {"float32": "F32", "int32": "I32"}
 
 
-class JsonlSink:
+class JsonlSink(RecordSink):
     """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window."""
 
     needs_all_records = False
 
     def __init__(self, journal: Journal) -> None:
-        self._journal, self.whole_windows = journal, journal.framed
-
-    @property
-    def written(self) -> JournalState:
-        """State of the records that were written before."""
-        return self._journal.written
-
-    def copy(self, count: int) -> "Counter[str]":
-        """Copy the next records of the old dump to the new one and count them by status."""
-        return self._journal.copy(count)
-
-    def skip(self, count: int) -> None:
-        """Skip the next records, which are written already."""
-        self._journal.skip(count)
+        super().__init__(journal)
+        self.whole_windows = journal.framed
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> list[bytes]:
         """Return the JSON of a window's new records."""
@@ -61,13 +48,10 @@ class JsonlSink:
 
     def write_encoded(self, encoded: list[bytes], new: int) -> None:
         """Write a window's records and make them safe."""
-        for body in encoded:
-            self._journal.append(body)
-        self._journal.sync()
-        self._journal.settle(new)
+        self._append(encoded, new)
 
 
-class SafetensorsSink:
+class SafetensorsSink(RecordSink):
     """Arrays in .safetensors files, one a window, everything else in `index.jsonl` beside them.
 
     A shard is whole and safe on disk before the first line that names it. While the index is written beside an old one,
@@ -78,58 +62,35 @@ class SafetensorsSink:
         journal: The index, open for writing.
     """
 
-    needs_all_records = whole_windows = True
-
     def __init__(self, journal: Journal, files: FileSystem) -> None:
-        self._journal, self._files = journal, files
-        self._folder, self._blocks = journal.path.parent, DirectWriter(files)
-
-    @property
-    def written(self) -> JournalState:
-        """State of the records that were written before."""
-        return self._journal.written
-
-    def copy(self, count: int) -> "Counter[str]":
-        """Copy the next records of the old dump to the new one and count them by status."""
-        beside, statuses = self._journal.beside, self._journal.copy(count)
-        self._settled(beside)
-        return statuses
-
-    def skip(self, count: int) -> None:
-        """Skip the next records, which are written already."""
-        self._journal.skip(count)
+        super().__init__(journal)
+        self._files, self._folder, self._blocks = files, journal.path.parent, DirectWriter(files)
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _WindowArrays:
         """Return a window as it is: writing its arrays takes the time."""
         return records, by_group
 
-    def first(self, encoded: _WindowArrays, count: int) -> _WindowArrays:
-        """Refuse to: a shard holds a whole window."""
-        raise NotImplementedError
-
     def write_encoded(self, encoded: _WindowArrays, new: int) -> None:
         """Write a window's records and make them safe."""
         records, by_group = encoded
         computed = [record for record in records if record.status == "ok"]
-        beside = self._journal.beside
         name = check = None
         if computed:
             name = f"{computed[0].index:09d}.safetensors"
             arrays = {name: array for group in by_group for name, array in _in_memory_order(group)}
-            check = f"{self._write(self._folder / (name + _NEW if beside else name), arrays):08x}"
-            self.written.shards[name] = check
-        for record in records[len(records) - new :]:
-            named = (name, check) if record.status == "ok" else (None, None)
-            self._journal.append(encode(without_arrays(record, *named)))
-        self._journal.sync()
-        self._journal.settle(new)
-        self._settled(beside)
+            path = self._folder / (name + _NEW if self._journal.beside else name)
+            check = self.written.shards[name] = f"{self._write(path, arrays):08x}"
+        self._append(
+            [
+                encode(without_arrays(record, *((name, check) if record.status == "ok" else (None, None))))
+                for record in records[len(records) - new :]
+            ],
+            new,
+        )
 
-    def _settled(self, beside: bool) -> None:
-        """Rename shards to their final names once the index has its own."""
-        if beside and not self._journal.beside:
-            with naming_errors(self._folder):
-                _name_shards(self._folder, self.written.shards, self._files)
+    def _place(self) -> None:
+        with naming_errors(self._folder):
+            _name_shards(self._folder, self.written.shards, self._files)
 
     def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
         """Write a whole file or none, and return its CRC-32; the index lock keeps others from the temporary name."""
@@ -197,7 +158,7 @@ def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Byte
 @contextmanager
 def open_dump(
     target: Path, *, force: bool, files: FileSystem, settings: Settings | None = None
-) -> "Iterator[tuple[Journal, JsonlSink | SafetensorsSink | ParquetSink]]":
+) -> "Iterator[tuple[Journal, RecordSink]]":
     """Open and lock a dump for writing: a .jsonl file, compressed or not, or a folder if the name has no ending.
 
     Args:
@@ -267,7 +228,7 @@ def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSys
     placed = sorted(folder.glob(_SHARD + _NEW))
     for path in placed:
         name = path.name.removesuffix(_NEW)
-        if f"{_crc(path):08x}" == named.get(name):
+        if files_checksum([path]) == named.get(name):
             files.replace(path, folder / name)
         else:
             files.remove(path)
@@ -276,11 +237,3 @@ def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSys
             files.remove(path)
     if placed:
         files.sync_folder(folder)
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while part := file.read(BUFFER_BYTES):
-            crc = crc32(part, crc)
-    return crc

@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.batch.blocks import count_selected, select_items
 from attnscope.batch.dump_reader import Dump, decoded
 from attnscope.batch.header import Header
-from attnscope.batch.parquet_sink import manifest_path, part_files, parts_checksum, verify_folder
+from attnscope.batch.parquet_sink import files_checksum, manifest_path, part_files, verify_folder
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record
 
@@ -63,7 +63,10 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
             item = next(texts, None)
             if item is None:
                 raise AttnscopeError(f"has more records than the {total:,} texts of {name}", where=path, hint=_RESTORE)
-            _same(record, (item.index, item.id, item.line, item.hash), path)
+            for member in ("index", "id", "line", "hash"):
+                if (there := getattr(record, member)) != (here := getattr(item, member)):
+                    message = f"record {record.index}: {member} is {there!r}, but that of the input is {here!r}"
+                    raise AttnscopeError(message, where=path, hint=_OTHER)
             counts[record.status] += 1
             on_progress(counts.total(), total)
         if counts.total() != total:
@@ -82,21 +85,10 @@ def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
             named.add(last)
             if not paths:
                 raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)
-            if parts_checksum(paths) != record.shard_check:
+            if files_checksum(paths) != record.shard_check:
                 raise AttnscopeError(f"the part {record.shard} is damaged", where=folder, hint=_RESTORE)
         yield record
     verify_folder(folder, dump.header.settings, named)
-
-
-def _same(record: Record, text: tuple[int, int | str, int, str], path: Path) -> None:
-    for name, there, here in zip(("index", "id", "line", "hash"), _place(record), text, strict=True):
-        if there != here:
-            message = f"record {record.index}: {name} is {there!r}, but that of the input is {here!r}"
-            raise AttnscopeError(message, where=path, hint=_OTHER)
-
-
-def _place(record: Record) -> tuple[int, int | str, int, str]:
-    return record.index, record.id, record.line, record.hash
 
 
 def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":
