@@ -45,6 +45,8 @@ EQUIVALENT = {
     "model.device.type == 'cpu' → False … if model.device.type": "then each worker reads the weights for itself",
     'limit = 0.0 if exam.subject.device.type == "cpu" … → True': "sums of the simulation have the CPU's order",
     "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
+    "torch.tensor(self.config.embedding_scale, dtype=": "a number; operators take it from the host",
+    "torch.tensor(embed.config.embedding_scale, dtype=": "a number; operators take it from the host",
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,
     "transformers/reference.py k_at = torch.arange(scores.shape[3], device=scores.device)[None]": _INDEX,
     "for part in parts], 1).cpu().numpy()": "the trace has been moved to the CPU",
