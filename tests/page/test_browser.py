@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 import attnscope
 from attnscope.cli import main
+from attnscope.findings.run import HeadRef
 from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
 from attnscope.views.spelling import spell_token
@@ -237,7 +238,7 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
     draw = random.Random(5)
     for change in draw.sample(changes, 8):
         query, key = draw.randrange(5), draw.randrange(5)
-        read_places(page, [f"#head={change['first']}&query={query}&key={key}&stage=weights"])
+        read_places(page, [f"#head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"])
         cells = page.locator(".matrix-panel p.cell").all_text_contents()
         assert len(cells) == 3
         first, second, difference = (number(cell.rsplit(": ")[-1]) for cell in cells)
@@ -258,7 +259,7 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
     for n in (0, 6, 15):
         change, second = saved["changes"][0]["heads"][n], saved["sides"][1]["report"]["texts"][0]["heads"][n]
         for query, key, name in places:
-            read_places(page, [f"#mask=1&head={change['first']}&query={query}&key={key}&stage=weights"])
+            read_places(page, [f"#mask=1&head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"])
             cells = page.locator(".matrix-panel p.cell").all_text_contents()
             row = [pair[1] for pair in change["queries"]].index(query)
             expected = second["stages"]["weights"][query][key]  # of a token that the first text lacks, all has moved
@@ -267,9 +268,9 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
             assert cells[2].startswith(name)
             assert number(cells[2].removeprefix(name)) == pytest.approx(expected, abs=2e-7)
     page.keyboard.press("m")  # the same tokens of the first text
-    assert shows(page, "location.hash", f"#head={change['first']}&query=6&key=1&stage=weights")
+    assert shows(page, "location.hash", f"#head={HeadRef(*change['first'])}&query=6&key=1&stage=weights")
     page.locator(".matrix-panel canvas").nth(1).press("ArrowLeft")  # in the second text, from its steep and bank
-    assert shows(page, "location.hash", f"#mask=1&head={change['first']}&query=8&key=0&stage=weights")
+    assert shows(page, "location.hash", f"#mask=1&head={HeadRef(*change['first'])}&query=8&key=0&stage=weights")
 
 
 def test_a_row_is_explained_step_by_step(open_page, pages):
