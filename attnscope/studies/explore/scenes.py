@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnscope.base.errors import UsageError
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.engines.arrays.files import ENDINGS
@@ -16,6 +17,7 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import HeadReport, Report, TextReport, Top
 from attnscope.findings.tokens import Token
+from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.studies.screens.header import report_header
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
@@ -320,7 +322,8 @@ def run_command(
     named: str | None = None,
     generated: int = 0,
 ) -> str:
-    """Return the command that repeats a run, as far as a report knows it; empty if arrays in memory were given.
+    """Return the command that repeats a run, as far as a report knows it; empty if arrays in memory were given, or a
+    function or array as a mask.
 
     Args:
         context: The text that keys come from.
@@ -328,6 +331,8 @@ def run_command(
         generated: Number of tokens that the model generated.
     """
     words = ["attnscope", "run"]
+    if mask.used != mask.own and not _is_typed(mask.used):
+        return ""
     if provenance.weights == "given":
         from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
         words += ["--qkv", quote_for_shell(provenance.model), *mask_options(mask)]
@@ -352,6 +357,15 @@ def run_command(
     words += mask_options(mask)
     words += [f"--generate {generated}"] if generated else []
     return f"printf %s {quote_for_shell(text)} | {' '.join(words)}" if piped else " ".join(words)
+
+
+def _is_typed(mask: str) -> bool:
+    """Tell whether a mask is an expression of words and files, which Python's functions and arrays are not."""
+    try:
+        named = mask_files(parse_mask(mask))
+    except UsageError:
+        return False
+    return all(name.endswith(MASK_FILES) for name in named)
 
 
 def mask_options(mask: MaskUse) -> list[str]:
