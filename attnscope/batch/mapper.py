@@ -60,7 +60,7 @@ class RecordMapper:
             self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
         records = list[Record]()
         for window in self._computer.windows(text_item(place, text) for place, text in enumerate(texts)):
-            records += self._computer.compute(window, 0, lambda new: None).records
+            records += self._computer.compute(window, 0).records
         return records
 
     def __getstate__(self) -> dict[str, Any]:

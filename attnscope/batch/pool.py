@@ -163,7 +163,7 @@ class PoolRunner(Generic[T]):
                 while self._feed(unread) or self._blocks:
                     self._receive()
                     self._write(writer)
-                    if self._is_late():
+                    if self._until is not None and time.monotonic() >= self._until and self._submitted:
                         self.summary.stopped = True
                         break
                 writer.wait()
@@ -300,7 +300,8 @@ class PoolRunner(Generic[T]):
         end = 0 if bad < len(items) and self._sink.whole_windows else bad
         if self._again is not None:
             writer.wait()
-            self._sink.skip(sum(item.index <= self._last_old for item in items[:end]))
+            last_old = self._written.indices[-1] if self._done else -1
+            self._sink.skip(sum(item.index <= last_old for item in items[:end]))
         block.written += window.new
 
         def then() -> None:
@@ -315,13 +316,6 @@ class PoolRunner(Generic[T]):
         if bad < len(items):
             writer.wait()
             raise strict_failure(window.outcomes[bad][1], items[bad])
-
-    @property
-    def _last_old(self) -> int:
-        return self._written.indices[-1] if self._done else -1
-
-    def _is_late(self) -> bool:
-        return self._until is not None and time.monotonic() >= self._until and self._submitted
 
     def _start(self) -> _Process:
         """Fork a worker."""
@@ -385,7 +379,7 @@ def _serve(pipe: Connection, open_computer: Callable[[], WindowComputer[T]], sin
                 if done == len(window.items):
                     continue
                 records = computer.compute(
-                    window, done, lambda new: None, lambda indices: send("group", tuple(indices)), kept
+                    window, done, on_group=lambda indices: send("group", tuple(indices)), kept=kept
                 )
                 send("window", _result(records, sink))
             send("end", None)

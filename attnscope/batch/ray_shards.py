@@ -111,11 +111,6 @@ class RecordCounter:
         return sum(self.finished.get(part, max(0, lines - 1)) for part, lines in self._lines.items())
 
 
-def parts_folder(output: Path) -> Path:
-    """Return the folder of the parts of a dump."""
-    return output.with_name(f"{output.name}.parts")
-
-
 def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgress) -> Summary:
     """Write a dump with actors of Ray, or resume one.
 
@@ -126,7 +121,7 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
     RAY.require("--ray")
     import ray
 
-    folder = parts_folder(order.output)
+    folder = order.output.with_name(f"{order.output.name}.parts")
     if order.output.exists() and not order.force and not folder.exists():
         part = read_part(order.output)
         if part.end is not None and part.header is not None:
@@ -168,7 +163,8 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     fitting = free.get("GPU", 0) / config.gpus if config.gpus else free.get("CPU", 1) / max(config.cpus, 1e-3)
     actors = config.actors or max(1, int(fitting))
     count = _shard_count(folder, actors)
-    parts = [_part(folder, order.output, number, count) for number in range(1, count + 1)]
+    ending = ending_of(order.output)
+    parts = [folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending}" for number in range(1, count + 1)]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
     counter, summary = RecordCounter(parts), Summary()
@@ -230,10 +226,6 @@ def _shard_count(folder: Path, actors: int) -> int:
     temporary.write_text(str(count))
     temporary.replace(note)
     return count
-
-
-def _part(folder: Path, output: Path, number: int, count: int) -> Path:
-    return folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending_of(output)}"
 
 
 def _total(parts: Sequence[Path]) -> int:

@@ -149,7 +149,8 @@ class Runner(Generic[T]):
         """Queue a window's last records, and stop before a failure that ends the dump."""
         records, items = window.records, window.items
         fresh = len(records) - window.new
-        end = bad = first_failure(records, fresh) if self._strict else len(records)
+        failed = (at for at in range(fresh, len(records)) if self._strict and records[at].status == "failed")
+        end = bad = next(failed, len(records))
         if bad < len(records) and self._sink.whole_windows:
             end = fresh
         self.summary.time_texts(slow_texts(window))
@@ -209,11 +210,6 @@ def check_same(items: list[Item], place: int, written: JournalState) -> None:
 def too_many_records() -> AttnscopeError:
     """Return the error about a dump that has more records than its input has texts."""
     return AttnscopeError("the dump has more records than the input", hint=f"pass {arg('force', True)} to start over")
-
-
-def first_failure(records: list[Record], first: int) -> int:
-    """Return the place of the first record from `first` on that failed; their number if none did."""
-    return next((i for i in range(first, len(records)) if records[i].status == "failed"), len(records))
 
 
 def write_window(sink: RecordSink, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:

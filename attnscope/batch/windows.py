@@ -162,7 +162,7 @@ class WindowComputer(Generic[T]):
         self,
         window: TextWindow[T],
         done: int,
-        on_records: Callable[[list[Record]], None],
+        on_records: Callable[[list[Record]], None] = lambda records: None,
         on_group: Callable[[list[int]], None] = lambda indices: None,
         kept: "GroupStore | None" = None,
     ) -> WindowRecords:
