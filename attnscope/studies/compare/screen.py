@@ -51,6 +51,7 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
+from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
@@ -329,6 +330,8 @@ def _numbers(
     if left_out:
         yield from _say_left_out(left_out, settings)
     stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
+    one_scale = Scale(0.0, max(stage.scale.high for stage in stages), False)
+    stages = [msgspec.structs.replace(stage, scale=one_scale) for stage in stages]
     stages.append(_difference(reports, head, sides, columns, settings))
     if left_out:
         stages = [msgspec.structs.replace(stage, columns=replace(stage.columns, announced=True)) for stage in stages]
