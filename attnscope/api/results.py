@@ -361,7 +361,7 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
         raise UsageError(f"the report has no row for {query}", where="query", hint=hint)
     several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in positions], _NAMED)
     raise UsageError(
-        f"'{query}' is {len(positions)} tokens: {several}", where="query", hint="choose one by its position"
+        f"'{query}' selects {len(positions)} tokens: {several}", where="query", hint="choose one by its position"
     )
 
 

@@ -87,7 +87,7 @@ def test_texts_that_are_none(text, said):
     ("call", "said"),
     [
         (lambda: attnscope.explain(TEXT), "query: explain needs one token; use query=WORD or"),
-        (lambda: attnscope.explain(TEXT, query=[0, 1]), "query: '0,1' is 2 tokens: 0 The, 1 bank; select one by its"),
+        (lambda: attnscope.explain(TEXT, query=[0, 1]), "query: '0,1' selects 2 tokens: 0 The, 1 bank; select one"),
         (lambda: attnscope.explain(TEXT, query=0, layer="mean"), "explain needs a single layer, not a mean; use one"),
         (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
@@ -143,7 +143,7 @@ def test_what_a_report_holds_is_cut_with_a_sign():
     report = attnscope.inspect(" ".join(["the"] * 43), layer=0, head=0, query=slice(1, 43), top=1)
     with pytest.raises(attnscope.AttnscopeError, match=r"it holds 1, 2, .* 39, 40, …$"):
         report[0, 0].top(0)
-    with pytest.raises(attnscope.AttnscopeError, match=r"is 42 tokens: 1 the, .* 40 the, …; choose one"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"selects 42 tokens: 1 the, .* 40 the, …; choose one"):
         report[0, 0].top("the")
 
 
@@ -159,7 +159,7 @@ def test_a_report_says_what_it_does_not_hold():
         (lambda: report[0, 0].top("bank", k=-1), "k: the report keeps 2 contributors"),
         (lambda: report[0, 0].top(0), "query: the report has no row for 0; it holds 1, 2, 3, 4"),
         (lambda: report[0, 0].top("zebra"), "query: 'zebra' is not in the text"),
-        (lambda: report[0, 0].top(slice(1, 3)), "query: '1:3' is 2 tokens: 1 bank, 2 and; choose one by its position"),
+        (lambda: report[0, 0].top(slice(1, 3)), "query: '1:3' selects 2 tokens: 1 bank, 2 and; choose one by its"),
         (lambda: report[0, 0].top("bank", k="2"), "k: the report keeps 2 contributors"),
         (lambda: report.text(width="wide"), "width: must be a whole number, 1 or more, not 'wide'"),
         (lambda: report.text(precision=-1), "precision: must be a whole number, 0 to 9, not '-1'"),

@@ -121,7 +121,7 @@ FINDINGS = {
 _SHOWN_BY = {
     "contributors are the strongest sources": 5,
     "row statistics follow from weights": 3,
-    "maps, sums and averages follow from weights": 3,
+    "maps, sums and means follow from weights": 3,
 }
 
 
@@ -186,7 +186,7 @@ BUGS = {
     "output is weights·v": _wrong_value_head,
     "contributors are the strongest sources": lambda: FINDINGS["a wrong order"],
     "row statistics follow from weights": lambda: FINDINGS["distances too long"],
-    "maps, sums and averages follow from weights": lambda: FINDINGS["other runs"],
+    "maps, sums and means follow from weights": lambda: FINDINGS["other runs"],
     "the output of attention is W·(weights·v)": _another_output_passed_on,
     "computing in tiles changes nothing": _tiles_cut_short,
     "a prefix does not see what follows": _future_seen,

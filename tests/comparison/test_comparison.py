@@ -136,7 +136,7 @@ def test_a_replaced_word_is_compared_with_the_one_in_its_place():
     first, second = (side.report.texts[0].heads[0].stages["weights"] for side in found.sides)
     np.testing.assert_allclose(head.difference, second.astype(float) - first, atol=1e-6)
     np.testing.assert_allclose(head.total_variation, np.abs(second - first).sum(1) / 2, atol=1e-6)
-    assert found.notes == ["a token that takes another's place (a│b) is compared with it"]
+    assert found.notes == ["a token that replaces another token is compared with that token"]
     assert not {cell.key for cell in head.worst} & {1}, "a tolerance judges what both texts have"
 
 

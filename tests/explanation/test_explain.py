@@ -53,8 +53,8 @@ def cross(tmp_path, request):
     ("options", "said"),
     [
         ({"query": None}, r"query: explain needs one token; use query=WORD .* 0 The, 1 bank"),
-        ({"query": "the"}, r"query: 'the' is 2 tokens: 3 the, 8 the; select one by its position, such as query=8"),
-        ({"query": "1:3"}, r"query: '1:3' is 2 tokens: 1 bank, 2 by"),
+        ({"query": "the"}, r"query: 'the' selects 2 tokens: 3 the, 8 the; select one by its position, such as query=8"),
+        ({"query": "1:3"}, r"query: '1:3' selects 2 tokens: 1 bank, 2 by"),
         ({"query": "boat"}, r"query: 'boat' is not in the text"),
         ({"key": "boat"}, r"key: 'boat' is not in the text"),
         ({"head": "mean"}, r"head: explain needs a single head, not a mean; use one, such as head=0"),

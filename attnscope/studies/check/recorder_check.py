@@ -122,7 +122,7 @@ class RecorderCheck:
                 ]
                 gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(errors, dtype=torch.float64))
         names = ("contributors are the strongest sources", "row statistics follow from weights",
-                 "maps, sums and averages follow from weights")  # fmt: skip
+                 "maps, sums and means follow from weights")  # fmt: skip
         return [
             make_check(name, [layer_gaps[number] for layer_gaps in gaps], limit) for number, name in enumerate(names)
         ]

@@ -10,7 +10,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _NAMED = 20  # number of fully masked queries that are named
-_HEADINGS = ("measured", "limit", "worst", "#", "verdict")
+_HEADINGS = ("value", "limit", "worst", "text", "verdict")
 _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
 
 
@@ -51,7 +51,7 @@ def _table(report: CheckReport) -> Table:
     cells = zip(*(_cells(check) for check in report.checks), strict=True)
     columns = [Column(heading, column, left=True) for heading, column in zip(_HEADINGS, cells, strict=True)]
     if len(report.texts) == 1:
-        del columns[_HEADINGS.index("#")]
+        del columns[_HEADINGS.index("text")]
     return Table("check", columns, labels=[ours(check.name) for check in report.checks], indent=0)
 
 

@@ -199,7 +199,7 @@ class _Text:
         if any(not _same_ranking(x, y) for x, y in self.heads()):
             yield "contributors are ranked by different measures: gains and losses are not shown"
         if self.aligned.sources != self.shared.sources:
-            yield "a token that takes another's place (a│b) is compared with it"
+            yield "a token that replaces another token is compared with that token"
 
 
 @dataclass(frozen=True)

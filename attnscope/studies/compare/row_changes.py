@@ -57,7 +57,7 @@ def row_changes(
     own = _small(difference) if _small(difference) != _small(sides[0]) else ""
     bar = ours(f"{own}; the longest bar is the largest difference")
     formulas.append((Span("difference: "), *difference.title, *bar))
-    yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " · ", remark=True)
+    yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True)
     yield Table(
         difference.columns.kind,
         shown,

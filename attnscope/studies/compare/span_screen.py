@@ -57,7 +57,7 @@ def _compare(
     outside = [spans[0].text.outside[places[0][n]] for n in kept]
     before, after = (matrix[np.ix_(kept, kept)] for matrix in (before, after))
     whose = " and ".join(dict.fromkeys(name for _, name in averaged))
-    caption = f"  paired by name; {whose}: mean over the row's tokens of their weight on the column's"
+    caption = f"  paired by name; {whose}: weight from the row's tokens (averaged) to the column's tokens (summed)"
     left_out = f"; the {MOST} of {len(shared)} whose weights moved most" if len(shown) < len(shared) else ""
     yield GAP
     yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "dim")))

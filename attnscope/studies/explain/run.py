@@ -119,7 +119,7 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         )
         return last
     if len(text_plan.queries) > 1:
-        message = f"'{run.query}' is {len(text_plan.queries)} tokens: {named}"
+        message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {named}"
         raise UsageError(
             message,
             where=arg("query"),

@@ -130,7 +130,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
-        yield paragraph(ours(f"{NOT_ALLOWED} not allowed: minus infinity", "dim"), indent=1, remark=True)
+        yield paragraph(ours(f"{NOT_ALLOWED} is not allowed: minus infinity", "dim"), indent=1, remark=True)
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:

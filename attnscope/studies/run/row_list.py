@@ -46,7 +46,7 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
     return [
         GAP,
         paragraph((*title, Span(order, "dim"))),
-        Text(dim, between=" · ", remark=True),
+        Text(dim, between=" │ ", remark=True),
         Table(
             weights.columns.kind,
             columns,

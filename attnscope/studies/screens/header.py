@@ -102,7 +102,7 @@ def report_header(
     if provenance.family != "weights":
         lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
     if cuts:
-        lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; the model ran without"))))
+        lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run"))))
     if settings.verbose and mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{mask.what_if}: {_EXPLAINED[mask.what_if]}")))
     if settings.verbose and provenance.values != "exact":  # a map says so itself

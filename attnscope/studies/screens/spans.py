@@ -140,7 +140,9 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
     joined = f"; {len(spans.text.names)} spans, neighbours joined" if len(shown.names) < len(spans.text.names) else ""
-    text = f"{whose}: mean over the row's tokens of their weight on the column's; each row sums to 1{joined}"
+    text = (
+        f"{whose}: weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1{joined}"
+    )
     return weight_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 

@@ -80,7 +80,7 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     if stage == "masked":
         source = "scaled" if "scaled" in head.stages else _scaled(head)
         allowed = not np.isneginf(head.stages[stage]).any()
-        return f"{mean}{source}; {'every key shown is allowed' if allowed else f'{NOT_ALLOWED} not allowed'}"
+        return f"{mean}{source}; {'every key shown is allowed' if allowed else f'{NOT_ALLOWED} is not allowed'}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"

@@ -185,7 +185,7 @@ def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) 
     draw_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
     # cells that have a mark on a terminal are grey here
-    spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey: "), span.origin) for span in stage.arithmetic_of_picture]
+    spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey "), span.origin) for span in stage.arithmetic_of_picture]
     spans += [(f"; {stage.small}", "ours")] if stage.small and _numbered(stage) else []
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
     # A description that equals the title is left out.
