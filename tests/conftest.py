@@ -31,6 +31,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(100_000, 50, 100)  # collections were a twentieth of the time of tests
         gc.enable()
 
 
