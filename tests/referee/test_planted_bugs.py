@@ -13,7 +13,6 @@ from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.recorders.base import Overlap
 from attnscope.model.tile import Tile
 from attnscope.request.masks.terms import Bidirectional
-from attnscope.run import analysis
 from attnscope.run import session as pipeline
 from attnscope.run.analysis import choice, head_reports, overview
 from tests.referee import draw, runner
@@ -115,7 +114,7 @@ def _special_rows_in_the_choice_of_a_head() -> Plant:
         none = {**batch.tokens.kinds, "special": torch.zeros_like(batch.tokens.special)}
         return ranked(replace(batch, tokens=replace(batch.tokens, kinds=none)), *given)
 
-    return analysis, "RankingRecorders", all_rows
+    return choice, "RankingRecorders", all_rows
 
 
 def _last_row_left_out_of_sums() -> Plant:
