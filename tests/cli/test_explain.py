@@ -133,7 +133,7 @@ def test_the_step_of_the_mask_names_hidden_tokens(capsys):
     [
         (["run", "--query", "tree"], "the text has tokens 0 to 3: unb ##el ##iev ##able"),
         (["explain"], "the text has 0 unb, 1 ##el, 2 ##iev, 3 ##able"),
-        (["explain", "--query", "unbelievable"], "is 4 tokens: 0 unb, 1 ##el, 2 ##iev, 3 ##able; select"),
+        (["explain", "--query", "unbelievable"], "selects 4 tokens: 0 unb, 1 ##el, 2 ##iev, 3 ##able; select"),
     ],
 )
 def test_errors_spell_pieces_as_screens_do(capsys, args, said):

@@ -110,7 +110,7 @@ def test_auto_answers_the_question_of_a_comparison():
     (change,) = compare_runs("mask", sides, parse_positions("bank")).changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
-    assert [head.first for head in change.heads] == [f"L{best[0]}H{best[1]}"]
+    assert [head.first for head in change.heads] == [best]
 
 
 def test_the_sample_leads_from_bank_to_river():
