@@ -241,6 +241,7 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     arguments = ["doctor", "-m", str(tmp_path / "bert"), "--attn", "eager"]
     assert main(arguments) == 1
     shown = capsys.readouterr().out
+    assert "number: what the check measured" in shown
     assert "WRONG" in shown and "repair" in shown and "docs/doctor.md#future" in shown
     assert main([*arguments, "-o", str(tmp_path / "doctor.xml")]) == 1
     failure = ET.parse(tmp_path / "doctor.xml").getroot().find(".//failure")

@@ -154,6 +154,23 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     assert colour.count("▀") == 2 * 5 * 6  # where one of two cells has the weight
 
 
+def test_rows_of_many_heads_name_the_key_of_every_column():
+    """Light up one key after the other: the column that it lights up is the last whose named key is not after it."""
+    made = sheet(4, 5, 20)
+    text = replace(made.texts[0], queries=[3])
+    made = replace(made, texts=[text])
+    for key in range(20):
+        for head in text.heads:
+            head.stages["weights"] = np.eye(20, dtype=np.float32)[key : key + 1]
+        shown = draw(made, 60, format="heat")
+        (cells,) = (line[3:] for line in shown.splitlines() if line.startswith("L2 "))
+        named = " ".join(shown.rpartition("more ")[0].split()).partition("first key of each column: ")[2].split(" · ")
+        firsts = [int(name.split()[0]) for name in named]
+        assert [name.split()[1] for name in named] == [text.tokens[first].text.strip() for first in firsts]
+        assert cells.index("█") == max(n for n, first in enumerate(firsts) if first <= key)
+    assert "columns: 0 " in draw(made, 200, format="heat")
+
+
 def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing():
     offered = draw(sheet(2, 5, 6), 120, format="heat").rpartition("more ")[2]
     assert "--layer L --head H (stages and contributors)" in offered

@@ -9,6 +9,9 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
 _VERDICTS = {"ok": ours("ok", "good"), "wrong": ours("WRONG", "bad"), "unknown": ours("cannot tell", "dim")}
+_CAPTION = (
+    "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
+)
 _LOOKS: dict[str, Look] = {"ok": "good", "wrong": "bad", "unknown": "dim"}
 
 
@@ -16,7 +19,9 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Dis
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report)))
     yield GAP
-    yield _table([check for check in report.checks if check.verdict != "unknown" or check.value is not None])
+    if measured := [check for check in report.checks if check.verdict != "unknown" or check.value is not None]:
+        yield _table(measured)
+        yield paragraph(ours(_CAPTION, "dim"), remark=True)
     for check in report.checks:
         if check.verdict == "wrong":
             yield GAP

@@ -131,12 +131,13 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
     `indent`: blanks in front of every line but the first.
     """
     flowed, used = Text(overflow="fold"), 0
-    # A line that is broken ends with the separator.
-    width -= len(between.rstrip()) + indent
+    # A broken line ends with the separator, unless that is itself a line, which a line break replaces.
+    ending = between.rstrip().removesuffix("│").rstrip()
+    width -= len(ending) + indent
     for item in items:
         cells = cell_len(item.plain)
         if used and used + len(between) + cells > width:
-            flowed.append(between.rstrip() + "\n" + " " * indent)
+            flowed.append(ending + "\n" + " " * indent)
             used = 0
         elif used:
             flowed.append(between)

@@ -11,6 +11,7 @@ from rich.text import Text
 from attnscope.views.parts import Panel
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
+from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.map import draw_log_scale, half_blocks, map_shade
 from attnscope.views.terminal.screen import Screen
 
@@ -58,6 +59,11 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
                 screen.put(row, width=label + len(numbers))
     screen.say("")
     _draw_legend(screen, panels, rows, width)
+    if shape[0] == 1:  # one query: the heads have no room for names of their columns
+        keys = labels(screen, panels[0].columns)
+        firsts = [n * shape[1] // width for n in range(width)]
+        named = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]
+        say_list(screen, "columns" if width == shape[1] else "first key of each column", named)
 
 
 def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int) -> Text:
