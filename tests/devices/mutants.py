@@ -34,6 +34,7 @@ LIMIT = 120  # seconds of the tests of one change
 # A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
 _SPEED = "a choice of what is faster on the CPU; the numbers are the same"
+_COPIED = "kept on the host, into which parts of the device are copied; the numbers are the same"
 EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
     "torch.tensor(positions, dtype=torch.int64, device=like.device)": _INDEX,
@@ -66,6 +67,21 @@ EQUIVALENT = {
     'if rows.device.type != "cpu" or repeated.any() … → True': _SPEED,
     'if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS … → False': "tests/model/test_compiled_rows.py finds it",
     'if tensor.is_contiguous() or tensor.device.type != "cpu" … → True': "pages of the CPU; tests/model finds it",
+    'if model.device.type == "cpu":  # on a GPU, each worker … → True': "a pass whose numbers are not kept",
+    'if tensor.device.type == "meta" … → False': "tests/arrays/test_refusals.py finds it",
+    "on_cpu = name == FLEX and all": "compiled or not, it is the same arithmetic",
+    "spec.bias(q_at, k_at, torch.arange(scores.shape[1]": _INDEX,
+    "spec.bias(q, k, torch.arange(scores.shape[1]": _INDEX,
+    'if a.device.type != "cpu": … → True': _SPEED,
+    'weight.dtype and x.device.type == "cpu" … → False': _SPEED,
+    'if self.masked.device.type == "cpu": … → False': _SPEED,
+    "taller = min(_MOST_ROWS_ON_GPU, n_queries // 8) … → True": _SPEED,
+    "changes = torch.zeros(n, n, dtype=torch.float64, device=unchanged.device)": _COPIED,
+    "positions = torch.arange(first, min(first + copies, n), device=x.device)": _INDEX,
+    "v[torch.arange(len(v), device=v.device), :, self.positions] = 0": _INDEX,
+    'if batch.tokens.real.device.type != "cpu": … → True': "on the CPU, there is nothing to move",
+    "row_output = padded[row : row + 1, places.to(padded.device)]": _INDEX,
+    "shown[number, torch.tensor(text_rows, device=device)] = True": _INDEX,
     'if device.type == "meta"': "about models without weights, wherever they would be; tests/api looks at them",
 }
 

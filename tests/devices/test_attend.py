@@ -153,7 +153,9 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
     matrices = call.stages, heads, rows, call.columns
 
     def texts(_: object) -> dict[str, Tensor]:
-        return {f"{s}{n}": text for s in call.stages if s in packed._kept for n, text in enumerate(packed.texts(s))}
+        assert {run.device for stage in packed._kept.values() for run in stage} <= {device}
+        stages = [stage for stage in call.stages if stage in packed._kept]
+        return {f"{s}{n}": text.to(device) for s in stages for n, text in enumerate(packed.texts(s))}
 
     def of_rows(recorder: RowRecorder) -> dict[str, Tensor | None]:
         return {**recorder.recorded, "masked": recorder.fully_masked, "sink": recorder.sink}
@@ -220,6 +222,8 @@ def numbers(call: Call, device: torch.device) -> dict[str, Tensor]:
         )
     assert output is None or output.device == device
     found = {f"{n}.{name}": x for n, (recorder, get) in enumerate(recorders) for name, x in get(recorder).items()}
+    places = {device} if has_float64(device) else {device, torch.device("cpu")}  # the CPU has the numbers in float64
+    assert {x.device for x in found.values() if x is not None} <= places
     return {name: x.cpu().double() for name, x in {**found, "output": output}.items() if x is not None}
 
 

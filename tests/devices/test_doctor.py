@@ -22,6 +22,7 @@ CASES = (*NAMES, *MORE) if int(os.environ.get("ATTNSCOPE_EXAMPLES", 60)) > 60 el
 def verdicts(arguments: Arguments) -> dict[str, str]:
     result = attnscope.doctor(**{**arguments, "attn": ["eager"]})
     assert all(backend.ran for backend in result.data.backends)
+    assert result.data.device == str(arguments["model"].device)
     return {check.name: check.verdict for check in result.checks}
 
 

@@ -96,7 +96,7 @@ class ExaminedBatch:
         if causal:
             allowed &= place[:, None] >= place
             if self.prefix is not None:
-                inside = place < self.prefix.to(place.device)[:, None]
+                inside = place < self.prefix[:, None]
                 allowed |= inside[:, :, None] & inside[:, None]
         if window is not None:
             distance = place[:, None] - place

@@ -545,7 +545,7 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
     """Compare the 4-D mask of a batch with its prefix: all of it sees all of it, and nothing after it."""
     assert batch.prefix is not None and batch.allowed is not None
     place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-    inside = place < batch.prefix.to(place.device)[:, None]
+    inside = place < batch.prefix[:, None]
     real = batch.real[:, :, None] & batch.real[:, None]
     if batch.documents is not None:
         real &= batch.documents[:, :, None] == batch.documents[:, None]
@@ -565,7 +565,7 @@ def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> 
     examined = f"{batch.name} with the last token of its prefix replaced, {backend}"
     assert batch.prefix is not None
     place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-    last = place == (batch.prefix.to(place.device)[:, None] - 1)
+    last = place == batch.prefix[:, None] - 1
     if int(batch.prefix.min()) < 2:
         return unknown(examined, "a prefix is one token")
     try:
@@ -573,7 +573,7 @@ def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> 
         moved = exam.run({**batch.given, "input_ids": exam.other_tokens(batch.ids, last)}, backend)
     except AttnscopeError as e:
         return unknown(examined, e.message)
-    before = (place < (batch.prefix.to(place.device)[:, None] - 1)) & batch.real
+    before = (place < batch.prefix[:, None] - 1) & batch.real
     value = relative_gap(moved, plain, before)[0]
     if value > 0:
         return Evidence(examined, "ok", finite(value), None, None, "outputs of earlier tokens change, as they should")
