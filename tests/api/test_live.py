@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 import attnscope
+from attnscope.engines.torch_setup import restore_threads
 from attnscope.findings.check import CheckReport
 from attnscope.model.module_hooks import listening
 from tests.helpers.tiny_models import raise_weights
@@ -37,6 +38,12 @@ MODELS = {
         hf.Qwen2Config(**SIZES, num_key_value_heads=4), attn_implementation="sdpa"
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _default_threads():
+    """Undo the thread count that `main()` sets in an earlier test: the command line does not restore it."""
+    restore_threads()
 
 
 def tokenizer(kind="wordpiece"):
