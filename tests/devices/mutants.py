@@ -82,6 +82,8 @@ EQUIVALENT = {
     'if batch.tokens.real.device.type != "cpu": … → True': "on the CPU, there is nothing to move",
     "row_output = padded[row : row + 1, places.to(padded.device)]": _INDEX,
     "shown[number, torch.tensor(text_rows, device=device)] = True": _INDEX,
+    "return x[..., order.to(x.device)]": _INDEX,
+    "for text in texts]).argsort().to(positions.device)": _INDEX,
     'if device.type == "meta"': "about models without weights, wherever they would be; tests/api looks at them",
 }
 
