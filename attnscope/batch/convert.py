@@ -59,7 +59,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         raise AttnscopeError("is not a regular file", where=source, hint="save its output to a file first")
     report = read_report(source) if there.ending == ".json" else None
     if report is not None and not here.table:
-        raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
+        raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {', '.join(TABLES)} or .html")
     if here.extra is not None:
         here.extra.require(here.ending)
     with _replacing(target, force=force) as temporary:

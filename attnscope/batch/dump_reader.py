@@ -126,8 +126,10 @@ def read_lines(path: Path) -> Iterator[bytes]:
                     raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
                 unsealed = unseal(line, crc)
                 if unsealed is None:
-                    what = "the line is damaged" if number > 1 else "is not a dump"
-                    raise AttnscopeError(what, where=f"{path}:{number}", hint=_RESTORE)
+                    if number > 1:
+                        raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=_RESTORE)
+                    hint = f"pass a file that attnscope batch wrote; if it is one, {_RESTORE}"
+                    raise AttnscopeError("is not a dump, or its first line is damaged", where=path, hint=hint)
                 body, crc = unsealed
                 yield body
     except TruncatedFrame as e:

@@ -129,5 +129,5 @@ class _Hub:
         except Exception as e:
             # Errors of the library's HTTP client, and of the file system.
             reason = " ".join(str(e).split())[:200] or type(e).__name__
-            hint = "run the command again: finished downloads are kept"
+            hint = "check the network, and run the command again: finished downloads are kept"
             raise AttnscopeError(f"cannot be downloaded ({reason})", where=self.name, hint=hint) from e

@@ -18,8 +18,8 @@ attnscope convert report.json report.csv
 def convert(given: Given) -> None:
     """Convert a finished dump to a table or to another kind of dump.
 
-    Every row of a table names its text, layer and head. Reports that run saved as .json can be converted to tables,
-    too.
+    Every row of a table names its text, layer and head. Reports that run saved as .json can be converted to tables
+    and to pages, too.
     """
     if given.target.suffix.lower() == ".html":
         size, what = _page(given)

@@ -15,8 +15,8 @@ attnscope run "The bank by the river" --model google-bert/bert-base-uncased
 def pull(given: Given) -> None:
     """Download a model into the Hugging Face cache.
 
-    Fetches config, tokenizer and safetensors, nothing else, and prints the folder. No other command uses the network,
-    except batch for a URL; HF_HOME, HF_ENDPOINT and HF_TOKEN work as they do for the hf command.
+    Fetches config, tokenizer and safetensors, nothing else, and prints the folder. Only pull uses the network, and
+    batch if its input or output is a URL; HF_HOME, HF_ENDPOINT and HF_TOKEN work as they do for the hf command.
     """
     from attnscope.checkpoints.pulling import pull as fetch
 

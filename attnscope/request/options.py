@@ -129,7 +129,8 @@ THE_MODEL = (
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text, for run, compare, explain, heads and batch.", metavar="FILE", complete="files"),
+        "model and a text; run, compare, explain, heads, explore and batch accept them.", metavar="FILE",
+        complete="files"),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
@@ -257,7 +258,7 @@ RUN = (
     Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
         "attention_mask, position_ids and token_type_ids, named as in transformers. Each has the shape (tokens) or "
         "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files"),
-    Option("ids", SHOW, "List the tokens with their ids. In a terminal only."),
+    Option("ids", SHOW, "List the tokens with their ids, in tables; json always has them."),
     Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "

@@ -60,11 +60,11 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
     [
         (b"", "is empty, not JSON", "download it again"),
         (bytes(100), "is nothing but zero bytes, not JSON", "the download did not finish: download it again"),
-        (b" \n\n ", "is truncated at line 3, column 2: Expecting value", "download it again"),
+        (b" \n\n ", "is truncated at line 3, column 2: Expecting value", "complete it, or download it again"),
         (
             b'{"model_type": "ber',
             "is truncated at line 1, column 16: Unterminated string",
-            "download it again",
+            "complete it, or download it again",
         ),
         (b'{\n "a": 1,\n', "is truncated at line 3, column 1: Expecting property name", None),
         (b'{\n "a": 1,\n "b" 2}', "is not JSON at line 3, column 6: Expecting ':' delimiter", None),

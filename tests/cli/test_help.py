@@ -29,7 +29,9 @@ COMMANDS = (
     "merge",
     "verify",
     "convert",
+    "import",
     "info",
+    "pull",
 )
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _CAP = 1 << 30
 _HINT = (
-    "expected one boolean matrix with a row per query and a column per key, true where attention is allowed, or one "
-    "for every head"
+    "expected one matrix with a row per query and a column per key, or one for every head: true where attention is "
+    "allowed, or, in .npy and .safetensors, floats that are 0 there and −inf elsewhere"
 )
 _MASKED = -6e4  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
 

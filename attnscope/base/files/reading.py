@@ -112,7 +112,9 @@ def parse_json(data: bytes, where: str) -> Any:
     except json.JSONDecodeError as e:
         place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
-            raise AttnscopeError(f"is truncated at {place}", where=where, hint="download it again") from e
+            raise AttnscopeError(
+                f"is truncated at {place}", where=where, hint="complete it, or download it again"
+            ) from e
         raise AttnscopeError(f"is not JSON at {place}", where=where) from e
     except RecursionError as e:
         raise AttnscopeError("is nested too deeply", where=where, hint="model files have fewer levels") from e

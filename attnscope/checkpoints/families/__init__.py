@@ -94,8 +94,8 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
         message = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
         raise AttnscopeError(message, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        extra = f"pip install 'attnscope[transformers]' and add {arg('engine', 'transformers')}"
-        hint = f"{extra} to run, compare, batch or check; without it, supported: {', '.join(FAMILIES)}"
+        extra = f"add {arg('engine', 'transformers')} (it needs pip install 'attnscope[transformers]')"
+        hint = f"{extra}; supported without it: {', '.join(FAMILIES)}"
         raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
     return FAMILIES[model_type]
 

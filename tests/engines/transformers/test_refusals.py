@@ -96,10 +96,7 @@ def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
 
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
-    told = (
-        "; pip install 'attnscope[transformers]' and add engine='transformers'"
-        " to run, compare, batch or check; without it, "
-    )
+    told = "; add engine='transformers' (it needs pip install 'attnscope[transformers]'); supported without it: bert, "
     assert told in refused(folders("t5"), engine="native")
 
 
