@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from attnscope.base.errors import RAY, AttnscopeError, arg
+from attnscope.base.system.signals import ended_by_sigterm
 from attnscope.batch.changes import find_change
 from attnscope.batch.convert import merge
 from attnscope.batch.dump import write_dump
@@ -136,7 +137,9 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
         # A Ray that is started here reports nothing home.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
+            # Ray waits five seconds, when it stops, for its processes to end at SIGTERM.
+            with ended_by_sigterm():
+                ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as e:
             message = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
             raise AttnscopeError(message, hint="start one with ray start --head, or leave the address out") from e

@@ -37,6 +37,19 @@ def end_on_signals() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let processes that are started here end at SIGTERM: they inherit the signals that this thread blocks."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 def _end_at(numbers: set[signal.Signals]) -> None:
     """Wait for a signal, and end the process with 128 plus its number."""
     code = 128 + signal.sigwait(numbers)
