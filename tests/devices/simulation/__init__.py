@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
+from torch import library
 from torch.utils import _pytree as pytree
 
 from tests.devices.simulation.counts import counts, memory
@@ -106,7 +107,7 @@ def _register() -> None:
     """Give torch what it lacks without GPUs, once for the process: it stays, and without devices nothing reaches it."""
     for backend, number in _TYPES.items():
         _register_guard(number)
-        fallback, aten_operators = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+        fallback, aten_operators = library.Library("_", "IMPL"), library.Library("aten", "IMPL")
         fallback.fallback(_run_lost, backend)
         aten_operators.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
         for name in _FACTORIES:
@@ -129,8 +130,8 @@ def _register_guard(number: int) -> None:
     c10::impl::DeviceGuardImplInterface is an abstract class: an object of it points to a table of functions, of which
     the first is type() and the third getDevice(). A c10::Device is two bytes, its type and its index.
     """
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-    registry = (ctypes.c_void_p * 22).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    registry = (ctypes.c_void_p * 22).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
     assert not registry[number], "this torch has devices of its own"
     in_front, functions, pointer = 2, 28, ctypes.sizeof(ctypes.c_void_p)
     table = ctypes.cast(registry[0], ctypes.POINTER(ctypes.c_void_p))[0] - in_front * pointer
