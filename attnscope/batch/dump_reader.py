@@ -46,13 +46,9 @@ class _Document(msgspec.Struct):
 
 @dataclass
 class Dump:
-    """A dump that is being read.
+    """A dump that is being read."""
 
-    Attributes:
-        path: The .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder.
-    """
-
-    path: Path
+    path: Path  # the .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder
     header: Header = field(init=False)
     end: End | None = None
     _last_shard: _Shard | None = None

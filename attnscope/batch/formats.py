@@ -14,14 +14,10 @@ from attnscope.base.errors import PARQUET, Extra
 
 @dataclass(frozen=True)
 class DumpFormat:
-    """One format.
+    """One format."""
 
-    Attributes:
-        ending: Ending of the name, with its dot; empty for a folder.
-        layout: One record a line, a folder of shards, one document, or the rows of a table.
-    """
-
-    ending: str
+    ending: str  # ending of the name, with its dot; empty for a folder
+    # one record a line, a folder of shards, one document, or the rows of a table
     layout: Literal["lines", "shards", "document", "csv", "parquet"]
     packing: Literal["gzip", "zstd"] | None = None
     extra: Extra | None = None

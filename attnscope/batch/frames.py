@@ -95,17 +95,12 @@ def open_zstandard(file: BinaryIO, name: str) -> io.BufferedReader:
 
 @dataclass(frozen=True)
 class Packing:
-    """How frames of one format are made and read.
+    """How frames of one format are made and read."""
 
-    Attributes:
-        new_frame: Makes what packs one frame, with `compress` and `flush`.
-        magic: First bytes of a frame.
-    """
-
-    new_frame: Callable[[], Any]
+    new_frame: Callable[[], Any]  # makes what packs one frame, with `compress` and `flush`
     new_reader: Callable[[], Any]
     damage: type[Exception]
-    magic: bytes
+    magic: bytes  # first bytes of a frame
 
 
 _GZIP = Packing(

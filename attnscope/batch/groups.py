@@ -16,17 +16,12 @@ MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 
 @dataclass(frozen=True)
 class TextSize:
-    """Sizes of a text.
-
-    Attributes:
-        tokens: Number of tokens.
-        beside: Numbers that are held in addition while it is computed, and that a group does not share.
-    """
+    """Sizes of a text."""
 
     tokens: int
     sources: int
     values: int
-    beside: int = 0
+    beside: int = 0  # numbers that are held in addition while it is computed, and that a group does not share
 
     @property
     def longest(self) -> int:

@@ -28,24 +28,16 @@ _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context":
 
 @dataclass(frozen=True)
 class Item:
-    """One record of an input.
+    """One record of an input."""
 
-    Attributes:
-        index: Number of the record, from 0.
-        line: Line in the input, from 1; for .parquet and .arrow, the row.
-        id: Id in the input; the number of the line if it has none.
-        text: The text; None if it cannot be read.
-        block: Its block, once the input has been cut into blocks; see blocks.py.
-    """
-
-    index: int
-    line: int
-    id: int | str
+    index: int  # number of the record, from 0
+    line: int  # line in the input, from 1; for .parquet and .arrow, the row
+    id: int | str  # id in the input; the number of the line if it has none
     hash: str
-    text: TextInput | None
+    text: TextInput | None  # the text; None if it cannot be read
     fields: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    block: int = 0
+    block: int = 0  # its block, once the input has been cut into blocks; see blocks.py
 
 
 def _digest(data: bytes) -> str:

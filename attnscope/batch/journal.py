@@ -50,25 +50,19 @@ class _RecordLine(msgspec.Struct):
 
 @dataclass
 class JournalState:
-    """State of an existing file.
+    """State of an existing file."""
 
-    Attributes:
-        header: The header line's JSON, without its check; None if the file has none yet.
-        too_large: Index of every record that failed for lack of memory, to the numbers that it needs.
-        shards: Names of the shards with records, in order, to their checksums.
-        size: Bytes of whole lines.
-        crc: CRC-32 of these.
-    """
-
-    header: bytes | None = None
+    header: bytes | None = None  # the header line's JSON, without its check; None if the file has none yet
     indices: "array[int]" = field(default_factory=lambda: array("Q"))
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     counts: "Counter[str]" = field(default_factory=Counter)
+    # index of every record that failed for lack of memory, to the numbers that it needs
     too_large: dict[int, int] = field(default_factory=dict)
+    # names of the shards with records, in order, to their checksums
     shards: dict[str, str | None] = field(default_factory=dict)
     ended: bool = False
-    size: int = 0
-    crc: int = 0
+    size: int = 0  # bytes of whole lines
+    crc: int = 0  # CRC-32 of these
 
     def fitting(self, holds: int) -> set[int]:
         """Return the numbers of the records that failed for lack of memory, and that now fit."""
@@ -141,15 +135,11 @@ def _note(state: JournalState, body: bytes) -> None:
 
 @dataclass
 class _Frame:
-    """Lines that are compressed, but not written yet.
-
-    Attributes:
-        size: Bytes of the lines.
-    """
+    """Lines that are compressed, but not written yet."""
 
     packer: Any
     parts: list[bytes] = field(default_factory=list)
-    size: int = 0
+    size: int = 0  # bytes of the lines
     records: int = 0
 
 

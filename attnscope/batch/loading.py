@@ -45,42 +45,27 @@ _FIRST = 64  # tokens of the first window at most: something is saved as soon as
 
 @dataclass(frozen=True)
 class DumpConfig:
-    """Options of `attnscope batch`.
+    """Options of `attnscope batch`."""
 
-    Attributes:
-        input: A file, or `-` for standard input.
-        format: Format of the input; None for the one of its extension.
-        output: A .jsonl file, a folder, or `-` for lines to standard output.
-        run: Model, mask and machine; its texts and selection are not looked at.
-        force: Start over; an existing dump is kept until records of the new one are safe.
-        max_minutes: Stop after this time, with everything saved; None for no limit.
-        workers: Processes that compute; 0 for this one alone, None for the faster choice.
-    """
-
-    input: str
-    format: str | None
-    output: Path
+    input: str  # a file, or `-` for standard input
+    format: str | None  # format of the input; None for the one of its extension
+    output: Path  # a .jsonl file, a folder, or `-` for lines to standard output
     settings: Settings
-    run: RunConfig
-    force: bool = False
+    run: RunConfig  # model, mask and machine; its texts and selection are not looked at
+    force: bool = False  # start over; an existing dump is kept until records of the new one are safe
     strict: bool = False
-    max_minutes: float | None = None
-    workers: int | None = 0
+    max_minutes: float | None = None  # stop after this time, with everything saved; None for no limit
+    workers: int | None = 0  # processes that compute; 0 for this one alone, None for the faster choice
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Workers, header and limits of a dump.
+    """Workers, header and limits of a dump."""
 
-    Attributes:
-        work: Returns the ModelWorker of a process, by the worker's number from 0.
-        workers: Number of processes; 0 for this one.
-    """
-
-    work: Callable[[int], ModelWorker]
+    work: Callable[[int], ModelWorker]  # returns the ModelWorker of a process, by the worker's number from 0
     header: Header
     holds: int
-    workers: int
+    workers: int  # number of processes; 0 for this one
 
 
 def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:

@@ -33,13 +33,9 @@ _WRITER = re.compile(r"parquet-cpp-arrow version \d[\w.-]*")
 
 @dataclass(frozen=True)
 class _TableFiles:
-    """A window as part files.
+    """A window as part files."""
 
-    Attributes:
-        name: Name of its part files; None if no text has findings.
-    """
-
-    name: str | None
+    name: str | None  # name of its part files; None if no text has findings
     check: str | None
     files: list[bytes]
     lines: list[bytes]

@@ -27,18 +27,12 @@ _NAMED = 6  # parts that an error names
 
 @dataclass(frozen=True)
 class ShardPart:
-    """One part of a dump.
-
-    Attributes:
-        header: Its header; None if it has none yet.
-        end: Its end line; None if it is not finished.
-        records: Number of records; for an unfinished compressed part, the readable ones.
-    """
+    """One part of a dump."""
 
     path: Path
-    header: Header | None
-    end: End | None
-    records: int
+    header: Header | None  # its header; None if it has none yet
+    end: End | None  # its end line; None if it is not finished
+    records: int  # number of records; for an unfinished compressed part, the readable ones
 
     @property
     def lines(self) -> Path:
@@ -53,16 +47,11 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class PartSet:
-    """Parts of one dump.
+    """Parts of one dump."""
 
-    Attributes:
-        parts: The parts that have a header, by the number of their shard.
-        missing: Numbers of the shards of which no part was given.
-    """
-
-    parts: list[ShardPart]
+    parts: list[ShardPart]  # the parts that have a header, by the number of their shard
     header: Header
-    missing: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # numbers of the shards of which no part was given
     unfinished: list[ShardPart] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
 

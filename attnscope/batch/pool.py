@@ -46,68 +46,52 @@ _TICK = 0.5  # seconds after which the time limit is looked at
 
 @dataclass(frozen=True)
 class _Task:
-    """A block for a worker.
-
-    Attributes:
-        groups: Records of the groups that a dead worker had computed, pickled, by the numbers of their texts.
-    """
+    """A block for a worker."""
 
     items: list[Item]
     done: int
     suspects: Suspects
+    # records of the groups that a dead worker had computed, pickled, by the numbers of their texts
     groups: dict[tuple[int, ...], bytes]
 
 
 @dataclass(frozen=True)
 class _WindowResult:
-    """A finished window of a worker.
-
-    Attributes:
-        outcomes: Status, error and number of tokens of each new record.
-    """
+    """A finished window of a worker."""
 
     encoded: Any
     new: int
-    outcomes: list[tuple[str, str | None, int]]
+    outcomes: list[tuple[str, str | None, int]]  # status, error and number of tokens of each new record
     slowest: list[SlowText]
 
 
 @dataclass
 class _Block:
-    """A block on its way.
-
-    Attributes:
-        windows: Windows that have arrived but are not written, and the size of each.
-        deaths: How often a worker died while it computed a text, by the number of the text.
-        idle_deaths: How often one died before it computed anything, since the last group.
-        groups: Groups of the window that is being computed; see _Task.
-    """
+    """A block on its way."""
 
     items: list[Item]
     received: int
     written: int
     copied: bool = False
+    # windows that have arrived but are not written, and the size of each
     windows: "deque[tuple[_WindowResult, int]]" = field(default_factory=deque)
     ended: bool = False
+    # how often a worker died while it computed a text, by the number of the text
     deaths: "Counter[int]" = field(default_factory=Counter)
-    idle_deaths: int = 0
+    idle_deaths: int = 0  # how often one died before it computed anything, since the last group
     suspects: Suspects = field(default_factory=Suspects)
+    # groups of the window that is being computed; see _Task
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
 
 @dataclass
 class _Process:
-    """A worker.
+    """A worker."""
 
-    Attributes:
-        number: Its number among the workers, from 0; one that replaces it has the same.
-        block: The block that it computes; None if it waits.
-    """
-
-    number: int
+    number: int  # its number among the workers, from 0; one that replaces it has the same
     pid: int
     pipe: Connection
-    block: _Block | None = None
+    block: _Block | None = None  # the block that it computes; None if it waits
     group: tuple[int, ...] = ()
 
 

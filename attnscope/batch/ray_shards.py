@@ -40,15 +40,10 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class RayConfig:
-    """How a dump is spread over a cluster.
+    """How a dump is spread over a cluster."""
 
-    Attributes:
-        address: Address of the cluster; `local` for one that is started here.
-        actors: Number of actors; None for as many as the cluster's CPUs (or GPUs) allow.
-    """
-
-    address: str = "local"
-    actors: int | None = None
+    address: str = "local"  # address of the cluster; `local` for one that is started here
+    actors: int | None = None  # number of actors; None for as many as the cluster's CPUs (or GPUs) allow
     cpus: float = 1
     gpus: float = 0
     resources: dict[str, float] | None = None

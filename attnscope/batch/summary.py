@@ -14,41 +14,27 @@ _SLOWEST = 3
 
 @dataclass(frozen=True, order=True)
 class SlowText:
-    """A text that took long.
+    """A text that took long."""
 
-    Attributes:
-        seconds: Its share of the time of its group, by tokens.
-        tokens: Its number of tokens.
-    """
-
-    seconds: float
+    seconds: float  # its share of the time of its group, by tokens
     line: int
     tokens: int
 
 
 @dataclass
 class Summary:
-    """How a run went.
-
-    Attributes:
-        computed: Records computed now; the last of these may not be written yet.
-        failures: The first failures, `line: why` each.
-        started: When the run began, on the monotonic clock.
-        workers: Processes that compute; 0 for this one.
-        nodes: Machines of a cluster that take part; 0 for this one alone.
-        stopped: The run ended early, since its time was over; the same command goes on.
-    """
+    """How a run went."""
 
     counts: "Counter[str]" = field(default_factory=Counter)
     resumed: int = 0
-    computed: int = 0
+    computed: int = 0  # records computed now; the last of these may not be written yet
     tokens: int = 0
-    failures: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
+    failures: list[str] = field(default_factory=list)  # the first failures, `line: why` each
+    started: float = field(default_factory=time.monotonic)  # when the run began, on the monotonic clock
     slowest: list[SlowText] = field(default_factory=list)
-    workers: int = 0
-    nodes: int = 0
-    stopped: bool = False
+    workers: int = 0  # processes that compute; 0 for this one
+    nodes: int = 0  # machines of a cluster that take part; 0 for this one alone
+    stopped: bool = False  # the run ended early, since its time was over; the same command goes on
 
     @property
     def records(self) -> int:

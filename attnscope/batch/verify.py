@@ -20,15 +20,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Verified:
-    """Result of a verification.
-
-    Attributes:
-        input: The input that every record was compared with; None if it was not looked at.
-    """
+    """Result of a verification."""
 
     header: Header
     counts: "Counter[str]"
-    input: str | None
+    input: str | None  # the input that every record was compared with; None if it was not looked at
 
 
 def verify(path: Path, source: str | None, on_progress: Progress = lambda done, total: None) -> Verified:

@@ -61,59 +61,41 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Suspects:
-    """Texts that were being computed when a process died.
+    """Texts that were being computed when a process died."""
 
-    Attributes:
-        alone: Numbers of the texts that run alone first, since one of their group may have been the cause; if all of a
-            group survive that, it runs together after all, for the last bits of its numbers.
-        apart: Numbers of the texts whose group ended a process even so, and is not run together again.
-        failed: Numbers of the texts that are given up, to the reason.
-    """
-
+    # numbers of the texts that run alone first, since one of their group may have been the cause; if all of a group
+    # survive that, it runs together after all, for the last bits of its numbers
     alone: Collection[int] = ()
+    # numbers of the texts whose group ended a process even so, and is not run together again
     apart: Collection[int] = ()
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)  # numbers of the texts that are given up, to the reason
 
 
 @dataclass(frozen=True)
 class TextWindow(Generic[T]):
-    """Texts that are sorted by length together.
-
-    Attributes:
-        ready: Prepared texts, or records of texts that are not computed.
-    """
+    """Texts that are sorted by length together."""
 
     items: list[Item]
-    ready: "list[T | Record]"
+    ready: "list[T | Record]"  # prepared texts, or records of texts that are not computed
     sizes: list[TextSize]
 
 
 @dataclass(frozen=True)
 class WindowRecords:
-    """Records of a window, the last of which are new.
+    """Records of a window, the last of which are new."""
 
-    Attributes:
-        items: The texts, in the order of the input.
-        new: How many of these, the last ones, are not written yet.
-        by_group: The records as they went through the model, group by group.
-    """
-
-    items: list[Item]
+    items: list[Item]  # the texts, in the order of the input
     records: list[Record]
-    new: int
-    by_group: list[list[Record]]
+    new: int  # how many of these, the last ones, are not written yet
+    by_group: list[list[Record]]  # the records as they went through the model, group by group
     seconds: dict[int, float]
 
 
 @dataclass(frozen=True)
 class PartialWindow:
-    """A window that is being computed.
+    """A window that is being computed."""
 
-    Attributes:
-        places: Places of its records that are not written yet.
-    """
-
-    places: range = range(0)
+    places: range = range(0)  # places of its records that are not written yet
     records: dict[int, Record] = field(default_factory=dict)
 
 

@@ -41,17 +41,12 @@ NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a 
 
 @dataclass(frozen=True)
 class PreparedText:
-    """A text that is ready to be looked into.
-
-    Attributes:
-        text_plan: Its tokens, and what is shown of them.
-        answered: The reading of its spans if these are cut; None otherwise.
-    """
+    """A text that is ready to be looked into."""
 
     item: Item
-    text_plan: TextPlan
+    text_plan: TextPlan  # its tokens, and what is shown of them
     size: TextSize
-    answered: AnsweredText | None = None
+    answered: AnsweredText | None = None  # the reading of its spans if these are cut; None otherwise
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:

@@ -32,18 +32,13 @@ _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # other va
 
 @dataclass(frozen=True)
 class _Adapter:
-    """An adapter, opened.
-
-    Attributes:
-        modules: Module to its tensors by part (`lora_A`, …).
-        full_tensors: Tensors that replace those of the base, by the base's names.
-        named: Cached modules that a regular expression of the config names.
-    """
+    """An adapter, opened."""
 
     path: Path
     config: Mapping[str, Any]
-    modules: dict[str, dict[str, TensorInfo]]
-    full_tensors: dict[str, TensorInfo]
+    modules: dict[str, dict[str, TensorInfo]]  # module to its tensors by part (`lora_A`, …)
+    full_tensors: dict[str, TensorInfo]  # tensors that replace those of the base, by the base's names
+    # cached modules that a regular expression of the config names
     named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def wrong(self, key: str, message: str, hint: str) -> AttnscopeError:

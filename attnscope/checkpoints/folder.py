@@ -22,27 +22,22 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 @dataclass(frozen=True)
 class Folder:
-    """An HF-layout folder, opened.
-
-    Attributes:
-        fingerprint: SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16
-            hex digits.
-        stamps: Size and time of the files with tensors when their headers were read.
-        tokenizer: Content of the tokenizer.json, if it was built from another file.
-        chat: Its chat templates, if they are in no file of their own; None if files have them.
-    """
+    """An HF-layout folder, opened."""
 
     path: Path
     config: dict[str, Any]
     tensors: dict[str, TensorInfo]
     files: dict[str, int]
+    # SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16 hex digits
     fingerprint: str
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
+    # size and time of the files with tensors when their headers were read
     stamps: dict[Path, FileStamp] = field(default_factory=dict)
-    tokenizer: bytes | None = None
+    tokenizer: bytes | None = None  # content of the tokenizer.json, if it was built from another file
     replaced: dict[str, TensorInfo] = field(default_factory=dict)
+    # its chat templates, if they are in no file of their own; None if files have them
     chat: ChatTemplates | None = None
 
     @property

@@ -94,18 +94,14 @@ class _Metadata:
 
 @dataclass(frozen=True)
 class _Architecture:
-    """How llama.cpp writes the models of one `general.architecture`.
+    """How llama.cpp writes the models of one `general.architecture`."""
 
-    Attributes:
-        config: Fields of config.json other than those of `_shared_config`.
-        names: Module within a block to the module of transformers, if it differs from `_INSIDE`.
-        norm_offset: Offset of the weights of norms: Gemma's are stored with the 1 that transformers adds.
-    """
-
+    # fields of config.json other than those of `_shared_config`
     config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
+    # module within a block to the module of transformers, if it differs from `_INSIDE`
     names: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
-    norm_offset: float = 0.0
+    norm_offset: float = 0.0  # offset of the weights of norms: Gemma's are stored with the 1 that transformers adds
 
 
 def open_gguf(path: Path) -> Folder:

@@ -26,14 +26,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """Header of a GGUF file.
-
-    Attributes:
-        tensors: Its tensors by name, their shapes with the widest step first, as everywhere else.
-    """
+    """Header of a GGUF file."""
 
     metadata: dict[str, Any]
-    tensors: dict[str, TensorInfo]
+    tensors: dict[str, TensorInfo]  # its tensors by name, their shapes with the widest step first, as everywhere else
     stamp: FileStamp
     digest: bytes
 

@@ -33,45 +33,33 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Location of a tensor.
-
-    Attributes:
-        dtype: Element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`.
-        start: First byte, counted from the start of the file.
-        block: Numbers and bytes of a block; None if numbers are not stored in blocks.
-        paired_heads: Number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's
-            queries and keys in GGUF; 0 if rows are in order.
-        scales: Exponents of the blocks, if they are in a separate tensor (MXFP4); else None.
-    """
+    """Location of a tensor."""
 
     name: str
     file: Path
+    # element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`
     dtype: str
     shape: tuple[int, ...]
-    start: int
+    start: int  # first byte, counted from the start of the file
     end: int
-    block: tuple[int, int] | None = None
+    block: tuple[int, int] | None = None  # numbers and bytes of a block; None if numbers are not stored in blocks
+    # number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's queries and keys in
+    # GGUF; 0 if rows are in order
     paired_heads: int = 0
     offset: float = 0.0
     low_rank: "LowRank | None" = None
-    scales: "TensorInfo | None" = None
+    scales: "TensorInfo | None" = None  # exponents of the blocks, if they are in a separate tensor (MXFP4); else None
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """Addition of a LoRA adapter to a tensor: scale · B·A (Hu et al., 2021).
+    """Addition of a LoRA adapter to a tensor: scale · B·A (Hu et al., 2021)."""
 
-    Attributes:
-        a: (rank, in).
-        b: (out, rank).
-        turned: The tensor is stored as (in, out).
-        magnitude: Norm of every row of the sum, (out,), if trained separately (DoRA, Liu et al., 2024).
-    """
-
-    a: TensorInfo
-    b: TensorInfo
+    a: TensorInfo  # (rank, in)
+    b: TensorInfo  # (out, rank)
     scale: float
-    turned: bool
+    turned: bool  # the tensor is stored as (in, out)
+    # norm of every row of the sum, (out,), if trained separately (DoRA, Liu et al., 2024)
     magnitude: TensorInfo | None = None
 
 
@@ -92,16 +80,13 @@ class FileStamp:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """Header of a safetensors file.
-
-    Attributes:
-        digest: SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one
-            architecture apart.
-    """
+    """Header of a safetensors file."""
 
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
     stamp: FileStamp
+    # SHA-256 over the header and sixteen small samples of the data, which distinguish two trainings of one architecture
+    # apart
     digest: bytes
 
 

@@ -25,68 +25,48 @@ DEFAULT_MODEL = "riverbank"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that has been described, checked as far as that goes without torch, and not loaded.
-
-    Attributes:
-        weights: `trained` (from a checkpoint that does not say otherwise), `random`, or `live`.
-        load: Loads the first n layers: called with n, a torch.dtype and a torch.device.
-        notes: Remarks for the user that affect how the numbers are read, such as what was ignored when the model was
-            opened.
-        details: How it was found and read, as a matter of course.
-        trained_masks: Masks that it was trained under, if more than its own.
-        part: `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere.
-        has_projection: The output projection is known, which `projected` contributions need.
-        stages: Stages that can be shown; None for all of them.
-        runs: There are layers to run; False if their queries and keys were given.
-        first_queries: Origin of a text to the first position whose query is known, if queries of a text's last tokens
-            alone were given.
-        compare_outputs: Compares given outputs of attention with computed ones, for an engine and a batch; None if
-            none were given.
-        libraries: Libraries that tokenize its texts and run it, other than torch.
-        layerwise: Whether its weights can be read layer by layer, because they are not in memory yet.
-        mask_known: Whether the config determines the mask of each layer; otherwise only running the model shows it.
-        dense_masks: Running it makes masks of the size (texts, tokens, tokens).
-        dense_biases: How many biases of the size (heads, tokens, tokens) it holds at once while it runs.
-        tokenizer_name: Tokenizer that the user named instead of the model's own; None if none.
-        tokenizer_files: Name and size in bytes of the files of a tokenizer that `folder` does not list.
-        ignored_keys: Keys of its config.json that were ignored, because no code reads them or the user wanted it.
-        predicts: Target of its output head: `next` token or `masked` token; None if it has no head.
-        begin: Id of the token that its config names as the begin of a text; None if it names none.
-    """
+    """A model that has been described, checked as far as that goes without torch, and not loaded."""
 
     name: str
     family: str
     config: ModelConfig
-    weights: str
+    weights: str  # `trained` (from a checkpoint that does not say otherwise), `random`, or `live`
     fingerprint: str
     tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer | GivenTokens
-    load: Callable[..., Any]
+    load: Callable[..., Any]  # loads the first n layers: called with n, a torch.dtype and a torch.device
     folder: Folder | None
+    # remarks for the user that affect how the numbers are read, such as what was ignored when the model was opened
     notes: tuple[str, ...] = ()
-    details: tuple[str, ...] = ()
-    trained_masks: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()  # how it was found and read, as a matter of course
+    trained_masks: tuple[str, ...] = ()  # masks that it was trained under, if more than its own
     engine: str = "native"
-    part: str | None = None
+    part: str | None = None  # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
     decoder_start: Token | None = None
-    has_projection: bool = True
+    has_projection: bool = True  # the output projection is known, which `projected` contributions need
     has_values: bool = True
-    stages: tuple[str, ...] | None = None
-    runs: bool = True
+    stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
+    runs: bool = True  # there are layers to run; False if their queries and keys were given
     layers: tuple[int, ...] | None = None
+    # compares given outputs of attention with computed ones, for an engine and a batch; None if none were given
     compare_outputs: Callable[..., Any] | None = None
+    # origin of a text to the first position whose query is known, if queries of a text's last tokens alone were given
     first_queries: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
-    libraries: tuple[str, ...] = ()
-    layerwise: bool = True
+    libraries: tuple[str, ...] = ()  # libraries that tokenize its texts and run it, other than torch
+    layerwise: bool = True  # whether its weights can be read layer by layer, because they are not in memory yet
+    # whether the config determines the mask of each layer; otherwise only running the model shows it
     mask_known: bool = True
-    dense_masks: bool = False
-    dense_biases: int = 0
-    tokenizer_name: str | None = None
+    dense_masks: bool = False  # running it makes masks of the size (texts, tokens, tokens)
+    dense_biases: int = 0  # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
+    tokenizer_name: str | None = None  # tokenizer that the user named instead of the model's own; None if none
+    # name and size in bytes of the files of a tokenizer that `folder` does not list
     tokenizer_files: dict[str, int] = field(default_factory=dict)
+    # keys of its config.json that were ignored, because no code reads them or the user wanted it
     ignored_keys: tuple[str, ...] = ()
+    # target of its output head: `next` token or `masked` token; None if it has no head
     predicts: PredictionKind | None = None
     generation: GenerationRules = field(default_factory=GenerationRules)
-    begin: int | None = None
+    begin: int | None = None  # id of the token that its config names as the begin of a text; None if it names none
     chat: Callable[[], ChatTemplates] = ChatTemplates
 
     def require_model(self, what: str) -> None:

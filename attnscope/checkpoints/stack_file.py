@@ -16,36 +16,27 @@ _CAP = 1 << 20
 
 
 class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of a TOML file apart from the model.
-
-    Attributes:
-        seed: Seed of the random weights, if there is no checkpoint.
-        weights: A safetensors file with our own parameter names, relative to the TOML file; None for random weights.
-        random_weights: The file's weights were drawn, not trained; every view then says so.
-        tokenizer: `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file.
-        vocab_size: Rows of the token embedding; None for as many as the tokenizer has words.
-    """
+    """Content of a TOML file apart from the model."""
 
     description: str = ""
+    # seed of the random weights, if there is no checkpoint
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    # a safetensors file with our own parameter names, relative to the TOML file; None for random weights
     weights: str | None = None
-    random_weights: bool = False
-    tokenizer: str = "words"
+    random_weights: bool = False  # the file's weights were drawn, not trained; every view then says so
+    tokenizer: str = "words"  # `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file
     punctuation: Literal["keep", "drop"] = "keep"
+    # rows of the token embedding; None for as many as the tokenizer has words
     vocab_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class StackDescription(msgspec.Struct, frozen=True):
-    """A TOML file, read.
-
-    Attributes:
-        model: Fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them.
-    """
+    """A TOML file, read."""
 
     path: Path
     data: bytes
     file: StackFile
-    model: dict[str, Any]
+    model: dict[str, Any]  # fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them
 
     def config(self, vocab_size: int) -> ModelConfig:
         """Return the config of the stack for a vocabulary size."""

@@ -34,18 +34,12 @@ _VOCABULARIES = (
 
 @dataclass(frozen=True)
 class FoundTokenizer:
-    """A tokenizer, opened.
-
-    Attributes:
-        files: Name and size in bytes of its files, if a Folder does not list them.
-        digest: SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer.
-        name: Name that the user gave; None for the checkpoint's own tokenizer.
-    """
+    """A tokenizer, opened."""
 
     tokenizer: FileTokenizer | MissingTokenizer
-    files: dict[str, int]
-    digest: str
-    name: str | None = None
+    files: dict[str, int]  # name and size in bytes of its files, if a Folder does not list them
+    digest: str  # SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer
+    name: str | None = None  # name that the user gave; None for the checkpoint's own tokenizer
 
     def give_to(self, source: ModelSource) -> ModelSource:
         """Return a model with this tokenizer."""

@@ -21,40 +21,30 @@ from attnscope.request.masks.terms import Mask, MaskTerm
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How a model runs.
+    """How a model runs."""
 
-    Attributes:
-        terms: The requested mask; `own` is the model's.
-        resolved: Masks of terms that refer to files or hidden tokens.
-        same_scores: Recorders see that mask applied to the scores that the model computed under its own; without,
-            the whole model runs under it.
-        encoder_texts: Texts of the encoder if the decoder's self-attention is recorded; otherwise None.
-        all_outputs: Compute the output of every layer, also of the last one that runs.
-        variants: Cuts of each text of a batch; empty for none.
-    """
-
-    terms: tuple[MaskTerm, ...]
+    terms: tuple[MaskTerm, ...]  # the requested mask; `own` is the model's
+    # masks of terms that refer to files or hidden tokens
     resolved: Mapping[MaskTerm, Mask] = field(default_factory=dict)
+    # recorders see that mask applied to the scores that the model computed under its own; without, the whole model runs
+    # under it
     same_scores: bool = False
+    # texts of the encoder if the decoder's self-attention is recorded; otherwise None
     encoder_texts: TokenTensors | None = None
     tile_elements: int | None = None
-    all_outputs: bool = False
+    all_outputs: bool = False  # compute the output of every layer, also of the last one that runs
     padded_rows: bool = False
-    variants: Sequence[Variant] = ()
+    variants: Sequence[Variant] = ()  # cuts of each text of a batch; empty for none
 
 
 @dataclass(frozen=True)
 class UncutRun:
-    """One text that has run without cuts, and can run again under any.
+    """One text that has run without cuts, and can run again under any."""
 
-    Attributes:
-        hidden: Its final hidden states, (1, T, D).
-        run: Called with variants, sorted by the first layer in which they have a cut, and with a progress function
-            (done, total); gives the final hidden states of the text under each of them, (V, rows, D), at named
-            positions, ascending, or at all.
-    """
-
-    hidden: Tensor
+    hidden: Tensor  # its final hidden states, (1, T, D)
+    # called with variants, sorted by the first layer in which they have a cut, and with a progress function (done,
+    # total); gives the final hidden states of the text under each of them, (V, rows, D), at named positions, ascending,
+    # or at all
     run: "RunVariants"
 
 

@@ -15,19 +15,13 @@ from attnscope.model.stack import Ids
 
 @dataclass(frozen=True)
 class TokenTensors:
-    """Texts as tensors, padded on the right.
+    """Texts as tensors, padded on the right."""
 
-    Attributes:
-        ids: Token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts.
-        lengths: Real tokens of every text.
-        kinds: Which tokens are of each kind that a row statistic names, (B, T), bool; padding is of none.
-        real: Tokens that are not padding, (B, T), bool.
-    """
-
-    ids: Ids
-    lengths: list[int]
+    ids: Ids  # token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts
+    lengths: list[int]  # real tokens of every text
+    # which tokens are of each kind that a row statistic names, (B, T), bool; padding is of none
     kinds: Mapping[str, Tensor]
-    real: Tensor
+    real: Tensor  # tokens that are not padding, (B, T), bool
 
     @property
     def special(self) -> Tensor:
@@ -75,17 +69,12 @@ def pad_texts(
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts that go through a model together.
-
-    Attributes:
-        context: The texts of the keys and values in cross-attention; None in self-attention.
-        texts: The Tokens behind `tokens`.
-    """
+    """Texts that go through a model together."""
 
     tokens: TokenTensors
-    context: TokenTensors | None
+    context: TokenTensors | None  # the texts of the keys and values in cross-attention; None in self-attention
     sources: KeyTokens
-    texts: Sequence[Sequence[Token]]
+    texts: Sequence[Sequence[Token]]  # the Tokens behind `tokens`
 
     def repeated(self, count: int) -> "Batch":
         """Return a batch of one text repeated `count` times."""

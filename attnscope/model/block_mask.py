@@ -12,16 +12,12 @@ from attnscope.request.masks.terms import Mask
 
 @dataclass(frozen=True)
 class BlockMask:
-    """The keys that a block of queries may not see.
+    """The keys that a block of queries may not see."""
 
-    Attributes:
-        parts: Range of keys, counted from the block's first, and the addition to the scores there: 0 where
-            allowed and −inf elsewhere, broadcastable to (B, h, q, k).
-        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query is known to
-            see something.
-    """
-
+    # range of keys, counted from the block's first, and the addition to the scores there: 0 where allowed and −inf
+    # elsewhere, broadcastable to (B, h, q, k)
     parts: list[tuple[slice, Tensor]]
+    # True where a query may see nothing, broadcastable to (B, h, q); None if every query is known to see something
     fully_masked: Tensor | None
 
     @classmethod

@@ -22,22 +22,16 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # other types are quantised, and have n
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """Location of a native parameter in a tensor of the checkpoint.
-
-    Attributes:
-        transposed: The tensor is stored as (in, out).
-        rows: Rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole.
-        per_head: Heads among whose rows the parts are interleaved; 0 where they are not.
-        expert: Number of the expert and of all, in a tensor that holds all; None otherwise.
-    """
+    """Location of a native parameter in a tensor of the checkpoint."""
 
     parameter: str
     shape: tuple[int, ...]
-    transposed: bool
+    transposed: bool  # the tensor is stored as (in, out)
+    # rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole
     rows: tuple[int, int, int] | None = None
     step: int = 1
-    per_head: int = 0
-    expert: tuple[int, int] | None = None
+    per_head: int = 0  # heads among whose rows the parts are interleaved; 0 where they are not
+    expert: tuple[int, int] | None = None  # number of the expert and of all, in a tensor that holds all; None otherwise
 
     @property
     def block(self) -> BlockIndex:

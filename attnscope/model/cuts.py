@@ -15,29 +15,21 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class HeadCut:
-    """A head whose output is replaced, for every query.
-
-    Attributes:
-        output: Replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0.
-    """
+    """A head whose output is replaced, for every query."""
 
     head: int
-    output: Tensor | None = None
+    output: Tensor | None = None  # replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0
 
 
 @dataclass(frozen=True)
 class EdgeCut:
-    """Edges from some queries to some keys, in some heads: every pair of them.
-
-    Attributes:
-        renormalised: The score becomes −inf; otherwise the weight becomes 0 and the others stay as they are.
-        added: Addition to the output of these heads at these queries, (heads, queries, Ev); None for nothing.
-    """
+    """Edges from some queries to some keys, in some heads: every pair of them."""
 
     heads: Sequence[int]
     queries: Sequence[int]
     keys: Sequence[int]
-    renormalised: bool = True
+    renormalised: bool = True  # the score becomes −inf; otherwise the weight becomes 0 and the others stay as they are
+    # addition to the output of these heads at these queries, (heads, queries, Ev); None for nothing
     added: Tensor | None = None
 
 

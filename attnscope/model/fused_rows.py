@@ -28,19 +28,12 @@ _ROWS_AT_ONCE = 4  # of the ranking kernel
 
 @dataclass(frozen=True)
 class FusedRule:
-    """A mask as the kernel knows it.
+    """A mask as the kernel knows it."""
 
-    Attributes:
-        causal: Queries see no later keys but for the prefix.
-        prefix: Keys that every query sees; 0 for none.
-        window: Distance from which on keys are not seen; 0 for none.
-        lengths: Keys of every text, (B,); None if no text is padded.
-    """
-
-    causal: bool
-    prefix: int
-    window: int
-    lengths: Tensor | None
+    causal: bool  # queries see no later keys but for the prefix
+    prefix: int  # keys that every query sees; 0 for none
+    window: int  # distance from which on keys are not seen; 0 for none
+    lengths: Tensor | None  # keys of every text, (B,); None if no text is padded
 
 
 class FusedRows:

@@ -25,24 +25,18 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class LayerModules:
-    """The modules of a model, native or of transformers, that make the queries and keys of one layer.
+    """The modules of a model, native or of transformers, that make the queries and keys of one layer."""
 
-    Attributes:
-        stack: The native model, with the parameters of the embedding and of the layer's queries and keys.
-        q: The projection to queries; it may give keys and values as well.
-        q_norm: The norm over queries; None if there is none.
-        queries: Extracts the queries, (1, T, H·E), from the output of `q`.
-        keys: Extracts the keys, (1, K, G·E), from the output of `k`.
-    """
-
-    stack: Stack
+    stack: Stack  # the native model, with the parameters of the embedding and of the layer's queries and keys
     embedded: nn.Module
     blocks: Sequence[nn.Module]
-    q: nn.Module
+    q: nn.Module  # the projection to queries; it may give keys and values as well
     k: nn.Module
-    q_norm: nn.Module | None
+    q_norm: nn.Module | None  # the norm over queries; None if there is none
     k_norm: nn.Module | None
+    # extracts the queries, (1, T, H·E), from the output of `q`
     queries: Callable[[Tensor], Tensor] = lambda projected: projected
+    # extracts the keys, (1, K, G·E), from the output of `k`
     keys: Callable[[Tensor], Tensor] = lambda projected: projected
 
 

@@ -12,59 +12,40 @@ from attnscope.request.masks.terms import Mask
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """How scores become weights.
-
-    Attributes:
-        softcap: c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none.
-        bias: Function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the
-            scaled scores, (H, Q, K) or (B, H, Q, K); None for none.
-        bias_name: Name of the position bias; None if there is none.
-        sinks: A logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none.
-    """
+    """How scores become weights."""
 
     scale: float
     mask: Mask
-    softcap: float | None = None
+    softcap: float | None = None  # c of c·tanh(x/c) on the scaled scores (Gemma 2); None for none
+    # function of query positions (Q, 1), key positions (1, K) and head numbers (H,) to what is added to the scaled
+    # scores, (H, Q, K) or (B, H, Q, K); None for none
     bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-    bias_name: str | None = None
+    bias_name: str | None = None  # name of the position bias; None if there is none
+    # a logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none
     sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation by positions that queries and keys went through.
+    """A rotation by positions that queries and keys went through."""
 
-    Attributes:
-        q: Queries before it, (B, H, Q, E).
-        k: Keys before it, (B, G, K, E).
-        frequencies: Angular frequency of each rotated pair, (R / 2,), in radians a token.
-    """
-
-    q: Tensor
-    k: Tensor
-    frequencies: Tensor
+    q: Tensor  # queries before it, (B, H, Q, E)
+    k: Tensor  # keys before it, (B, G, K, E)
+    frequencies: Tensor  # angular frequency of each rotated pair, (R / 2,), in radians a token
     factor: float
 
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """One layer's attention over one batch.
-
-    Attributes:
-        q: (B, H, Q, E).
-        k: (B, G, K, E); H is a multiple of G.
-        v: (B, G, K, Ev).
-        out_weight: The output projection, (D, H·Ev); None if the layer has none.
-        rotation: Rotation of `q` and `k`, if it was applied here and not in a model.
-    """
+    """One layer's attention over one batch."""
 
     layer: int
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Tensor  # (B, H, Q, E)
+    k: Tensor  # (B, G, K, E); H is a multiple of G
+    v: Tensor  # (B, G, K, Ev)
     spec: AttentionSpec
-    out_weight: Tensor | None = None
-    rotation: Rotation | None = None
+    out_weight: Tensor | None = None  # the output projection, (D, H·Ev); None if the layer has none
+    rotation: Rotation | None = None  # rotation of `q` and `k`, if it was applied here and not in a model
 
     def group(self, heads: Tensor) -> Tensor:
         """Return the key/value head that serves each of these query heads."""

@@ -61,22 +61,16 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """Arguments of a block in addition to its input.
-
-    Attributes:
-        rotary: cos and sin of every position, (T, R) or (B, 1, T, R) each; None if positions are not rotary.
-        context: Hidden states from which keys and values are computed in cross-attention, (B, K, D); None in
-            self-attention.
-        cache: Keys and values of the tokens before the block's input; None if there are none.
-        rows: Positions whose output is needed, ascending; None for all.
-    """
+    """Arguments of a block in addition to its input."""
 
     spec: AttentionSpec
+    # cos and sin of every position, (T, R) or (B, 1, T, R) each; None if positions are not rotary
     rotary: tuple[Tensor, Tensor] | None
+    # hidden states from which keys and values are computed in cross-attention, (B, K, D); None in self-attention
     context: Tensor | None
     hooks: AttentionHooks
-    cache: KeyValueCache | None = None
-    rows: Sequence[int] | None = None
+    cache: KeyValueCache | None = None  # keys and values of the tokens before the block's input; None if there are none
+    rows: Sequence[int] | None = None  # positions whose output is needed, ascending; None for all
 
 
 class Attention(nn.Module):

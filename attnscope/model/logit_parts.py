@@ -51,17 +51,11 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
 
 @dataclass
 class LayerParts:
-    """Contribution of one layer to the residual stream at one position of every text.
+    """Contribution of one layer to the residual stream at one position of every text."""
 
-    Attributes:
-        bias: The output projection's bias, (D,), float64; None if there is none.
-        mlp: Contribution of the MLP, (B, D), float64.
-        pull_back: The norm between the output projection and the residual stream.
-    """
-
-    bias: Tensor | None
-    mlp: Tensor
-    pull_back: PullBack
+    bias: Tensor | None  # the output projection's bias, (D,), float64; None if there is none
+    mlp: Tensor  # contribution of the MLP, (B, D), float64
+    pull_back: PullBack  # the norm between the output projection and the residual stream
 
 
 class StreamCapture:
@@ -146,18 +140,14 @@ class HeadLogits(BaseRecorder):
 
 @dataclass
 class LogitParts:
-    """Contributions of parts to the logit of one text's target.
-
-    Attributes:
-        constant: Contribution of the biases of the final norm and of the head.
-        attention_biases: Contribution of the bias of each layer's output projection (and of the norm after it).
-        edges: Contribution of each source through every head, (L, H, K).
-    """
+    """Contributions of parts to the logit of one text's target."""
 
     embedding: float
-    constant: float
+    constant: float  # contribution of the biases of the final norm and of the head
+    # contribution of the bias of each layer's output projection (and of the norm after it)
     attention_biases: list[float] = field(default_factory=list)
     mlps: list[float] = field(default_factory=list)
+    # contribution of each source through every head, (L, H, K)
     edges: Tensor = field(default_factory=lambda: torch.empty(0))
 
 

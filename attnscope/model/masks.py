@@ -16,15 +16,11 @@ from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, Ma
 
 @dataclass(frozen=True)
 class PaddingMask(Mask):
-    """In text b only the first `lengths[b]` keys exist.
+    """In text b only the first `lengths[b]` keys exist."""
 
-    Attributes:
-        lengths: Real keys of every text, (B,), int64.
-        padded_rows: Rows of padding are of interest, too; otherwise a causal kernel needs no mask, since real
-            tokens do not see the padding behind them.
-    """
-
-    lengths: Tensor
+    lengths: Tensor  # real keys of every text, (B,), int64
+    # rows of padding are of interest, too; otherwise a causal kernel needs no mask, since real tokens do not see the
+    # padding behind them
     padded_rows: bool = True
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
@@ -48,14 +44,10 @@ class PaddingMask(Mask):
 
 @dataclass(frozen=True)
 class GivenQueriesMask(Mask):
-    """In text b only the queries from position `firsts[b]` on are known; rows before them see nothing.
-
-    Attributes:
-        on_device: The same, (B,), int64.
-    """
+    """In text b only the queries from position `firsts[b]` on are known; rows before them see nothing."""
 
     firsts: tuple[int, ...]
-    on_device: Tensor
+    on_device: Tensor  # the same, (B,), int64
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Allow every key to the queries that are known."""
@@ -83,13 +75,9 @@ class TopLeftCausal(Mask):
 
 @dataclass(frozen=True)
 class HiddenKeysMask(Mask):
-    """In every text some keys are seen by no query.
+    """In every text some keys are seen by no query."""
 
-    Attributes:
-        hidden: True where a key is hidden, (B, K), bool.
-    """
-
-    hidden: Tensor
+    hidden: Tensor  # True where a key is hidden, (B, K), bool
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Allow the other keys."""
@@ -107,13 +95,9 @@ class HiddenKeysMask(Mask):
 
 @dataclass(frozen=True)
 class DocumentsMask(Mask):
-    """In every text a query sees the keys of its own document.
+    """In every text a query sees the keys of its own document."""
 
-    Attributes:
-        starts: Start of each token's document, (B, T), int64; it never falls from one token to the next.
-    """
-
-    starts: Tensor
+    starts: Tensor  # start of each token's document, (B, T), int64; it never falls from one token to the next
     ends: Tensor
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
@@ -184,12 +168,9 @@ class FunctionMask(Mask):
 
     Which keys a run of rows may see in any head is found by evaluation, once for all layers, so that a long text costs
     no tiles where nothing is allowed.
-
-    Attributes:
-        function: A `mask_mod` of FlexAttention.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # a `mask_mod` of FlexAttention
     n_texts: int
     n_heads: int
     n_queries: int
@@ -253,13 +234,9 @@ _RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothi
 
 @dataclass(frozen=True)
 class _VisibleKeys:
-    """Which keys a run of rows may see.
+    """Which keys a run of rows may see."""
 
-    Attributes:
-        seen: The first key that any row sees, and the end of these keys.
-    """
-
-    seen: tuple[int, int]
+    seen: tuple[int, int]  # the first key that any row sees, and the end of these keys
     seen_by_all: tuple[int, int]
 
     @classmethod
@@ -274,13 +251,9 @@ class _VisibleKeys:
 
 @dataclass(frozen=True)
 class ScoreFunctionMask(Mask):
-    """Everything is allowed, but a function changes the scaled scores.
+    """Everything is allowed, but a function changes the scaled scores."""
 
-    Attributes:
-        function: A `score_mod` of FlexAttention.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # a `score_mod` of FlexAttention
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:

@@ -85,20 +85,13 @@ def may_execute() -> bool:
 
 @dataclass(frozen=True)
 class RowSummary:
-    """Findings about every row of a tile that the compiled softmax returns in addition to the weights.
-
-    Attributes:
-        entropy: In bits, (B, h, q).
-        largest: Largest masked score, (B, h, q); −inf without an allowed key.
-        places: Places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed.
-        strongest: These weights, (B, h, q, count); 0 where fewer keys are allowed.
-    """
+    """Findings about every row of a tile that the compiled softmax returns in addition to the weights."""
 
     loops: ModuleType
-    entropy: Tensor
-    largest: Tensor
-    places: Tensor
-    strongest: Tensor
+    entropy: Tensor  # in bits, (B, h, q)
+    largest: Tensor  # largest masked score, (B, h, q); −inf without an allowed key
+    places: Tensor  # places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed
+    strongest: Tensor  # these weights, (B, h, q, count); 0 where fewer keys are allowed
 
     def sums(self, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
         """Sum weights (B, h, r, k), r being neighbours: by distance, up to some distances, and on some kinds of keys.

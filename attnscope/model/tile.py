@@ -28,46 +28,29 @@ def as_slice(places: Sequence[int]) -> list[int] | slice:
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of queries of some heads against a range of keys, with every stage.
-
-    Attributes:
-        heads: Query heads in the tile, (h,), int64.
-        index: The same, as an index of a tensor of all heads.
-        q1: End of the queries, exclusive.
-        k1: End of the keys, exclusive; keys outside the range are not allowed for any of these queries.
-        all_visible_range: The keys, from and to, that each of the queries may see; (k0, k0) where there are none, or
-            none is known.
-        scores: (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it.
-        masked: −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them.
-        weights: 0 in a fully masked row.
-        values: (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads.
-        checks: Refuses an output that is not finite.
-        fully_masked: True where a query may see nothing, broadcastable to (B, h, q); None if every query sees
-            something.
-        sink: Weight of each row on the sink, (B, h, q); None if the layer has no sinks.
-        scored: `masked` holds scores; False if weights were given, and it only orders the keys as they do.
-        summary: Summary of the rows by compiled loops; None if operators computed them.
-    """
+    """A block of queries of some heads against a range of keys, with every stage."""
 
     inputs: AttentionInputs
-    heads: Tensor
-    index: list[int] | slice
+    heads: Tensor  # query heads in the tile, (h,), int64
+    index: list[int] | slice  # the same, as an index of a tensor of all heads
     q0: int
-    q1: int
+    q1: int  # end of the queries, exclusive
     k0: int
-    k1: int
+    k1: int  # end of the keys, exclusive; keys outside the range are not allowed for any of these queries
+    # the keys, from and to, that each of the queries may see; (k0, k0) where there are none, or none is known
     all_visible_range: tuple[int, int]
-    scores: Tensor | None
+    scores: Tensor | None  # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
     scaled: Tensor | None
-    masked: Tensor
-    weights: Tensor
-    values: Tensor
-    checks: FiniteChecks
+    masked: Tensor  # −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them
+    weights: Tensor  # 0 in a fully masked row
+    values: Tensor  # (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads
+    checks: FiniteChecks  # refuses an output that is not finite
+    # True where a query may see nothing, broadcastable to (B, h, q); None if every query sees something
     fully_masked: Tensor | None
     workspace: Workspace
-    sink: Tensor | None = None
-    summary: RowSummary | None = None
-    scored: bool = True
+    sink: Tensor | None = None  # weight of each row on the sink, (B, h, q); None if the layer has no sinks
+    summary: RowSummary | None = None  # summary of the rows by compiled loops; None if operators computed them
+    scored: bool = True  # `masked` holds scores; False if weights were given, and it only orders the keys as they do
 
     def stage(self, name: str) -> Tensor:
         """Return a stage, a contribution or the mask of the tile, by name.

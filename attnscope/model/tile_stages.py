@@ -20,26 +20,17 @@ from attnscope.model.workspace import Workspace
 
 @dataclass(frozen=True)
 class TileInputs:
-    """Some heads of a block of queries, with the keys and values of that block.
-
-    Attributes:
-        block_mask: Keys that queries may not see.
-        heads: Query heads, (h,), int64.
-        index: The same, as an index of a tensor of all heads.
-        k: (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads.
-        all_visible_range: The keys, from and to, that every query of the block may see.
-        bounded: No score of the layer can overflow.
-    """
+    """Some heads of a block of queries, with the keys and values of that block."""
 
     inputs: AttentionInputs
-    block_mask: BlockMask
-    heads: Tensor
-    index: list[int] | slice
-    k: Tensor
+    block_mask: BlockMask  # keys that queries may not see
+    heads: Tensor  # query heads, (h,), int64
+    index: list[int] | slice  # the same, as an index of a tensor of all heads
+    k: Tensor  # (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads
     v: Tensor
     block: TileBlock
-    all_visible_range: tuple[int, int]
-    bounded: bool
+    all_visible_range: tuple[int, int]  # the keys, from and to, that every query of the block may see
+    bounded: bool  # no score of the layer can overflow
     changes_scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
 

@@ -19,15 +19,10 @@ _FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with th
 
 @dataclass(frozen=True)
 class TileShape:
-    """How a layer is cut.
+    """How a layer is cut."""
 
-    Attributes:
-        rows: Queries of a tile, at most.
-        elements: Scores of a tile, at most, unless it is a single head's.
-    """
-
-    rows: int
-    elements: int
+    rows: int  # queries of a tile, at most
+    elements: int  # scores of a tile, at most, unless it is a single head's
     n_heads: int
 
     @classmethod
@@ -64,14 +59,10 @@ class TileShape:
 
 @dataclass(frozen=True)
 class TileBlock:
-    """Queries, and the keys that their tiles hold.
-
-    Attributes:
-        q1: End of the queries.
-    """
+    """Queries, and the keys that their tiles hold."""
 
     q0: int
-    q1: int
+    q1: int  # end of the queries
     k0: int
     k1: int
     needs_scores: bool = False

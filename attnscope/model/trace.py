@@ -21,17 +21,13 @@ from attnscope.request.record_spec import RecordSpec
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """One thing that is shown: a layer and head, or a mean over several.
-
-    Attributes:
-        chosen: Why it was chosen, if the user did not name it.
-    """
+    """One thing that is shown: a layer and head, or a mean over several."""
 
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     mean_layer: bool = False
     mean_head: bool = False
-    chosen: str | None = None
+    chosen: str | None = None  # why it was chosen, if the user did not name it
 
     @property
     def mean(self) -> bool:
@@ -41,40 +37,28 @@ class HeadSelection:
 
 @dataclass
 class UnitRecorders:
-    """The recorders of one unit; `rows` has one recorder a layer.
-
-    Attributes:
-        top: Strongest sources; None for a mean, whose ranking follows from `contributions`.
-        contributions: Mean contributions over every key; None if nothing is averaged.
-        head: Index of this unit's head in the recorders; 0 for a mean.
-        mean_rows: Statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept.
-    """
+    """The recorders of one unit; `rows` has one recorder a layer."""
 
     matrices: MatrixRecorder
-    top: TopRecorder | None
-    contributions: MatrixRecorder | None
+    top: TopRecorder | None  # strongest sources; None for a mean, whose ranking follows from `contributions`
+    contributions: MatrixRecorder | None  # mean contributions over every key; None if nothing is averaged
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
-    head: int = 0
+    head: int = 0  # index of this unit's head in the recorders; 0 for a mean
+    # statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept
     mean_rows: MeanRowRecorder | None = None
 
 
 @dataclass
 class Trace:
-    """Every unit with its recorders, and the recorders by layer.
-
-    Attributes:
-        record_tokens: Which tokens take part.
-        packed: Matrices text by text; None if they are in the recorders.
-        hidden: The final hidden states, (B, T, D); None if nothing is predicted from them.
-    """
+    """Every unit with its recorders, and the recorders by layer."""
 
     record_spec: RecordSpec
-    record_tokens: RecordedTokens
+    record_tokens: RecordedTokens  # which tokens take part
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
     recorders: dict[int, list[FindingsRecorder]] = field(default_factory=dict)
-    packed: PackedMatrices | None = None
-    hidden: Tensor | None = None
+    packed: PackedMatrices | None = None  # matrices text by text; None if they are in the recorders
+    hidden: Tensor | None = None  # the final hidden states, (B, T, D); None if nothing is predicted from them
 
     def to_cpu(self) -> None:
         """Move recorded values to the CPU; the final hidden states stay on the model's device."""

@@ -35,17 +35,11 @@ _ERRORS = {
 
 @dataclass(frozen=True)
 class _UserText:
-    """A text among the variables of a template.
+    """A text among the variables of a template."""
 
-    Attributes:
-        paths: Keys and numbers from the variables down to the text; several for copies.
-        pieces: Name of the span and text of each piece; joined they are the text.
-        as_hull: Its span reaches from the first to the last of its texts.
-    """
-
-    paths: tuple[tuple[str | int, ...], ...]
-    pieces: tuple[tuple[str, str], ...]
-    as_hull: bool = False
+    paths: tuple[tuple[str | int, ...], ...]  # keys and numbers from the variables down to the text; several for copies
+    pieces: tuple[tuple[str, str], ...]  # name of the span and text of each piece; joined they are the text
+    as_hull: bool = False  # its span reaches from the first to the last of its texts
 
 
 def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:

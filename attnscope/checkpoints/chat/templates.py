@@ -17,14 +17,11 @@ _GGUF_IDS = {"unk_token": "unknown_token", "sep_token": "seperator_token", "pad_
 
 @dataclass(frozen=True)
 class ChatTemplates:
-    """The chat templates of a checkpoint.
+    """The chat templates of a checkpoint."""
 
-    Attributes:
-        templates: Text of each template, by name; a single one is called `default`.
-        special_tokens: Special tokens that templates write, such as `bos_token`.
-    """
-
+    # text of each template, by name; a single one is called `default`
     templates: Mapping[str, str] = field(default_factory=dict)
+    # special tokens that templates write, such as `bos_token`
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
 

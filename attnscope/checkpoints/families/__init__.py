@@ -45,15 +45,11 @@ FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model
 
 @dataclass(frozen=True)
 class DescribedModel:
-    """A model that a config.json describes.
-
-    Attributes:
-        raw: The file, with its `model_type` and without keys that the user wanted ignored.
-    """
+    """A model that a config.json describes."""
 
     family: Family
     config: ModelConfig
-    raw: dict[str, Any]
+    raw: dict[str, Any]  # the file, with its `model_type` and without keys that the user wanted ignored
     notes: tuple[str, ...]
     ignored_keys: tuple[str, ...]
 

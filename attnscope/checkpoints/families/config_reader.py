@@ -53,15 +53,12 @@ _LISTED = 20  # number of names in a note; a report has all of them
 
 @dataclass(frozen=True)
 class ConfigReading:
-    """A parsed config.json.
-
-    Attributes:
-        filled: Keys that the file leaves out, with the values that the reference takes.
-    """
+    """A parsed config.json."""
 
     config: ModelConfig
     ignored: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    # keys that the file leaves out, with the values that the reference takes
     filled: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -21,17 +21,11 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Key:
-    """A value of config.json.
+    """A value of config.json."""
 
-    Attributes:
-        names: Keys that may hold the value; if several do, they must agree.
-        default: The value of a missing key; `CopyOf(field)` for another config field, REQUIRED to refuse.
-        map: The checkpoint's values mapped to native ones, if they differ.
-    """
-
-    names: tuple[str, ...]
-    default: Any = REQUIRED
-    map: Mapping[str, Any] | None = None
+    names: tuple[str, ...]  # keys that may hold the value; if several do, they must agree
+    default: Any = REQUIRED  # the value of a missing key; `CopyOf(field)` for another config field, REQUIRED to refuse
+    map: Mapping[str, Any] | None = None  # the checkpoint's values mapped to native ones, if they differ
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
         """Return the value of the config field."""
@@ -99,33 +93,23 @@ KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 @dataclass(frozen=True)
 class Chunk:
-    """One part of a module that stacks several native modules along its output rows.
-
-    Attributes:
-        per_head: Stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other.
-    """
+    """One part of a module that stacks several native modules along its output rows."""
 
     module: str
     part: str
     parts: tuple[str, ...] = ("q", "k", "v")
-    per_head: bool = False
+    per_head: bool = False  # stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`.
-
-    Attributes:
-        part: Which of `parts` this is; empty if it is the only one.
-        transposed: Each expert's weight is stored as (in, out).
-        alternating: Output rows of the parts take turns, not one part whole after the other.
-    """
+    """A module of every expert in one tensor (experts, …); biases are in one whose name ends in `_bias`."""
 
     tensor: str
-    part: str = ""
+    part: str = ""  # which of `parts` this is; empty if it is the only one
     parts: tuple[str, ...] = ()
-    transposed: bool = False
-    alternating: bool = False
+    transposed: bool = False  # each expert's weight is stored as (in, out)
+    alternating: bool = False  # output rows of the parts take turns, not one part whole after the other
 
 
 @dataclass(frozen=True)
@@ -140,46 +124,36 @@ Entry = str | Chunk | Stacked | Outside | tuple[str | Stacked | Outside, ...]
 
 @dataclass(frozen=True)
 class Head:
-    """The output head of a family's models for language.
+    """The output head of a family's models for language."""
 
-    Attributes:
-        modules: Native module to the checkpoint's, as in `Family.modules`: `head.norm`, `head.transform`,
-            `head.transform_norm`,
-            `head.decoder`, and `head` for the bias on the logits.
-        config: Field of OutputHead to a constant, a Key or a Computed, if it differs from the default.
-    """
-
+    # native module to the checkpoint's, as in `Family.modules`: `head.norm`, `head.transform`, `head.transform_norm`,
+    # `head.decoder`, and `head` for the bias on the logits
     modules: Mapping[str, Entry]
+    # field of OutputHead to a constant, a Key or a Computed, if it differs from the default
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Family:
-    """How checkpoints of one architecture are read.
-
-    Attributes:
-        config: Field of ModelConfig to a constant, a Key or a Computed, in reading order.
-        modules: Native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias
-            follow. All names, if checkpoints use several.
-        prefixes: Possible prefixes of every tensor's name; the first under which the token embedding is found.
-        transposed: Native modules (last part of the name) whose weight is stored as (in, out).
-        requires: Keys that must hold the one supported value, if they exist.
-        leftover: Regular expressions for tensors that attention does not need, as named after the prefix.
-        head: The output head; None if the family's models have none.
-        upstreamed: Published with model code of its own that transformers took over, under the same names.
-    """
+    """How checkpoints of one architecture are read."""
 
     name: str
     model_types: tuple[str, ...]
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # field of ModelConfig to a constant, a Key or a Computed, in reading order
+    # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
+    # names, if checkpoints use several
     modules: Mapping[str, Entry]
+    # possible prefixes of every tensor's name; the first under which the token embedding is found
     prefixes: tuple[str, ...] = ("",)
+    # native modules (last part of the name) whose weight is stored as (in, out)
     transposed: frozenset[str] = frozenset()
+    # keys that must hold the one supported value, if they exist
     requires: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
+    # regular expressions for tensors that attention does not need, as named after the prefix
     leftover: tuple[str, ...] = ()
-    head: Head | None = None
-    upstreamed: bool = False
+    head: Head | None = None  # the output head; None if the family's models have none
+    upstreamed: bool = False  # published with model code of its own that transformers took over, under the same names
 
     @property
     def reads(self) -> set[str]:

@@ -15,18 +15,13 @@ DATA = Path(__file__).with_name("transformers_keys.json")
 
 @dataclass(frozen=True)
 class ReferenceKeys:
-    """Keys and classes of one family in the releases of transformers.
+    """Keys and classes of one family in the releases of transformers."""
 
-    Attributes:
-        names: Names that its own files or shared ones hold or look up: a key of another name is read by none of them.
-        elsewhere: Fields of the configs of all models that are no native family.
-        defaults: Values of missing keys, if all supported releases agree.
-    """
-
+    # names that its own files or shared ones hold or look up: a key of another name is read by none of them
     names: frozenset[str]
     classes: frozenset[str]
-    elsewhere: frozenset[str]
-    defaults: Mapping[str, Any]
+    elsewhere: frozenset[str]  # fields of the configs of all models that are no native family
+    defaults: Mapping[str, Any]  # values of missing keys, if all supported releases agree
     releases: tuple[str, ...]
 
 

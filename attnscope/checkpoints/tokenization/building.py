@@ -156,18 +156,12 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer that was made.
-
-    Attributes:
-        note: Decisions made while building it; empty if there were none.
-        pieces: Splits a text between special tokens, in place of the tokenizer.json's model.
-        spaced: Which texts between special tokens a space is put before: `always` or `first`.
-    """
+    """A tokenizer that was made."""
 
     content: dict[str, Any]
-    note: str = ""
-    pieces: PieceModel | None = None
-    spaced: str = "always"
+    note: str = ""  # decisions made while building it; empty if there were none
+    pieces: PieceModel | None = None  # splits a text between special tokens, in place of the tokenizer.json's model
+    spaced: str = "always"  # which texts between special tokens a space is put before: `always` or `first`
 
 
 def _wordpiece(sources: Sources) -> Built:
@@ -334,17 +328,12 @@ def _begin_and_end(sources: Sources, special: SpecialTokens, *, begin: bool) -> 
 
 @dataclass(frozen=True)
 class Kind:
-    """A class of tokenizers that can be built.
+    """A class of tokenizers that can be built."""
 
-    Attributes:
-        name: Name of the class in transformers, without `Fast`.
-        families: The `model_type` of models that it belongs to.
-    """
-
-    name: str
+    name: str  # name of the class in transformers, without `Fast`
     build: Callable[[Sources], Built]
     files: tuple[str, ...]
-    families: tuple[str, ...]
+    families: tuple[str, ...]  # the `model_type` of models that it belongs to
 
 
 WORDPIECE = Kind("BertTokenizer", _wordpiece, (VOCAB_TXT,), ("bert", "distilbert", "electra"))

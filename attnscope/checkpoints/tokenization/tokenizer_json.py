@@ -30,17 +30,12 @@ class _ModelOnly(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TokenizerJson:
-    """A tokenizer.json, ready for use.
+    """A tokenizer.json, ready for use."""
 
-    Attributes:
-        content: Its values; null for a vocabulary and merges that stay text.
-        unparsed: Entries of a vocabulary that stays text, if it is an object: duplicate words count twice.
-    """
-
-    content: dict[str, Any]
+    content: dict[str, Any]  # its values; null for a vocabulary and merges that stay text
     text: str
     notes: list[str]
-    unparsed: int | None
+    unparsed: int | None  # entries of a vocabulary that stays text, if it is an object: duplicate words count twice
     merges: int
 
 

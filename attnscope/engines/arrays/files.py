@@ -33,33 +33,24 @@ _DAMAGE = (ValueError, EOFError, SyntaxError, TypeError, OverflowError, KeyError
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file, of which only the header was read.
-
-    Attributes:
-        dtype: Name of its type; `bfloat16` is read as uint16.
-    """
+    """An array in a file, of which only the header was read."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # name of its type; `bfloat16` is read as uint16
     nbytes: int
     place: Any
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """A file of arrays.
-
-    Attributes:
-        values: Setting to its value, for all layers or, in a dict, by layer.
-        digest: SHA-256 over its header and samples of its data.
-    """
+    """A file of arrays."""
 
     path: Path
     layers: dict[int, dict[str, StoredArray]]
     shared: dict[str, StoredArray]
-    values: dict[str, Any] = field(default_factory=dict)
-    digest: bytes = b""
+    values: dict[str, Any] = field(default_factory=dict)  # setting to its value, for all layers or, in a dict, by layer
+    digest: bytes = b""  # SHA-256 over its header and samples of its data
 
     def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
         """Read the numbers of an array."""

@@ -17,30 +17,20 @@ from attnscope.request.run_config import TextInput
 
 @dataclass(frozen=True)
 class GivenSizes:
-    """Sizes of every layer.
-
-    Attributes:
-        kv_heads: Key/value heads; each serves heads / kv_heads query heads.
-        width: Width of a query and a key; 0 if weights are given.
-        value_width: Width of a value; 0 if there are no values.
-    """
+    """Sizes of every layer."""
 
     heads: int
-    kv_heads: int
-    width: int
-    value_width: int
+    kv_heads: int  # key/value heads; each serves heads / kv_heads query heads
+    width: int  # width of a query and a key; 0 if weights are given
+    value_width: int  # width of a value; 0 if there are no values
 
 
 class GivenConfig(ModelConfig, frozen=True):
-    """The sizes of given arrays, whose layers may have masks that differ by more than a window.
+    """The sizes of given arrays, whose layers may have masks that differ by more than a window."""
 
-    Attributes:
-        masks: Layer to its mask expression; empty if all layers have the same.
-        score_mod: The function that changes scores, as a report names it; None for none.
-    """
-
+    # layer to its mask expression; empty if all layers have the same
     masks: dict[int, str] = msgspec.field(default_factory=dict)
-    score_mod: str | None = None
+    score_mod: str | None = None  # the function that changes scores, as a report names it; None for none
 
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
@@ -61,39 +51,28 @@ class GivenConfig(ModelConfig, frozen=True):
 
 @dataclass(frozen=True)
 class GivenArrays:
-    """Queries, keys and values of some layers, or their weights.
-
-    Attributes:
-        axes: Order of the axes of the arrays that `read` returns.
-        ranges: First row of every text in packed keys and values, and the row after its
-            last.
-        query_ranges: The same for queries, which may cover only a text's last tokens.
-        texts: Every text with its tokens.
-        read: Returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`.
-        matrices: What mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a
-            `mask_mod` of FlexAttention.
-        biases: Name of a matrix to what is added to the scores that it allows.
-        score_mod: What a Python function makes of scaled scores; None for none.
-        dtype: Type in which they are computed: `float32`, `bfloat16` or `float16`.
-        outputs: The output of attention is given, too, as `output`.
-    """
+    """Queries, keys and values of some layers, or their weights."""
 
     name: str
     sizes: GivenSizes
     settings: Mapping[int, LayerSettings]
-    axes: tuple[str, ...]
-    ranges: list[tuple[int, int]]
-    query_ranges: list[tuple[int, int]]
-    texts: list[tuple[str, list[Token]]]
+    axes: tuple[str, ...]  # order of the axes of the arrays that `read` returns
+    ranges: list[tuple[int, int]]  # first row of every text in packed keys and values, and the row after its last
+    query_ranges: list[tuple[int, int]]  # the same for queries, which may cover only a text's last tokens
+    texts: list[tuple[str, list[Token]]]  # every text with its tokens
+    # returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`
     read: Callable[[int], Mapping[str, Any]]
     layer_bytes: int
+    # what mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a `mask_mod` of
+    # FlexAttention
     matrices: Mapping[str, Any] = field(default_factory=dict)
+    # name of a matrix to what is added to the scores that it allows
     biases: Mapping[str, Any] = field(default_factory=dict)
-    score_mod: ScoreFunction | None = None
-    dtype: str = "float32"
+    score_mod: ScoreFunction | None = None  # what a Python function makes of scaled scores; None for none
+    dtype: str = "float32"  # type in which they are computed: `float32`, `bfloat16` or `float16`
     fingerprint: str = ""
     weights: bool = False
-    outputs: bool = False
+    outputs: bool = False  # the output of attention is given, too, as `output`
     notes: tuple[str, ...] = ()
 
     @property

@@ -38,17 +38,12 @@ def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, .
 
 @dataclass(frozen=True)
 class PackedShape:
-    """The shape of an array whose texts are put one after the other.
+    """The shape of an array whose texts are put one after the other."""
 
-    Attributes:
-        rows: Tokens of all texts, padding included.
-        texts: Length of the axis of texts; None without such an axis.
-    """
-
-    rows: int
+    rows: int  # tokens of all texts, padding included
     heads: int
     width: int
-    texts: int | None = None
+    texts: int | None = None  # length of the axis of texts; None without such an axis
 
 
 def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> PackedShape:

@@ -25,18 +25,15 @@ Matrix = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class GivenMasks:
-    """The masks of all layers.
-
-    Attributes:
-        windows: Layer to N of a `window:N` in its expression; None for none.
-        matrices: What expressions name: boolean matrices with a row for every token, (queries, keys) or (heads,
-            queries, keys), or a `mask_mod` of FlexAttention.
-        biases: Name of a matrix to what is added to scores where it allows attention, in the same shape.
-    """
+    """The masks of all layers."""
 
     masks: dict[int, str] = field(default_factory=dict)
+    # layer to N of a `window:N` in its expression; None for none
     windows: dict[int, int | None] = field(default_factory=dict)
+    # what expressions name: boolean matrices with a row for every token, (queries, keys) or (heads, queries, keys), or
+    # a `mask_mod` of FlexAttention
     matrices: dict[str, Any] = field(default_factory=dict)
+    # name of a matrix to what is added to scores where it allows attention, in the same shape
     biases: dict[str, Matrix] = field(default_factory=dict)
 
 

@@ -17,14 +17,10 @@ NAMES = ("scale", "softcap", "window", "sinks", "rope")  # settings that may dif
 
 @dataclass(frozen=True)
 class GivenRope:
-    """A rotation that queries and keys are still to get.
-
-    Attributes:
-        interleaved: Pairs are neighbours (GPT-J, GGML), not half a width apart.
-    """
+    """A rotation that queries and keys are still to get."""
 
     rope: Rope
-    interleaved: bool = False
+    interleaved: bool = False  # pairs are neighbours (GPT-J, GGML), not half a width apart
 
     def width(self, d_head: int) -> int:
         """Return the number of rotated dimensions of a head."""
@@ -33,21 +29,14 @@ class GivenRope:
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """How one layer's scores become weights.
+    """How one layer's scores become weights."""
 
-    Attributes:
-        scale: Factor on q·k; None for 1/√width.
-        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
-        window: N of an additional `window:N`; None for none.
-        sinks: A logit for every head that takes part in the softmax and belongs to no key; None for none.
-        rope: Rotation of queries and keys; None if they are as attention takes them.
-    """
-
-    scale: float | None = None
-    softcap: float | None = None
-    window: int | None = None
+    scale: float | None = None  # factor on q·k; None for 1/√width
+    softcap: float | None = None  # c of c·tanh(x/c) on the scaled scores; None for none
+    window: int | None = None  # n of an additional `window:N`; None for none
+    # a logit for every head that takes part in the softmax and belongs to no key; None for none
     sinks: tuple[float, ...] | None = None
-    rope: GivenRope | None = None
+    rope: GivenRope | None = None  # rotation of queries and keys; None if they are as attention takes them
     mask: str = "causal"
 
 

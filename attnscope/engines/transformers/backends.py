@@ -25,26 +25,18 @@ _NO_PACKS = {"gpt_oss"}
 
 @dataclass(frozen=True)
 class BackendCall:
-    """One call of an implementation of attention.
+    """One call of an implementation of attention."""
 
-    Attributes:
-        part: `encoder`, `decoder` or `cross` of a model with two halves; else empty.
-        q: (B, H, Q, E).
-        k: (B, G, K, E).
-        v: (B, G, K, Ev).
-        output: Its result, (B, Q, H, Ev).
-    """
-
-    part: str
+    part: str  # `encoder`, `decoder` or `cross` of a model with two halves; else empty
     layer: int
     module: nn.Module
     function: Callable[..., Any]
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Tensor  # (B, H, Q, E)
+    k: Tensor  # (B, G, K, E)
+    v: Tensor  # (B, G, K, Ev)
     mask: Any
     named: dict[str, Any]
-    output: Tensor
+    output: Tensor  # its result, (B, Q, H, Ev)
     weights: Any
 
     def again(self, q: Tensor, v: Tensor, **named: Any) -> Tensor:

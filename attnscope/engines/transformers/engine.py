@@ -69,14 +69,11 @@ _CUSTOM = "custom, without a mask expression"
 
 @dataclass
 class TransformersEngine:
-    """A model of transformers under a mask; see protocol.Engine.
-
-    Attributes:
-        own: In words, the masks that the model itself was seen to use on its longest text, by layer.
-    """
+    """A model of transformers under a mask; see protocol.Engine."""
 
     loaded: TransformersModel
     settings: EngineSettings
+    # in words, the masks that the model itself was seen to use on its longest text, by layer
     own: dict[int, str] = field(default_factory=dict)
     _described: dict[int, int] = field(default_factory=dict)
     projections: dict[int, nn.Module] = field(default_factory=dict)

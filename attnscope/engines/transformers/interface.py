@@ -34,14 +34,10 @@ class StopForward(Exception):
 
 @dataclass(frozen=True)
 class ProvidedMask(Mask):
-    """A mask that `transformers` made: (B or 1, H or 1, Q, K), True where allowed, or added to the scores.
-
-    Attributes:
-        floor: For an added mask, values at or below this mask a key.
-    """
+    """A mask that `transformers` made: (B or 1, H or 1, Q, K), True where allowed, or added to the scores."""
 
     tensor: Tensor
-    floor: float | None
+    floor: float | None  # for an added mask, values at or below this mask a key
 
     @property
     def per_head(self) -> bool:

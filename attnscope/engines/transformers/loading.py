@@ -32,28 +32,18 @@ _AFTER = re.compile(r"(.*\.)?pooler\..*")  # tensors that do not affect attentio
 
 @dataclass(frozen=True)
 class TransformersModel:
-    """A loaded model.
-
-    Attributes:
-        parts: The attention of each part; a model with one part has an empty name.
-        max_positions: Longest text; None if nothing limits it.
-        n_segments: Rows of the segment embedding; 0 where there is none.
-        decoder_start: The id that a decoder starts with; None if there is none.
-        notes: Remarks on parts of the folder that are not used.
-        chosen: The part whose attention is shown; empty if there is only one.
-        predicting: The same model with its head for language, if the checkpoint has one; else None.
-    """
+    """A loaded model."""
 
     model: Any
-    parts: dict[str, ModelPart]
+    parts: dict[str, ModelPart]  # the attention of each part; a model with one part has an empty name
     vocab_size: int
     d_model: int
-    max_positions: int | None
-    n_segments: int
-    decoder_start: int | None
-    notes: tuple[str, ...]
-    chosen: str = ""
-    predicting: Any = None
+    max_positions: int | None  # longest text; None if nothing limits it
+    n_segments: int  # rows of the segment embedding; 0 where there is none
+    decoder_start: int | None  # the id that a decoder starts with; None if there is none
+    notes: tuple[str, ...]  # remarks on parts of the folder that are not used
+    chosen: str = ""  # the part whose attention is shown; empty if there is only one
+    predicting: Any = None  # the same model with its head for language, if the checkpoint has one; else None
 
     @property
     def predicts(self) -> PredictionKind | None:

@@ -79,15 +79,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
 
 @dataclass(frozen=True)
 class LiveModel:
-    """A model that is in memory already, and somebody else's.
+    """A model that is in memory already, and somebody else's."""
 
-    Attributes:
-        model: The model of transformers, while it is borrowed (see live.borrowed).
-        tokenizer: Its tokenizer, or a value of `--tokenizer`; None for the tokenizer beside the model's checkpoint.
-    """
-
-    model: Any
-    tokenizer: Any
+    model: Any  # the model of transformers, while it is borrowed (see live.borrowed)
+    tokenizer: Any  # its tokenizer, or a value of `--tokenizer`; None for the tokenizer beside the model's checkpoint
     name: str
 
     def open(self, run: RunConfig) -> ModelSource:

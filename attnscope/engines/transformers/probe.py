@@ -17,11 +17,7 @@ from attnscope.model.inputs import AttentionInputs
 
 @dataclass(frozen=True)
 class ModelPart:
-    """The attention of one part of a model: one stack of layers.
-
-    Attributes:
-        position_bias: A layer adds a bias for every pair of positions (T5).
-    """
+    """The attention of one part of a model: one stack of layers."""
 
     n_layers: int
     n_heads: int
@@ -30,7 +26,7 @@ class ModelPart:
     d_value: int
     scale: float
     has_projection: bool
-    position_bias: bool
+    position_bias: bool  # a layer adds a bias for every pair of positions (T5)
 
 
 def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:

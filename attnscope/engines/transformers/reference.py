@@ -20,15 +20,11 @@ _ATTENTIONS = {"": "attentions", "encoder": "attentions", "decoder": "decoder_at
 
 @dataclass(frozen=True)
 class ReferenceInputs:
-    """Inputs of a reference computation.
-
-    Attributes:
-        encoder_texts: Texts of the encoder if the decoder's self-attention is shown.
-    """
+    """Inputs of a reference computation."""
 
     loaded: TransformersModel
     batch: Batch
-    encoder_texts: TokenTensors | None
+    encoder_texts: TokenTensors | None  # texts of the encoder if the decoder's self-attention is shown
 
 
 def load_reference(

@@ -14,17 +14,12 @@ from attnscope.model.tile import Tile, as_slice
 
 @dataclass(frozen=True)
 class KeyTokens:
-    """The key side of a batch, for recorders.
+    """The key side of a batch, for recorders."""
 
-    Attributes:
-        kinds: Which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool.
-        real: Tokens that are not padding, (B, K), bool.
-        self_attention: Queries and keys are the same tokens (no cross-attention).
-    """
-
+    # which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool
     kinds: Mapping[str, Tensor]
-    real: Tensor
-    self_attention: bool = True
+    real: Tensor  # tokens that are not padding, (B, K), bool
+    self_attention: bool = True  # queries and keys are the same tokens (no cross-attention)
 
     @property
     def special(self) -> Tensor:
@@ -53,20 +48,13 @@ class KeyTokens:
 
 @dataclass(frozen=True)
 class RecordedTokens:
-    """Which tokens of a batch are recorded.
-
-    Attributes:
-        eligible: Keys that take part in the ranking of contributors, (B, K), bool.
-        shown: Rows that each text's sums count, (B, Q), bool.
-        real: Queries that are not padding, (B, Q), bool.
-        spans: Spans of the tokens; None if these are not recorded.
-    """
+    """Which tokens of a batch are recorded."""
 
     sources: KeyTokens
-    eligible: Tensor
-    shown: Tensor
-    real: Tensor
-    spans: SpanTokens | None = None
+    eligible: Tensor  # keys that take part in the ranking of contributors, (B, K), bool
+    shown: Tensor  # rows that each text's sums count, (B, Q), bool
+    real: Tensor  # queries that are not padding, (B, Q), bool
+    spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
 
 
 class BaseRecorder:
@@ -121,17 +109,11 @@ def _moved(places: Sequence[int], by: int) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The heads and rows that a tile and a recorder have in common.
+    """The heads and rows that a tile and a recorder have in common."""
 
-    Attributes:
-        heads: Their places in the tile.
-        here: Their places in the recorder.
-        inside: Rows' places in the tile, a range if they are neighbours.
-    """
-
-    heads: list[int]
-    here: list[int]
-    inside: Sequence[int]
+    heads: list[int]  # their places in the tile
+    here: list[int]  # their places in the recorder
+    inside: Sequence[int]  # rows' places in the tile, a range if they are neighbours
     rows: slice
 
     @property

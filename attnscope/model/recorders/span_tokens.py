@@ -14,13 +14,9 @@ _MEMBERSHIPS = 1 << 20  # cells of a matrix of keys and spans: short texts have 
 
 @dataclass(frozen=True)
 class SpanTokens:
-    """Spans of the tokens of a batch, shared by the recorders of all layers.
+    """Spans of the tokens of a batch, shared by the recorders of all layers."""
 
-    Attributes:
-        of_token: Number of each token's span, (B, T), int64; −1 for padding.
-    """
-
-    of_token: Tensor
+    of_token: Tensor  # number of each token's span, (B, T), int64; −1 for padding
     count: int
     _host: "np.ndarray[tuple[int, int], np.dtype[np.int64]]" = field(init=False, repr=False)
     _keys: Tensor | None = field(init=False, repr=False)
