@@ -53,6 +53,9 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     """Return the RunConfig of a dump's settings, without texts."""
     effects = settings.runs_again
     layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
+    if (layer, head) == (given.layer, given.head):
+        # Errors name the option that was typed.
+        layer, head = given.layer, given.head
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
             raise UsageError(

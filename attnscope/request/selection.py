@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
@@ -38,12 +38,14 @@ class IndexSelection:
         ranges: Inclusive ranges; negative numbers count from the end.
         slice: Start, stop and step of a Python slice instead of ranges; None for none.
         pairs: For heads: (layer, head) pairs if layers differ; `ranges` then covers all of them.
+        label: The label that it is read from; None for none. Errors name the option of the label.
     """
 
     word: Literal["auto", "all", "mean"] | None = None
     ranges: tuple[tuple[int, int], ...] = ()
     slice: tuple[int | None, int | None, int | None] | None = None
     pairs: tuple[tuple[int, int], ...] = ()
+    label: "HeadLabel | None" = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.pairs:
@@ -57,6 +59,10 @@ class IndexSelection:
     def of(cls, numbers: Iterable[int]) -> "IndexSelection":
         """Select these numbers."""
         return cls(ranges=tuple((number, number) for number in numbers))
+
+    def option(self, what: str) -> str:
+        """Name the option that selects layers or heads; that of the label, if there is one."""
+        return arg(self.label.option if self.label else what)
 
     @property
     def single(self) -> bool:
@@ -76,21 +82,21 @@ class IndexSelection:
         """
         if self.pairs and not by_layer:
             hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
-            raise UsageError(f"'{self}' has other heads in each layer", where=where or arg(what), hint=hint)
+            raise UsageError(f"'{self}' has other heads in each layer", where=where or self.option(what), hint=hint)
         if self.word:
             return range(count)
         if self.slice is not None:
             numbers = range(count)[slice(*self.slice)]
             if not numbers:
                 hint = f"this model has {what}s 0 to {count - 1}"
-                raise UsageError(f"the slice '{self}' is empty", where=where or arg(what), hint=hint)
+                raise UsageError(f"the slice '{self}' is empty", where=where or self.option(what), hint=hint)
             return numbers
-        ranges = self._within(count, what, where or arg(what))
+        ranges = self._within(count, what, where or self.option(what))
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
             message = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(message, where=where or arg(what), hint="use all, or one range")
+            raise UsageError(message, where=where or self.option(what), hint="use all, or one range")
         return list(dict.fromkeys(number for index_range in ranges for number in index_range))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:
@@ -114,18 +120,19 @@ def extremes(numbers: Sequence[int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HeadLabel:
-    """A layer and head in one word, such as `L2H3`, or several such words, for `--layer` or `--head`."""
+    """A layer and head in one word, such as `L2H3`, or several such words, for the option `layer` or `head`."""
 
     pairs: tuple[tuple[int, int], ...]
     written: str
+    option: str
 
     def selections(self) -> tuple[IndexSelection, IndexSelection]:
         """Return the selected layers and heads."""
         layers, heads = (dict.fromkeys(pair[n] for pair in self.pairs) for n in (0, 1))
-        of_heads = IndexSelection.of(heads)
+        of_layers, of_heads = (replace(IndexSelection.of(numbers), label=self) for numbers in (layers, heads))
         if len(set(self.pairs)) < len(layers) * len(heads):
             of_heads = replace(of_heads, pairs=self.pairs)
-        return IndexSelection.of(layers), of_heads
+        return of_layers, of_heads
 
 
 def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
@@ -134,7 +141,7 @@ def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], I
     def read(text: str) -> IndexSelection | HeadLabel:
         labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
         pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
-        return HeadLabel(pairs, text) if len(pairs) == len(labels) else parse_indices(text, name)
+        return HeadLabel(pairs, text, name) if len(pairs) == len(labels) else parse_indices(text, name)
 
     return read
 

@@ -306,6 +306,20 @@ def test_labels_of_several_heads_select_these_and_no_others(capsys):
     assert [(head["layer"], head["head"]) for head in heads] == [(2, 1), (0, 3), (2, 0)]
 
 
+@pytest.mark.parametrize(
+    ("command", "typed", "refused"),
+    [
+        ("run", "--head L9H0", "--head: there is no layer 9;"),
+        ("run", "--layer L0H9", "--layer: there is no head 9;"),
+        ("run", "--head L9H0 --layer all", "--head: there is no layer 9;"),
+        ("explain", "--query bank --head L1H0,L0H0", "--head: 'L1H0,L0H0' is not a single head; use one, such as L1H0"),
+    ],
+)
+def test_errors_name_the_option_in_which_a_label_was_typed(command, typed, refused, capsys):
+    assert main([command, "the bank", *typed.split()]) == 2
+    assert f"error: {refused}" in capsys.readouterr().err
+
+
 def test_labels_that_name_the_same_heads_of_every_layer_are_numbers():
     assert tuple(map(str, join_labels("auto", "L2H1,L0H1"))) == ("2,0", "1")
 

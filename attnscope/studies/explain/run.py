@@ -101,7 +101,11 @@ def _check_one(run: RunConfig) -> None:
         if not picked.single:
             mean = picked.word == "mean"
             message = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
-            raise UsageError(message, where=arg(what), hint=f"use one, such as {arg(what, 0)}, or auto")
+            hint = f"use one, such as {arg(what, 0)}, or auto"
+            if picked.label is not None:
+                first, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)
+                message, hint = f"'{picked.label.written}' is not a single head", f"use one, such as {first}"
+            raise UsageError(message, where=picked.option(what), hint=hint)
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
