@@ -30,7 +30,7 @@ from attnscope.request.estimate import MemoryDemand, estimate_memory
 from attnscope.request.masks.expression import mask_files
 from attnscope.request.memory import MemoryLimit, format_bytes, layer_parameters
 from attnscope.request.run_config import RunConfig
-from attnscope.run.plan import spare_memory
+from attnscope.run.plan import SELECT_LESS, spare_memory
 from attnscope.run.session import Session, describe_mask_use, provenance
 from attnscope.studies.ablate.plan import bytes_per_token, logit_bytes
 
@@ -203,7 +203,7 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         predicted=int(cut and source.predicts is not None),
     )
     more = {"kept": logit_bytes(source)} if cut else {}
-    spare, stream_reason, memory = spare_memory(run, source, demand, more, multiplications=WORTH_A_GPU)
+    spare, stream_reason, memory = spare_memory(run, source, demand, more, (SELECT_LESS,), multiplications=WORTH_A_GPU)
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0

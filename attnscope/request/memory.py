@@ -1,16 +1,29 @@
 """Count parameters and bytes, and refuse what does not fit into memory."""
 
+from dataclasses import dataclass
+
 from attnscope.base.errors import AttnscopeError, MemoryExceeded, arg, spell_options
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.memory import available_memory, resident_memory
 from attnscope.request.options import on_command_line
 
+_MIB = 1 << 20
 PROGRAM = 256 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-MEMORY_HINT = (
-    f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}, "
-    f"or raise {arg('max_memory')}"
-)
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """The bytes that a run may take.
+
+    Attributes:
+        what: Source of the bound, for errors.
+        most: The most that the option `max_memory` can raise it to; None for any number.
+    """
+
+    size: int
+    what: str
+    most: int | None
 
 
 def layer_parameters(c: ModelConfig) -> int:
@@ -83,42 +96,49 @@ class MemoryLimit:
             raise MemoryExceeded(message, hint=f"raise {arg('max_memory')}, and please report the estimate")
 
 
-def memory_limit(named: int | None) -> tuple[int, str]:
-    """Return the bytes that a run may take, and the source of that limit."""
-    return (available_memory() // 2, "half of the free memory") if named is None else (named, arg("max_memory"))
+def memory_bound(named: int | None) -> MemoryBound:
+    """Return the bytes of this machine that a run may take."""
+    if named is not None:
+        return MemoryBound(named, arg("max_memory"), None)
+    free = available_memory()
+    return MemoryBound(free // 2, "half of the free memory", free)
 
 
-def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, limit: int, what: str, hint: str) -> str:
+def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, bound: MemoryBound, less: str) -> str:
     """Return why weights are read again in every pass; empty if they fit in memory.
 
     Args:
         kept: Bytes by purpose if weights are kept.
         streamed: Bytes by purpose if weights are read again; None if they cannot be.
+        less: See require_memory.
     """
-    if sum(kept.values()) <= limit:
+    if sum(kept.values()) <= bound.size:
         return ""
     least = streamed and {
         "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
     }
-    require_memory(least or kept, limit, what, hint)
+    require_memory(least or kept, bound, less)
     total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
-    what = spell_options(what, on_command_line)
-    return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(limit)}"
+    what = spell_options(bound.what, on_command_line)
+    return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(bound.size)}"
 
 
-def require_memory(need: dict[str, int], limit: int, what: str, hint: str = MEMORY_HINT) -> None:
+def require_memory(need: dict[str, int], bound: MemoryBound, less: str = "") -> None:
     """Refuse what does not fit into memory.
 
     Args:
         need: Bytes by purpose, such as from `estimate.estimate_memory`.
-        what: Source of the limit, for the error.
+        less: What the user can do to take less memory; empty for nothing.
     """
     total = sum(need.values())
-    if total > limit:
-        parts = " + ".join(f"{name} {format_bytes(size)}" for name, size in need.items())
-        raise AttnscopeError(
-            f"needs about {format_bytes(total)} ({parts}), but {what} is {format_bytes(limit)}", hint=hint
-        )
+    if total <= bound.size:
+        return
+    raised = f"use {arg('max_memory', f'{-(-total // _MIB)}M')} or more"
+    if bound.most is not None and bound.most < total:
+        raised = f"free memory, of which {format_bytes(total)} is needed"
+    parts = " + ".join(f"{name} {format_bytes(size)}" for name, size in need.items())
+    message = f"needs about {format_bytes(total)} ({parts}), but {bound.what} is {format_bytes(bound.size)}"
+    raise AttnscopeError(message, hint=f"{less}, or {raised}" if less else raised)
 
 
 def format_bytes(size: int) -> str:

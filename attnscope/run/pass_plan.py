@@ -5,18 +5,16 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import arg
 from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
 from attnscope.request.estimate import MemoryDemand
 from attnscope.request.masks.expression import used_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
-from attnscope.run.plan import RunPlan, plan_for_texts, spare_memory
+from attnscope.run.plan import SHORTER, RunPlan, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
 _AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
-_HINT = f"use a shorter text, or raise {arg('max_memory')}"
 
 
 def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:
@@ -69,5 +67,5 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(c.n_layers)),
         threads=run.threads or count_threads(),
     )
-    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, _HINT)
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, (SHORTER,))
     return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, spell_options
 from attnscope.base.files.mask_files import read_mask
 from attnscope.base.model_config import ModelConfig
@@ -21,12 +23,12 @@ from attnscope.request.masks.expression import mask_files, used_mask
 from attnscope.request.masks.terms import Hidden, MaskTerm, Own
 from attnscope.request.memory import (
     DTYPE_BYTES,
-    MEMORY_HINT,
+    MemoryBound,
     MemoryLimit,
     cache_bytes,
     find_stream_reason,
     layer_parameters,
-    memory_limit,
+    memory_bound,
     require_memory,
 )
 from attnscope.request.options import on_command_line
@@ -47,6 +49,9 @@ _SPAN_SHARE, _SPAN_TOKEN = 16, 64  # bytes of a row's share of a span, and of a 
 _SPAN_KEYS = 4, 16 << 20  # bytes of a key for every span, and of the largest block of keys in all threads
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
+SELECT_LESS = f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}"
+SHORTER = "use a shorter text"
+_POOLED = f"use {arg('pool', POOL)} for a map instead of matrices"
 _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
 
 
@@ -116,10 +121,8 @@ def make_plan(
     if run.words and "weights" not in run.stages:
         raise UsageError("needs weights", where=arg("words"), hint=f"add weights to {arg('stages')}")
     plan = plan_for_texts(run, source, plan_texts(run, source, continued))
-    hint = MEMORY_HINT
     long_matrices = any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
-    if plan.stages and run.pool is None and long_matrices:
-        hint = f"use {arg('pool', POOL)} for a map instead of matrices, or {MEMORY_HINT}"
+    less = (_POOLED, SELECT_LESS) if plan.stages and run.pool is None and long_matrices else (SELECT_LESS,)
     more: dict[str, int] = {}
     if run.target is not None:
         more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
@@ -139,7 +142,7 @@ def make_plan(
     if every_head:
         plan = replace(plan, n_layers_run=source.config.n_layers)
         more["every head"] = sides * summary_bytes(run, source.config, plan.text_plans, plan.stages)
-    return fit_to_memory(plan, more, hint=hint)
+    return fit_to_memory(plan, more, less)
 
 
 def span_bytes(plan: RunPlan) -> int:
@@ -174,9 +177,9 @@ def plan_texts(
     return with_padding(run, text_plans) if run.show_padding else text_plans
 
 
-def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, hint: str = MEMORY_HINT) -> RunPlan:
+def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, less: Sequence[str] = ()) -> RunPlan:
     """Decide whether weights are kept, or read again in every pass because they do not fit in memory."""
-    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, hint, plan.multiplications)
+    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, less, plan.multiplications)
     return replace(plan, stream_reason=streamed, memory=memory)
 
 
@@ -185,7 +188,7 @@ def spare_memory(
     source: ModelSource,
     demand: MemoryDemand,
     more: Mapping[str, int] | None = None,
-    hint: str = MEMORY_HINT,
+    less: Sequence[str] = (),
     multiplications: int | None = None,
 ) -> tuple[int, str, MemoryLimit]:
     """Count the bytes left over; say why weights are read again in every pass (empty: they are kept), and the limit.
@@ -194,36 +197,80 @@ def spare_memory(
 
     Args:
         more: Bytes by purpose that come on top.
+        less: Ways to take less memory (keys of `_REDUCED`); an error names those that would fit.
         multiplications: How much there is to compute; None if that follows from `demand`.
     """
-    kept, streamed = (
-        _bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
-    )
-    again = source.can_stream and demand.layers > 2
     work = multiplications or demand.layers * layer_parameters(source.config) * demand.batch * demand.tokens
     device = cuda_device(run.device, work)
     gpu = None if device is None else gpu_memory(device)
-    if gpu is not None:
-        cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
-        of_gpu = [{name: size for name, size in need.items() if name not in _ON_HOST} for need in (kept, streamed)]
-        on_gpu = [need | {"tile": tile_bytes(gpu.total, cells)} for need in of_gpu]
-        most, what = (int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}")
-        if run.max_memory is not None:
-            most, what = run.max_memory, arg("max_memory")
-        why = find_stream_reason(on_gpu[0], on_gpu[1] if again else None, most, what, hint)
-        # findings are copied to the host, and weights pass through it
-        on_host = {name: size for name, size in streamed.items() if name in (*_ON_HOST, "kept", "weights")}
-        host_most, host_what = memory_limit(None)
-        require_memory(on_host, host_most, host_what, hint)
-        spare = most - sum(on_gpu[bool(why)].values()), host_most - sum(on_host.values())
-        return min(spare), why, MemoryLimit(host_most, host_what, sum(on_host.values()))
-    most, what = memory_limit(run.max_memory)
-    if 2 * (streamed if again else kept)["weights"] > most:
-        narrower = f"use {arg('dtype', 'bfloat16')}, or " if run.dtype == "float32" else ""
-        hint = f"{narrower}raise {arg('max_memory')}"
-    why = find_stream_reason(kept, streamed if again else None, most, what, hint)
-    estimated = sum((streamed if why else kept).values())
-    return most - estimated, why, MemoryLimit(most, what, estimated)
+
+    def needs(run: RunConfig, demand: MemoryDemand) -> tuple[dict[str, int], dict[str, int] | None]:
+        """Return the bytes if weights are kept, and if they are read again, of the host or of the GPU."""
+        kept, streamed = (
+            _bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
+        )
+        if gpu is not None:
+            cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
+            tile = {"tile": tile_bytes(gpu.total, cells)}
+            kept, streamed = (
+                {name: size for name, size in need.items() if name not in _ON_HOST} | tile for need in (kept, streamed)
+            )
+        return kept, streamed if source.can_stream and demand.layers > 2 else None
+
+    def fitting(bound: MemoryBound) -> str:
+        """Return the ways to take less memory that would fit; empty if that is not needed."""
+
+        def fits(run: RunConfig, demand: MemoryDemand) -> bool:
+            return any(need is not None and sum(need.values()) <= bound.size for need in needs(run, demand))
+
+        if fits(run, demand):
+            return ""
+        ways = [way for way in less if fits(run, _REDUCED[way](demand))]
+        if fits(run, replace(demand, threads=1)):
+            ways.insert(0, f"use {arg('threads', 1)}")
+        if run.dtype == "float32" and fits(msgspec.structs.replace(run, dtype="bfloat16"), demand):
+            ways.insert(0, f"use {arg('dtype', 'bfloat16')}")
+        return ", or ".join(ways)
+
+    kept, streamed = needs(run, demand)
+    if gpu is None:
+        bound = memory_bound(run.max_memory)
+        why = find_stream_reason(kept, streamed, bound, fitting(bound))
+        estimated = sum((streamed if why and streamed else kept).values())
+        return bound.size - estimated, why, MemoryLimit(bound.size, bound.what, estimated)
+    free = int(_GPU_SHARE * gpu.free)
+    bound = MemoryBound(free, f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free)
+    if run.max_memory is not None:
+        bound = MemoryBound(run.max_memory, arg("max_memory"), max(run.max_memory, gpu.free))
+    why = find_stream_reason(kept, streamed, bound, fitting(bound))
+    # findings are copied to the host, and weights pass through it
+    through_host = _bytes_needed(run, source, replace(demand, streamed=True), more or {})
+    on_host = {name: size for name, size in through_host.items() if name in (*_ON_HOST, "kept", "weights")}
+    host = memory_bound(None)
+    require_memory(on_host, replace(host, most=0))
+    spare = bound.size - sum((streamed if why and streamed else kept).values()), host.size - sum(on_host.values())
+    return min(spare), why, MemoryLimit(host.size, host.what, sum(on_host.values()))
+
+
+def _one_cell(demand: MemoryDemand) -> MemoryDemand:
+    """Return the demand of one query, key and stage of one head in the first layer."""
+    texts = demand.batch
+    of_one = replace(demand, layers=1, units=1, heads=1, tiled_queries=1, rows=texts, cells=texts, raw=False, pool=0)
+    return replace(of_one, drawn=min(demand.drawn, texts * (1 + 2 * demand.top)), predicted=0)
+
+
+def _one_token(demand: MemoryDemand) -> MemoryDemand:
+    """Return the demand of a text of one token."""
+    return replace(_one_cell(demand), layers=demand.layers, heads=demand.heads, tokens=1, characters=1)
+
+
+def _pooled(demand: MemoryDemand) -> MemoryDemand:
+    """Return the demand of a pooled map of every head."""
+    drawn = demand.batch * demand.units * POOL * (POOL + 2 * demand.top)
+    return replace(demand, pool=POOL, cells=0, raw=False, drawn=min(demand.drawn, drawn))
+
+
+_REDUCED = {SELECT_LESS: _one_cell, SHORTER: _one_token, _POOLED: _pooled}
 
 
 def required_memory(plan: RunPlan) -> dict[str, int]:

@@ -103,14 +103,29 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
         inspect(replace(bert, max_memory=least - 1))
     said = f"needs about {format_bytes(least)} (program 256.0 MiB + weights, two layers at a time 75.0 MiB + text "
     assert said in str(caught.value)
-    assert "; select less with" in str(caught.value)
+    assert "select less with" in str(caught.value)
 
 
-def test_where_weights_decide_a_smaller_type_is_what_helps(bert: RunConfig) -> None:
-    for dtype, hint in (("float32", "use dtype='bfloat16', or raise max_memory"), ("float16", "raise max_memory")):
-        with pytest.raises(AttnscopeError) as caught:
-            inspect(replace(bert, dtype=dtype, max_memory=20 << 20))
-        assert caught.value.hint == hint
+@pytest.mark.parametrize(
+    ("reserve", "named"),
+    [(-1, ["dtype", "threads", "layer", "max_memory"]), (-20, ["dtype", "max_memory"]), (-(1 << 20), ["max_memory"])],
+)
+def test_what_a_refusal_proposes_fits(bert: RunConfig, reserve: int, named: list[str]) -> None:
+    run = replace(bert, threads=2)
+    limit = max(1, sum(need(run, tight(run).max_memory).values()) + reserve * (1 << 20))
+    with pytest.raises(AttnscopeError) as caught:
+        need(run, limit)
+    hint = str(caught.value.hint)
+    assert re.findall("dtype|threads|layer|max_memory", hint) == named
+    ways = {
+        "dtype": changed(run, dtype="bfloat16"),
+        "threads": changed(run, threads=1),
+        "layer": changed(run, layer="0", head="0", query="0", key="0", stages=("weights",)),
+        "max_memory": run,
+    }
+    raised = int(re.findall(r"max_memory='(\d+)M' or more", hint)[0]) << 20
+    for name in named:
+        assert sum(need(ways[name], raised if name == "max_memory" else limit).values()) <= raised
 
 
 @pytest.mark.parametrize("layers", ["0", "0,1"])

@@ -9,7 +9,7 @@ from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.source import ModelSource
 from attnscope.checkpoints.tokenization.given import GivenTokens
 from attnscope.engines.arrays.given import GivenArrays
-from attnscope.request.memory import memory_limit, require_memory
+from attnscope.request.memory import memory_bound, require_memory
 from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
     """Return given arrays as a source of runs."""
     _refuse_model_options(given, run)
     need = {"arrays": 2 * given.layer_bytes}  # as they are read, and as they are laid out
-    require_memory(need, *memory_limit(run.max_memory))
+    require_memory(need, memory_bound(run.max_memory))
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "ArraysModel":
         from attnscope.engines.arrays.engine import ArraysModel

@@ -1,6 +1,7 @@
 """Turn arrays of any library into tensors, and the axes of a layout into texts one after the other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.request.memory import memory_limit, require_memory
+from attnscope.request.memory import memory_bound, require_memory
 
 _KEPT = (torch.float32, torch.bfloat16, torch.float16)
 _PACKED = ("layers", "texts", "tokens", "heads", "width")
@@ -82,7 +83,7 @@ def _no_array(error: Exception, where: str) -> AttnscopeError:
 
 def _require_copy(size: int, where: str) -> None:
     """Refuse an array of which memory does not hold a copy, such as one number that is repeated 10^12 times."""
-    require_memory({where: size}, *memory_limit(None), hint="pass fewer tokens or layers")
+    require_memory({where: size}, replace(memory_bound(None), most=0), "pass fewer tokens or layers")
 
 
 def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:

@@ -27,7 +27,7 @@ from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, t
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
-from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
+from attnscope.request.memory import DTYPE_BYTES, memory_bound, require_memory
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
@@ -235,4 +235,4 @@ def _require_memory(folder: Folder, run: RunConfig) -> None:
     """Refuse a model that does not fit: every tensor as it is read, and again in the type that the model runs in."""
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[run.dtype]}
-    require_memory(need, *memory_limit(run.max_memory))
+    require_memory(need, memory_bound(run.max_memory))

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import BackendCall, using_backend
 from attnscope.findings.doctor import Evidence
-from attnscope.request.memory import memory_limit
+from attnscope.request.memory import memory_bound
 from attnscope.studies.check.rounding import FLOOR, rounded_again
 from attnscope.studies.doctor.audit import Audit, layer_name, softcap_of
 from attnscope.studies.doctor.batches import ExaminedBatch
@@ -124,7 +124,7 @@ def _float32(exam: Examination) -> torch.nn.Module:
     if "model" not in exam._reference:
         model = exam.subject.model
         need = 4 * sum(parameter.numel() for parameter in model.parameters())
-        limit, _ = memory_limit(None)
+        limit = memory_bound(None).size
         if exam.subject.device.type == "cpu" and need > limit:
             raise AttnscopeError(f"a copy in float32 takes {need / 2**30:.1f} GiB, more than there is")
         try:

@@ -18,7 +18,7 @@ from attnscope.engines.torch_setup import choose_device, set_threads
 from attnscope.engines.transformers.backends import backend_of, load_examined
 from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 from attnscope.findings.doctor import DoctorReport
-from attnscope.request.memory import DTYPE_BYTES, memory_limit, require_memory
+from attnscope.request.memory import DTYPE_BYTES, memory_bound, require_memory
 from attnscope.request.run_config import RunConfig
 from attnscope.studies.doctor.run import LONGEST_PROBE, OnProgress, examine
 
@@ -50,7 +50,7 @@ def examine_checkpoint(
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[dtype]}
     if dtype != "float32":
         need["a copy in float32"] = numbers * 4
-    require_memory(need, *memory_limit(run.max_memory))
+    require_memory(need, memory_bound(run.max_memory))
     kind = find_model_class(folder)
     trust = check_own_code(folder, kind, trusted=run.trust_config)
     found = find_tokenizer(folder, run.tokenizer).tokenizer

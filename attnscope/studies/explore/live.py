@@ -14,7 +14,7 @@ from attnscope.findings.ablation import Ablation, PredictionChange
 from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import parse_mask, spell_mask
-from attnscope.request.memory import memory_limit
+from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, parse_cut
 from attnscope.request.spans import SpanRequest
@@ -88,7 +88,7 @@ class LiveSource(UnitSource):
     def __post_init__(self) -> None:
         mask = spell_mask(self.run.mask)
         self.masks = tuple(dict.fromkeys((mask, *self.masks)))
-        most, _ = memory_limit(self.run.max_memory)
+        most = memory_bound(self.run.max_memory).size
         self._budget = most // _SHARE
 
     @property

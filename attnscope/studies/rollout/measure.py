@@ -13,7 +13,7 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
 from attnscope.run.chats import chat_text
-from attnscope.run.plan import RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
+from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.rollout.arithmetic import normalized, rollout, strongest
@@ -183,8 +183,7 @@ def _plan(
         drawn=0 if run.window is None else results,
     )
     kept = 8 * cells * (len(layers) + _FLOATS)
-    hint = f"use a shorter text, or raise {arg('max_memory')}"
-    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept + 4 * results}, hint)
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept + 4 * results}, (SHORTER,))
     return replace(plan, stream_reason=stream_reason, memory=memory)
 
 
