@@ -78,11 +78,7 @@ def from_parquet(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator
 
 
 def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[Item]:
-    """Yield the rows of Arrow files, one file after the other.
-
-    Args:
-        files: In Arrow's format for streams, which `datasets` writes, or for files (.feather).
-    """
+    """Yield the rows of Arrow files, in its format for streams, which `datasets` writes, or for files (.feather)."""
     PARQUET.require("reading .arrow", where=name)
     from pyarrow import ipc
 

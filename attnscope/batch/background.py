@@ -43,7 +43,6 @@ class RecordSink:
 
         Args:
             new: Number of records at the end that are not written yet.
-            by_group: The same records, in the groups that went through the model.
         """
         raise NotImplementedError
 
@@ -52,11 +51,7 @@ class RecordSink:
         raise NotImplementedError
 
     def write_encoded(self, encoded: Any, new: int) -> None:
-        """Write a window's records and make them safe.
-
-        Args:
-            encoded: What `encode` returned.
-        """
+        """Write what `encode` returned of a window, and make it safe."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -95,11 +90,7 @@ class BackgroundWriter:
         write: Callable[[], None],
         then: Callable[[], None],
     ) -> None:
-        """Queue a window to be written.
-
-        Args:
-            then: Called here, in the caller's thread, once the records are safe.
-        """
+        """Queue a window to be written; `then` is called in the caller's thread once the records are safe."""
         self.wait()
         self._pending = self._pool.submit(write), then
 
@@ -112,11 +103,7 @@ class BackgroundWriter:
             then()
 
     def finish(self, records: Sequence[Record], seconds: float) -> None:
-        """Write the submitted window and the records after it, as far as the time allows.
-
-        Args:
-            records: The first ones of the window that is being computed.
-        """
+        """Write the submitted window and the first records of the next one, as far as the time allows."""
         pending = None if self._pending is None else self._pending[0]
 
         def write() -> None:

@@ -47,11 +47,7 @@ def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> G
 
 
 class BlockCounter:
-    """Assign consecutive texts to blocks.
-
-    Args:
-        bounds: How large blocks may be; without such a bound, everything is one block.
-    """
+    """Assign consecutive texts to blocks; without a bound on their size, everything is one block."""
 
     def __init__(self, bounds: Grouping) -> None:
         self._bounds, self._block, self._characters, self._texts = bounds, 0, 0, 0

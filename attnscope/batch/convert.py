@@ -72,11 +72,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
 
 
 def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
-    """Write a dump as one JSON document, which appears as a whole or not at all.
-
-    Args:
-        order: The request; its output ends in .json.
-    """
+    """Write a dump as one JSON document, which appears as a whole or not at all."""
     check_output(order)
     with (
         _replacing(order.output, force=order.force) as temporary,
@@ -97,12 +93,7 @@ def merge(
     """Join the parts of a dump, atomically: `attnscope merge`.
 
     Args:
-        paths: Parts that `--shard` wrote, in any order.
         target: The new dump: a file of lines, or a folder if the parts are folders.
-        on_progress: Called with the number of records that are written, and of all.
-
-    Returns:
-        The end line of the new dump.
     """
     part_set = gather_parts_of(paths)
     here = _format(target, arg("output"))

@@ -36,14 +36,7 @@ class DirectWriter:
         self._direct = self._files.direct(descriptor)
 
     def put(self, data: Bytes) -> None:
-        """Append bytes: directly if memory and file are aligned to the same blocks, else from a copy.
-
-        Args:
-            data: (n,), not changed before this returns.
-
-        Raises:
-            OSError: The system does not take them.
-        """
+        """Append bytes, (n,): directly if memory and file are aligned to the same blocks, else from a copy."""
         while len(data):
             off = (data.ctypes.data - self._used) % BLOCK
             if self._direct and not off and not self._used % BLOCK and len(data) >= _MIN_DIRECT_BYTES:
@@ -71,11 +64,7 @@ class DirectWriter:
         self._used = 0
 
     def finish(self) -> int:
-        """Write the remaining bytes, wait until all are safe on disk, and return the CRC-32 of all.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Write the remaining bytes, wait until all are safe on disk, and return the CRC-32 of all."""
         aligned = self._used - self._used % BLOCK
         self._write(self._buffer[:aligned].data)
         if self._direct and aligned < self._used:

@@ -44,7 +44,6 @@ def write_dump(
     """Write a dump, or resume one.
 
     Args:
-        on_progress: Called with the progress and the total, in records, when records are computed or safe.
         on_start: Called before the first text with a function that counts the records that the next run would find,
             and with the total.
     """
@@ -105,8 +104,7 @@ def write_dump(
 def _rewritten(journal: Journal, header: Header, items: SelectedItems, holds: int) -> set[int] | None:
     """Rewrite a dump whose limit has grown, or some of whose records now fit into memory.
 
-    Returns:
-        The numbers of the records that are computed again; None if the dump goes on as it is.
+    Returns the numbers of the records that are computed again; None if the dump goes on as it is.
     """
     before = journal.written
     if before.header is None:

@@ -34,7 +34,6 @@ class TruncatedFrame(EOFError):
 class FrameReader(io.RawIOBase):
     """The content of frames, as `gzip -d` and `zstd -d` read them.
 
-    Args:
         file: The packed bytes, from the first.
         end: Packed bytes to read; None for all.
 
@@ -54,12 +53,7 @@ class FrameReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill some of a buffer; 0 at the end.
-
-        Raises:
-            TruncatedFrame: The last frame is cut off.
-            EOFError: A frame is damaged.
-        """
+        """Fill some of a buffer, 0 at the end; TruncatedFrame or another EOFError for a damaged frame."""
         while not self._ready:
             packed = self._file.read(_STEP if self._end is None else min(_STEP, self._end - self._packed))
             if not packed:
@@ -112,11 +106,7 @@ _GZIP = Packing(
 
 
 def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
-    """Return how the lines of a dump are compressed, by its name; None if they are not.
-
-    Args:
-        instead: Advice for an error if the format's library is missing.
-    """
+    """Return how a name says that lines are compressed, None for not; `instead` is advice if a library is missing."""
     dump_format = format_of(path)
     if dump_format is None or dump_format.packing is None:
         return None
@@ -125,15 +115,7 @@ def packing_of(path: Path, instead: str = "use .jsonl.gz") -> Packing | None:
 
 @contextmanager
 def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader]:
-    """Open the lines of a dump for reading, decompressed if the name says so.
-
-    Args:
-        end: Bytes of a compressed file to read; None for all.
-
-    Raises:
-        TruncatedFrame: The last frame is cut off.
-        OSError: The file cannot be read.
-    """
+    """Open the lines of a dump, decompressed if the name says so, up to `end` packed bytes; see TruncatedFrame."""
     packing = packing_of(path, _DECOMPRESS)
     with open(path, "rb") as file:
         if packing is None:
@@ -149,11 +131,7 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
 
 
 def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines of a dump, none of which is long enough to fill the memory.
-
-    Args:
-        file: Its lines; a few compressed bytes may hold a very long one.
-    """
+    """Yield the lines of a dump, none long enough to fill the memory: a few packed bytes may hold a very long one."""
     limit, number = _LARGEST_HEADER, 1
     while line := file.readline(limit + 1):
         if len(line) > limit:
@@ -167,11 +145,7 @@ def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
-    """Return the bytes of the whole frames of a compressed dump; a truncated frame may follow.
-
-    Args:
-        start: First bytes of a dump.
-    """
+    """Return the bytes of the whole frames of a compressed dump, which begins with `start`."""
     with open(path, "rb") as file:
         if not packing.magic.startswith(file.read(len(packing.magic))):
             raise not_a_dump(path)

@@ -40,11 +40,7 @@ class TextSize:
 
 
 def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0) -> int:
-    """Return the count of numbers that a dump keeps of one text.
-
-    Args:
-        sizes: Queries shown, keys shown, and source tokens.
-    """
+    """Return the count of numbers that a dump keeps of a text with these queries and keys shown, and source tokens."""
     queries, keys, sources = sizes
     return units * numbers_of_head(
         settings.keep,

@@ -15,11 +15,7 @@ COMPRESSED = (".gz", ".zst")
 
 @contextmanager
 def open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
-    """Read a file's content, decompressed if needed.
-
-    Args:
-        ending: `.gz`, `.zst`, or anything else for a plain file.
-    """
+    """Read a file's content, decompressed if the ending is `.gz` or `.zst`."""
     try:
         if ending == ".gz":
             with gzip.GzipFile(fileobj=file) as content:

@@ -88,11 +88,7 @@ def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
 
 
 def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
-    """Read a journal from its start, and check every whole line of it.
-
-    Args:
-        framed: These were whole frames, so that no line may be torn.
-    """
+    """Read a journal, and check every whole line of it; if it is of whole frames (`framed`), no line may be torn."""
     state = JournalState()
     for number, line in enumerate(bounded_lines(file, path), 1):
         if number == 1 and not line.startswith(MAGIC[: len(line)]):
@@ -150,8 +146,6 @@ class Journal:
     enough records are safe: whenever the process is killed, one of the two is there, whole, under the journal's name.
 
     Attributes:
-        written: State of the file: header, records and checksum so far.
-        beside: Whether it is written beside an old journal that it will replace.
         saved: Records in its whole lines; while it is written beside an old journal, only the new ones.
     """
 

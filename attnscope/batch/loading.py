@@ -71,8 +71,7 @@ class Loaded:
 def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:
     """Open a model for texts that come from no file and go to no dump.
 
-    Returns:
-        The model worker, bounds of its groups and windows, and how many numbers of a text fit into memory.
+    Returns it with bounds of groups and windows, and how many numbers of a text fit into memory.
     """
     run = run_config(settings, run)
     source = session.source(run)

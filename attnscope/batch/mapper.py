@@ -35,11 +35,7 @@ class RecordMapper:
         self._computer: WindowComputer[Any] | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch with the columns `status`, `error` and `record`, the JSON of a record as in a dump.
-
-        Args:
-            batch: Columns by their names; lists, or NumPy arrays as Ray passes them.
-        """
+        """Return a batch of columns (lists, or Ray's arrays) with `status`, `error` and `record`, a dump's JSON."""
         if self._column not in batch:
             raise UsageError(f"the batch has no column '{self._column}'", hint=did_you_mean(self._column, [*batch]))
         for name in ("status", "error", "record"):

@@ -53,11 +53,7 @@ class _Target:
         self._pending.set_result(None)
 
     def put(self, lines: Lines) -> None:
-        """Write lines, each with the check of this file; compressed, they are one frame.
-
-        Args:
-            lines: Their memory must not change before the next call, or before this is closed.
-        """
+        """Write lines with the check of this file, as one frame if compressed; they stay until the next call."""
         view, start, crc = memoryview(lines.memory), lines.start, self._crc
         for stop in lines.ends:
             tail = stop - CHECK_BYTES
@@ -74,11 +70,7 @@ class _Target:
         self._submit(memoryview(line))
 
     def wait(self) -> None:
-        """Wait until everything that was put is handed to the system.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Wait until everything that was put is handed to the system."""
         self._pending.result()
 
     def _submit(self, lines: memoryview) -> None:
@@ -94,11 +86,7 @@ class _Target:
         self._blocks.put(np.frombuffer(data, dtype=np.uint8))
 
     def finish(self) -> None:
-        """Wait until everything is safe on disk.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Wait until everything is safe on disk."""
         self.wait()
         self._blocks.finish()
 
@@ -109,15 +97,7 @@ class _Target:
 
 
 def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
-    """Join the parts of a dump.
-
-    Args:
-        part_set: All parts, finished; see parts.require_complete.
-        target: A new file of lines, compressed as its name says, or a new folder if the parts are folders.
-
-    Returns:
-        The end line.
-    """
+    """Join the finished parts of a dump to a new file of lines or, of folders, a new folder; return the end line."""
     folders, done = part_set.parts[0].path.is_dir(), 0
     if folders:
         target.mkdir()
@@ -146,11 +126,7 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
 
 
 def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple[int, Lines]]:
-    """Yield chunks of lines, and the number of the part of each.
-
-    Raises:
-        OutOfOrder: A record is missing or there twice.
-    """
+    """Yield chunks of lines, and the number of the part of each; OutOfOrder if one is missing or there twice."""
     order = [(part.next_index, number) for number, part in enumerate(parts)]
     heapify(order)
     due = part_set.header.settings.skip

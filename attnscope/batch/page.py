@@ -26,11 +26,7 @@ _Heads = Mapping[tuple[int, int], Callable[[], WalkHead]]
 
 
 def page_of(source: Path) -> tuple[Iterator[bytes], str]:
-    """Return a page, piece by piece, and a description of its content.
-
-    Args:
-        source: A dump, or a report of run (.json).
-    """
+    """Return a page of a dump or of a report of `run` (.json), piece by piece, and a description of its content."""
     report = read_report(source) if source.suffix == ".json" else None
     if report is not None:
         return export(report, Path("page.html")), counted(len(report.texts), "text")

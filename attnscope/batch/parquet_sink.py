@@ -42,11 +42,7 @@ class _TableFiles:
 
 
 class ParquetSink(RecordSink):
-    """Tables in part files, one for each window and table, and everything else in the manifest.
-
-    Args:
-        settings: What the dump keeps; the first of its tables is the only one, unless `tables` names several.
-    """
+    """Tables in part files, one for each window and table, and everything else in the manifest."""
 
     def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
         super().__init__(journal)
@@ -102,8 +98,7 @@ class ParquetSink(RecordSink):
             self._files.sync_folder(self._folder)
 
     def _new(self, folder: Path, name: str) -> Path:
-        """Return the temporary name of a part that the manifest may not name yet; readers do not look beside the
-        tables."""
+        """Return the name of a part that the manifest may not name yet, outside of what readers see."""
         place = "" if folder == self._folder else f"{folder.name}."
         return self._folder.with_name(f".{self._folder.name}.{place}{name}.new")
 

@@ -85,11 +85,7 @@ class PartLines:
         self._skip()
 
     def runs(self, count: int) -> Iterator[Lines]:
-        """Yield the next records in chunks; a frame is a chunk of its own.
-
-        Raises:
-            OutOfOrder: Another record than the next comes.
-        """
+        """Yield the next records in chunks, each frame by itself; OutOfOrder if another record than the next comes."""
         first, begun = self.next_index, self._number
         with naming_errors(self.path, reading=True), open(self.path, "rb", buffering=0) as file:
             while (left := begun + count - self._number) > 0:
@@ -123,13 +119,9 @@ class PartLines:
         self.records -= 1
 
     def _chunk(self, file: IO[bytes], most: int) -> tuple[Lines, int]:
-        """Read lines and compare them with their checks.
+        """Read and check at most `most` lines.
 
-        Args:
-            most: Number of lines at most.
-
-        Returns:
-            The lines, and the size of their frame in the file; 0 if the frame goes on or the file has none.
+        Returns them and the size of their frame in the file; 0 if the frame goes on or the file has none.
         """
         self._memory.turn()
         wanted = _CHUNK
@@ -224,11 +216,7 @@ def _line_ends(memory: mmap, start: int, stop: int, most: int) -> list[int]:
 
 
 def _checked(memory: mmap, start: int, stop: int, crc: int) -> int | None:
-    """Return the CRC-32 of a file up to the end of some lines; None if the check of the last line differs.
-
-    Args:
-        crc: CRC-32 of the file before these lines.
-    """
+    """Return the CRC-32 of a file, `crc` before some lines, up to their end; None if the last line's check differs."""
     tail = max(start, stop - CHECK_BYTES)
     with memoryview(memory) as view, view[start:tail] as body:
         check = crc32(body, crc)

@@ -97,11 +97,7 @@ def lines_path(path: Path) -> Path:
 
 
 def read_part(path: Path, *, count: bool = False) -> ShardPart:
-    """Read header and end of a part, without the records between them.
-
-    Args:
-        count: Count the records of a part that is not finished, line by line.
-    """
+    """Read header and end of a part, and `count` the records between them if it is not finished."""
     if url_of(path) is not None:
         raise AttnscopeError("is not on this machine", where=shown(path), hint="copy it here first")
     if path.is_dir() and path.suffix == ".parquet":
@@ -218,11 +214,7 @@ def require_complete(part_set: PartSet) -> None:
 
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
-    """Return the progress of parts, as one line.
-
-    Args:
-        alone: There is one part, and only its own share of the records is waited for.
-    """
+    """Return the progress of parts as one line; of one `alone`, only its own share of the records is waited for."""
     number, total = part_set.count, part_set.total
     about = ""
     if alone and number > 1 and part_set.parts[0].end is not None:

@@ -34,11 +34,7 @@ class RecordBrief(msgspec.Struct):
 
 
 class RecordStore:
-    """The records with findings of a dump.
-
-    Attributes:
-        total: How many there are; None while that is not known.
-    """
+    """The records with findings of a dump; `total` is None until their number is known."""
 
     def __init__(self, path: Path) -> None:
         self.dump, self.path = Dump(path), path
@@ -132,7 +128,6 @@ class RecordStore:
 
         Args:
             needle: The id, the number counted from 1, or the words in any case.
-            progress: Called with the number of records read, and of all.
         """
         numbered = needle.isdigit() and int(needle) > 0
         words, first = needle.casefold(), None

@@ -184,11 +184,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def gather_parts(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the parts of a record, by name, from arrays that are named `part` or `part.array`.
-
-    Raises:
-        TypeError: A part has an array too many, or lacks one.
-    """
+    """Gather the parts of a record from arrays named `part` or `part.array`; TypeError if a part's arrays differ."""
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         part, _, inner = name.partition(".")

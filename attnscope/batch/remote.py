@@ -44,11 +44,7 @@ class Store:
             raise AttnscopeError(f"cannot be opened ({_first_line(e)})", where=url, hint=hint) from e
 
     def size(self, name: str = "") -> int | None:
-        """Return the size of an object in bytes; None if it is not there, or a folder.
-
-        Args:
-            name: Its name in the folder of the URL; empty for the URL itself.
-        """
+        """Return the bytes of an object in the URL's folder, or of the URL itself; None if there is none."""
         info = self._info(name)
         return None if info is None or info["type"] == "directory" else int(info["size"])
 
@@ -106,11 +102,7 @@ class Store:
         return content
 
     def _tried(self, request: Callable[[], T], url: str, *, missing: bool = False) -> T | None:
-        """Send a request until it is answered.
-
-        Args:
-            missing: Return None if there is no such object.
-        """
+        """Send a request until it is answered; if an object may be `missing`, return None for that."""
         for wait in (*_WAITS, None):
             try:
                 self._files.invalidate_cache()

@@ -47,7 +47,6 @@ def table_parts(report: Report, ending: str, table: str | None) -> Iterator[byte
     """Yield a file with a table of a report, as `attnscope convert` makes it.
 
     Args:
-        ending: `.csv` or `.parquet`.
         table: Name of the table; None for the matrices, or the first that the report has.
     """
     settings = settings_of(report)

@@ -33,9 +33,7 @@ class Runner(Generic[T]):
     """One run over an input.
 
     Args:
-        on_progress: Called at the start, whenever records are computed, and when they are written.
         holds: Number of values of one text that fit into memory; a window may have four times as many.
-        before: State of the records written before; None for the sink's own.
         again: Numbers of earlier records that are computed again while the sink copies the others; None if nothing is
             rewritten.
         until: When the run stops, on the monotonic clock, once something new is written; None for no limit.
@@ -137,11 +135,7 @@ class Runner(Generic[T]):
         return self._computer.compute(window, done, on_records, self._check_time)
 
     def _check_time(self, indices: list[int]) -> None:
-        """End the run if its time is over and it has at least one window to show for it.
-
-        Raises:
-            OutOfTime: It is.
-        """
+        """End the run by OutOfTime if its time is over and it has at least one window to show for it."""
         if self._until is not None and time.monotonic() >= self._until and self._submitted:
             raise OutOfTime
 
@@ -196,11 +190,7 @@ class Runner(Generic[T]):
 
 
 def check_same(items: list[Item], place: int, written: JournalState) -> None:
-    """Refuse to resume a dump of other texts.
-
-    Args:
-        place: Of the first of these among the records of the dump.
-    """
+    """Refuse to resume a dump of other texts; the first of these has this place among its records."""
     for at, item in enumerate(items[: max(0, len(written.indices) - place)], place):
         if (item.index, int(item.hash, 16)) != (written.indices[at], written.hashes[at]):
             message = f"record {item.index} of the dump is for another text"

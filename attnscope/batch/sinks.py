@@ -58,7 +58,6 @@ class SafetensorsSink(RecordSink):
     shards are written beside old ones, too: they get their names once the index has its own, also in a process that
     resumes.
 
-    Args:
         journal: The index, open for writing.
     """
 
@@ -162,7 +161,6 @@ def open_dump(
     """Open and lock a dump for writing: a .jsonl file, compressed or not, or a folder if the name has no ending.
 
     Args:
-        target: The file or folder; `-` for standard output.
         force: Start over; an existing dump is kept until the first records of the new one are safe.
         settings: What the dump keeps; needed for a .parquet folder of tables.
     """
@@ -220,11 +218,7 @@ def _remove_stale(journal: Journal, files: FileSystem) -> None:
 
 
 def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSystem) -> None:
-    """Rename new shards to the names in the index, and remove all shards that it does not list.
-
-    Args:
-        named: Shards of the index, to their checks.
-    """
+    """Rename new shards to the names in the index, which are mapped to their checks, and remove all others."""
     placed = sorted(folder.glob(_SHARD + _NEW))
     for path in placed:
         name = path.name.removesuffix(_NEW)

@@ -34,11 +34,7 @@ def staging_path(url: str) -> Path:
 
 
 def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], None], **options: Any) -> Summary:
-    """Write a dump whose output is a URL, or resume one.
-
-    Args:
-        options: Other arguments of `write_dump`.
-    """
+    """Write a dump whose output is a URL, or resume one; see write_dump."""
     url = url_of(order.output)
     assert url is not None
     if url_of(order.input) == url:

@@ -399,12 +399,7 @@ def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *
 
 
 def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
-    """Return numbers of a column; an empty cell means no number, if that is allowed.
-
-    Raises:
-        ValueError: A cell is no number, or beyond float32.
-        OverflowError: A cell is beyond int64.
-    """
+    """Return numbers of a column, empty cells if allowed; ValueError or OverflowError beyond float32 or int64."""
     if name in INTEGERS:
         integers = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
         return (

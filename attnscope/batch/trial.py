@@ -48,7 +48,6 @@ def choose_workers(
     tried takes two hundredths of the time of the run, since its records cannot be kept: the number of threads decides
     their last bits, and is chosen only then.
 
-    Args:
         work: Looks into texts; its model is loaded.
         bounds: Bounds of groups and blocks; threads are 0 in a new dump.
     """
@@ -77,10 +76,9 @@ def choose_workers(
 
 
 class _Clock:
-    """Counts the characters of the groups that are computed, until the time is over; see windows.GroupStore.
+    """Count the characters of computed groups (see windows.GroupStore) until the time is over.
 
-    Args:
-        encodes: Make lines of the records, as a worker does; a process alone leaves that to a thread.
+    With `encodes` it makes lines of records, as a worker does; a process alone leaves that to a thread.
     """
 
     def __init__(self, texts: list[Item], seconds: float, *, encodes: bool) -> None:
@@ -97,11 +95,7 @@ class _Clock:
         return None
 
     def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
-        """Count a group.
-
-        Raises:
-            OutOfTime: The time is over.
-        """
+        """Count a group; OutOfTime if the time is over."""
         if self._encodes:
             for record in records:
                 encode(record)

@@ -32,7 +32,6 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 
     Args:
         source: Its input; None for the file that the header names, if it is there.
-        on_progress: Called with the number of records read, and of all.
     """
     folder = path if path.suffix == ".parquet" and path.is_dir() else None
     dump = Dump(path if folder is None else manifest_path(folder))

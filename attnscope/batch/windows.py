@@ -152,7 +152,6 @@ class WindowComputer(Generic[T]):
 
         Args:
             on_group: Called with the numbers of the texts that are computed next; its exceptions end the window.
-            kept: Store of groups that were computed before and now; None for none.
         """
         first = 0 if self._needs_all else done
         by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}

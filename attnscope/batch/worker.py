@@ -98,7 +98,6 @@ class ModelWorker:
     """A model that looks into texts; see runner.TextWorker.
 
     Args:
-        run: From `run_config`.
         group: Tokens of a group, which decide how many threads are worth it.
         memory: Bytes that the run may take; see run_plan.RunPlan.
     """
@@ -245,10 +244,7 @@ def _span_sizes(units: int, tokens: int, spans: int) -> Quantities:
 
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:
-    """Return rows and columns of every text's matrices.
-
-    None if a text does not show the first row or column that any text shows.
-    """
+    """Return rows and columns of every text's matrices; None if a text lacks the first row or column that any shows."""
     for shown in ([text_plan.queries for text_plan in text_plans], [text_plan.keys for text_plan in text_plans]):
         every = sorted({place for places in shown for place in places})
         if any(places != every[: len(places)] for places in shown):

@@ -157,10 +157,7 @@ def _targets(adapter: _Adapter, module: str) -> bool:
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
-    """Return a function from the adapter's names to the checkpoint's.
-
-    The names are equal, or differ by one prefix, the same for all of them.
-    """
+    """Return a function from the adapter's names to the checkpoint's: equal, or all with the same prefix."""
     wanted = [f"{module}.weight" for module in adapter.modules]
     first = wanted[0]
     parts = first.split(".")

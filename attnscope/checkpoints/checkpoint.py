@@ -7,11 +7,7 @@ from attnscope.checkpoints.samples import GGUF
 
 
 def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None = None) -> Folder:
-    """Read the config and all tensor headers of a checkpoint.
-
-    Args:
-        weights: File of the folder that has the weights; None to find it.
-    """
+    """Read the config and all tensor headers of a checkpoint; `weights` is the file that has them, None to find it."""
     if path.suffix != GGUF or path.is_dir():
         folder = open_folder(path, weights)
     else:

@@ -91,10 +91,7 @@ def read_config_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def without_mxfp4(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config without the key that says its experts are in four-bit blocks (MXFP4).
-
-    `open_folder` can read such experts.
-    """
+    """Return a config without the key for experts in four-bit blocks (MXFP4), which `open_folder` can read."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict) or quantization.get("quant_method") != "mxfp4":
         return config

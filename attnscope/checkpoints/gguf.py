@@ -264,10 +264,9 @@ def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
-    """Return the config fields that Gemma 2 and 3 share.
+    """Return the config fields that Gemma 2 and 3 share; `cap` is llama.cpp's soft-cap of logits, if none is stated.
 
-    The largest model of each family scales scores by the width of all heads. `cap` is llama.cpp's soft-cap of logits,
-    used if the file does not state one.
+    The largest model of each family scales scores by the width of all heads.
     """
     heads = config["num_attention_heads"]
     of_all = config["num_hidden_layers"] == largest

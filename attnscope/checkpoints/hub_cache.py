@@ -55,10 +55,7 @@ def is_cache_entry(path: Path) -> bool:
 
 
 def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
-    """Return the folder of the snapshot that a repository's branch `main` is at, or of its only one; and which it is.
-
-    The folder's name is the commit. The second value tells whether the branch is at it.
-    """
+    """Return the folder, named by the commit, of `main` or of the only snapshot, and whether it is that of `main`."""
     name = "/".join(path.name.removeprefix(_PREFIX).split("--", 1))
     hint = f"run: hf download {name}"
     try:

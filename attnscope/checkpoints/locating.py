@@ -205,10 +205,7 @@ def _file(path: Path) -> Located:
 
 
 def _single(path: Path) -> str | None:
-    """Return the name of a file that has all weights.
-
-    None if the folder would use the file anyway, or if the file is a shard.
-    """
+    """Return a file that has all weights; None if the folder would use it anyway, or if it is a shard."""
     if path.name == SINGLE:
         return None
     if _has(path.parent, INDEX):

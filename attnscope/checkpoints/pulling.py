@@ -27,11 +27,7 @@ _SHOWN = 3  # names of files in an error
 
 
 def pull(name: str, *, bars: bool = False) -> Path:
-    """Fetch the files of a repository that attnscope reads, and return its folder in the cache.
-
-    Args:
-        bars: Let `huggingface_hub` draw its own bars, one for each file.
-    """
+    """Fetch a repository's files that attnscope reads, with the library's bars or without, and return their folder."""
     if not is_repository(name):
         raise UsageError(
             f"'{name}' is not the name of a repository", where="ORG/NAME", hint="use a name such as org/name"

@@ -100,10 +100,7 @@ def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
-    """Return the training facts in config.json under attnscope's key.
-
-    `trained` or `random`, and the masks trained under.
-    """
+    """Return what config.json says under attnscope's key: `trained` or `random`, and the masks trained under."""
     where = f"{folder.config_path}: attnscope"
     training_facts = folder.config.get("attnscope", {})
     if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
@@ -125,8 +122,7 @@ def tokenize(
 ) -> tuple[list[Token], list[str]]:
     """Return the tokens of one text, checked against the model's limits, and notes on changes.
 
-    Args:
-        special: Add the special tokens of the tokenizer; a rendered chat has its own.
+    Special tokens are added, unless a rendered chat has its own.
     """
     tokens, notes = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
     c = source.config

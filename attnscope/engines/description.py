@@ -24,11 +24,7 @@ _SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocab
 
 
 def describe(model: str | None, config: str | None, **options: Any) -> Description:
-    """Describe a checkpoint from its headers, a TOML stack, or a config.json alone.
-
-    Args:
-        model: Folder, name of a shipped sample, or path of a config.json.
-        options: Other fields of a RunConfig that say how it is opened.
+    """Describe a checkpoint from its headers, a TOML stack, or a config.json alone; `options` are those of a RunConfig.
 
     A checkpoint whose tokenizer cannot be used is described as well.
     """

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
 
 def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
-    """Open the model of `--model` or `--config` with the engine of `--engine`.
-
-    Args:
-        texts: Texts from which the vocabulary is made, for a tokenizer of words.
-    """
+    """Open the model of a run with its engine; a tokenizer of words takes its vocabulary from the texts."""
     return ENGINES[run.engine](run, texts) if run.qkv is None else open_arrays(from_file(Path(run.qkv)), run)
 
 

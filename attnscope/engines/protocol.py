@@ -79,7 +79,6 @@ class Engine(Protocol):
 
         Args:
             recorders: Layer to its recorders; layers above the last of them do not run.
-            progress: Called after each layer with the number of layers done and of layers that run.
 
         Returns:
             The final hidden states of every token, (B, T, D), if `final`; else None.

@@ -31,7 +31,6 @@ def import_torch(*, freeze: bool = True) -> None:
     GNU's OpenMP go to sleep soon after an operator: by default, they keep a core busy for milliseconds more, in case
     another operator follows, while `model.workers` would already compute there.
 
-    Args:
         freeze: Exclude all existing objects from garbage collection, including objects of other modules.
     """
     if "torch" in sys.modules:
@@ -85,8 +84,7 @@ def default_settings() -> Iterator[None]:
 
 
 def use_full_precision() -> Callable[[], None]:
-    """Multiply float32 in full precision, and accumulate 16-bit products in float32; return a function that restores
-    the settings.
+    """Multiply float32 in full precision, and sum 16-bit products in float32; return a function that undoes it.
 
     torch has an old and a new way to set the former. They have to agree while something is multiplied, and each of them
     has its value back afterwards.
@@ -147,11 +145,7 @@ def device_failures() -> Iterator[None]:
 
 
 def choose_device(name: str, multiplications: int) -> "torch.device":
-    """Return the device that `--device` names.
-
-    Args:
-        multiplications: How much there is to compute: `auto` is the CPU for little work.
-    """
+    """Return the device that `--device` names; `auto` is the CPU for few multiplications."""
     import torch
 
     if name == "auto":
@@ -165,12 +159,7 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
 
 
 def set_threads(multiplications: int, named: int | None) -> None:
-    """Set the number of torch's threads.
-
-    Args:
-        multiplications: How much there is to compute: for little work, one thread is faster than several.
-        named: Number that the user gave; None for torch's setting, limited to the available CPUs.
-    """
+    """Set the number of torch's threads to the named one, to 1 for few multiplications, else to the available CPUs."""
     import torch
 
     # Read before any other setting of torch is changed.

@@ -50,9 +50,7 @@ def attend(
     """Compute attention of one layer; the only place where it happens.
 
     Args:
-        recorders: Recorders of the layer; without any, only the output is computed.
         observed: A mask that recorders see instead of the layer's own (`same-scores`); the output keeps to the layer's.
-        need_output: Whether the result is used; if not, only what recorders need is computed.
         tile_elements: Largest number of scores in a tile (at least one row); None for the device's default.
         workspace: Memory that the layers of a model share; None for memory of its own.
         cuts: Ablations of the layer; recorders see rows without the cut edges, and heads before their output is
@@ -61,7 +59,6 @@ def attend(
     Returns:
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None if it is not needed.
 
-    Raises:
         NotFinite: A score, or an output that is used, is not finite.
     """
     every = range(inputs.q.shape[1])
@@ -127,7 +124,6 @@ def _compute_tiles(
 
     Args:
         output: Receives the heads' outputs, (B, H, Q, Ev); None if they are not needed.
-        checks: Finds values that are not finite.
         quiet: Only check the tiles: the recorders have had them already.
     """
     inputs = job.inputs
@@ -176,13 +172,10 @@ def _tile_inputs(
     needed_rows: Sequence[int] | None = None,
     recorders: Sequence[Recorder] = (),
 ) -> Iterator[TileInputs]:
-    """Return the inputs of the tiles of some heads, in order.
+    """Yield the inputs of the tiles of some heads in order; all threads compute what tiles share before they begin.
 
-    Values that tiles share are computed here by all threads, before they begin with tiles.
-
-    Args:
-        needed_rows: Rows that are read, sorted; blocks without any are passed over. None for all.
-        recorders: Recorders of the layer: tiles of their rows hold the raw scores that they read.
+    Blocks without a row of `needed_rows` (sorted; None for all) are passed over. Tiles of rows of `recorders` hold the
+    raw scores that these read.
     """
     device, share = inputs.q.device, inputs.q.shape[1] // inputs.k.shape[1]
     bounded = _bounded(inputs)

@@ -45,11 +45,7 @@ class TokenTensors:
 def pad_texts(
     texts: Sequence[Sequence[Token]], device: torch.device, positions: Sequence[Sequence[int] | None] = ()
 ) -> TokenTensors:
-    """Return tokens of several texts as tensors.
-
-    Args:
-        positions: Position ids of every text; None, or empty, if the model counts them.
-    """
+    """Return texts as tensors; `positions` are the position ids of every text, None if the model counts them."""
     ids, types, lengths = pad_batch(texts)
     longest = max(lengths)
     of_kinds = [

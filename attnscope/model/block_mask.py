@@ -32,7 +32,6 @@ class BlockMask:
         """Evaluate a mask on the keys that only some queries of the block may see.
 
         Args:
-            all_visible_range: The keys, from and to, that all of the queries may see.
             heads: Query heads, if the mask differs between them; None for any.
         """
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range

@@ -67,11 +67,7 @@ class ParameterSlice:
 def load_stack(
     family: Family, config: ModelConfig, folder: Folder, n_layers: int, dtype: torch.dtype, device: torch.device
 ) -> Stack:
-    """Load the first `n_layers` blocks of a checkpoint; every tensor is checked now, and read when it is needed.
-
-    Raises:
-        ModelError: While the stack runs: a tensor holds a value that is not finite, or a file has changed.
-    """
+    """Load the first `n_layers` blocks of a checkpoint; every tensor is checked now, and read when it is needed."""
     pieces: dict[BlockIndex, dict[str, list[ParameterSlice]]] = {}
     for name, parts in check_tensors(family, config, folder).items():
         for part in parts:
@@ -94,11 +90,7 @@ def load_stack(
 
 
 def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[ParameterSlice]]:
-    """Check config.json against the tensors' headers, without reading or allocating anything.
-
-    Returns:
-        Each needed tensor of the checkpoint, with its native parameters, over all layers.
-    """
+    """Return each needed tensor, with its native parameters, after comparing all headers with config.json."""
     where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
@@ -140,14 +132,7 @@ def parameter_slice(
     n_heads: int,
     n_experts: int = 0,
 ) -> ParameterSlice:
-    """Locate a parameter within its tensor.
-
-    Args:
-        family: Says which tensors hold several parameters, and which are transposed.
-        first: The same parameter of block 0.
-        shapes: Shape of every parameter of block 0 that may share its tensor.
-        n_experts: Experts; 0 where there are none.
-    """
+    """Locate a parameter within its tensor; `first` is the same parameter of block 0, as all of `shapes` are."""
     module, kind = first.rsplit(".", 1)
     name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)

@@ -190,11 +190,7 @@ def _write_sums(module: ir.Module) -> None:
 
 
 class _Row:
-    """A row as vectors, padded to whole chunks.
-
-    Args:
-        remainder: The address of memory for two vectors: the row's last numbers, which do not fill one, are kept there.
-    """
+    """A row as vectors, padded to whole chunks; `remainder` has room for its last numbers, which fill no vector."""
 
     def __init__(self, b: Any, start: Any, size: Any, remainder: Any) -> None:
         self._start, self._size, self._rest = start, size, remainder

@@ -57,14 +57,9 @@ class BatchCuts:
         return {head for _, edge in self._edges for head in edge.heads}
 
     def mask_(self, masked: Tensor, heads: list[int] | slice, q0: int, k0: int) -> Tensor | None:
-        """Write −inf into the scores of a tile where an edge is cut.
+        """Write −inf into the scores (B, h, q, k) of a tile where an edge is cut.
 
-        Args:
-            masked: (B, h, q, k).
-            heads: The tile's heads.
-
-        Returns:
-            True where a query has no key left, (B, h, q); None if nothing was cut in this tile.
+        Returns True where a query has no key left, (B, h, q); None if nothing was cut in this tile.
         """
         if not self._write_(masked, heads, (q0, k0), -torch.inf, renormalised=True):
             return None

@@ -20,14 +20,7 @@ class FiniteChecks:
         self._sums: list[Tensor] = []
 
     def add(self, numbers: Tensor, name: str, heads: Tensor) -> None:
-        """Check (B, h, q, …), or leave that to `passed`.
-
-        Args:
-            heads: The heads, (h,).
-
-        Raises:
-            NotFinite: A number is NaN or infinite; the error names the first head that has any.
-        """
+        """Check numbers of heads (h,), (B, h, q, …), or leave that to `passed`; the error names the first bad head."""
         # One cheap pass; only a bad sum is worth a closer look.
         total = numbers.sum()
         if not self._at_once:

@@ -99,11 +99,7 @@ class FusedRows:
 
 
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
-    """Compute a layer by the fused kernel; None if operators have to.
-
-    Args:
-        inputs: The layer; queries and keys are the same tokens.
-    """
+    """Compute a layer of self-attention by the fused kernel; None if operators have to."""
     kept = [recorder for recorder in recorders if recorder.heads]
     rule = _rule(inputs)
     if rule is None or not kept or not _is_there(inputs.q.device):

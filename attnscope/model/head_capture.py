@@ -187,11 +187,7 @@ def attention_of(stack: Stack, layer: int) -> Attention:
 
 
 def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]:
-    """List the summands of a token's embedding: `token`, `segment`, `position`, (D,) each, if the model has them.
-
-    Args:
-        tokens: Ids and segments of one text, (1, T) each.
-    """
+    """List the summands of a token's embedding: `token`, `segment`, `position`, (D,) each, if the model has them."""
     embed, (ids, segments) = stack.embed, tokens[:2]
     with torch.inference_mode():
         parts = {"token": embed.tokens(ids[0, query])}
@@ -209,12 +205,7 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
 
 
 def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Numbers, Numbers | None]:
-    """Return the rows of W_q or W_k, (E, D), and of its bias, (E,), that make one head's queries or keys.
-
-    Args:
-        letter: `q` or `k`.
-        head: Number of the query head, or of the key/value head.
-    """
+    """Return the rows of W_q or W_k (`letter`), (E, D), and of its bias, (E,), of one query or key/value head."""
     attention, width = attention_of(stack, layer), stack.config.d_head
     module = attention.q if letter == "q" else attention.k
     rows = slice(head * width, (head + 1) * width)
@@ -236,10 +227,7 @@ def _to_float64(tensor: Tensor) -> Numbers:
 
 
 def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
-    """Count the tokens, in a text of n, that each rotated pair takes for a whole turn, (R / 2,).
-
-    None if nothing is rotated.
-    """
+    """Count the tokens of a text of n that each rotated pair takes for a turn, (R / 2,); None without rotation."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None

@@ -90,10 +90,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
-        """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without output projection.
-
-        None after the last recorded layer.
-        """
+        """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without `out`; None after the last recorded layer."""
         out_weight = None if self.out is None else self.out.weight
         spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
         q, k, v = self._project_qkv(x, setting)

@@ -25,14 +25,7 @@ PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # a direction behind a nor
 
 
 def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
-    """Return the norm with its scale frozen at x, as a function of directions.
-
-    Args:
-        x: Input of the norm, (N, D).
-
-    Returns:
-        A function of directions, (N, D) float64: for u it gives u′ and b with norm(x)·u = x·u′ + b.
-    """
+    """Return a norm with its scale frozen at x, (N, D): for directions u, it gives u′, b with norm(x)·u = x·u′ + b."""
     wide = to_float64(x)
     parameters = {name: to_float64(value.detach()) for name, value in norm.named_parameters()}
     if isinstance(norm, RMSNorm):
@@ -59,14 +52,9 @@ class LayerParts:
 
 
 class StreamCapture:
-    """The residual stream at one position of every text, between all blocks.
+    """The residual stream at one position of every text, between all blocks; `last` is the last one's output, (B, D).
 
-    Args:
-        stack: The model: residual, and normed in front of or behind its parts, not after the sum.
-
-    Attributes:
-        embedding: Input of the first block, (B, D).
-        last: Output of the last block, (B, D).
+    The stack is residual, and normed in front of or behind its parts, not after the sum.
     """
 
     def __init__(self, stack: Stack, positions: Sequence[int]) -> None:

@@ -424,7 +424,6 @@ def build_mask(
     """Return the mask of a parsed expression.
 
     Args:
-        terms: From `parse_mask`.
         own: The mask that the word `own` refers to.
         resolved: The masks of terms that need more than their words: files, documents, and hidden tokens.
     """
@@ -440,11 +439,7 @@ def build_mask(
 
 
 def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:
-    """Return the mask of packed documents.
-
-    Args:
-        longest: Tokens of the longest text; padding is a document of its own.
-    """
+    """Return the mask of packed documents; padding up to the `longest` text is a document of its own."""
     starts, ends = (torch.zeros(len(documents), longest, dtype=torch.int64) for _ in range(2))
     for number, lengths in enumerate(documents):
         sizes = torch.tensor([*lengths, max(0, longest - sum(lengths))])

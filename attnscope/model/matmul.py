@@ -32,14 +32,7 @@ def layer_uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None) -> Tensor:
-    """Return x·weightᵀ + bias of a linear layer.
-
-    Args:
-        x: (…, E).
-        weight: (N, E).
-        bias: (N,).
-        after: A non-linearity in oneDNN's words, if `layer_uses_onednn`; None for none.
-    """
+    """Return x·weightᵀ + bias, followed by the non-linearity `after`, in oneDNN's words, if `layer_uses_onednn`."""
     if layer_uses_onednn(x, weight):
         return _onednn_linear(x, weight, bias, after)
     return F.linear(x, weight, bias)
@@ -66,15 +59,9 @@ def multiplies_narrow(x: Tensor) -> bool:
 
 
 def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return a·bᵀ of every pair of matrices.
+    """Return a·bᵀ, (…, M, N) in float32, of (…, M, E), float32 or what `multiplies_narrow`, and (…, N, E).
 
-    Args:
-        a: (…, M, E); float32, or what `multiplies_narrow`.
-        b: (…, N, E), with as many leading dimensions.
-        out: Room for the result, (…, M, N), which may be used or not.
-
-    Returns:
-        (…, M, N), float32.
+    `out` is room for the result, which may be used or not.
     """
     (m, e), n = a.shape[-2:], b.shape[-2]
     if a.dtype != torch.float32:
@@ -95,15 +82,9 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
 
 
 def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return a·bᵀ; neighbouring matrices of `a` share one of `b`, which is not copied for each.
+    """Return a·bᵀ, (B, H, M, N), of (B, H, M, E) and (B, G, N, E): H / G neighbours in `a` share a matrix of `b`.
 
-    Args:
-        a: (B, H, M, E).
-        b: (B, G, N, E); H is a multiple of G.
-        out: Room for the result, (B, H, M, N), which may be used or not.
-
-    Returns:
-        (B, H, M, N).
+    `out` is room for the result, which may be used or not; no matrix of `b` is copied.
     """
     (batch, heads, m, e), (groups, n) = a.shape, b.shape[1:3]
     if heads == groups:

@@ -13,8 +13,7 @@ from torch.utils.hooks import RemovableHandle
 def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return a hook or a `forward` for this thread only: the owner of a live model may run it in other threads.
 
-    Args:
-        elsewhere: Called by other threads; None for a hook, which does nothing there.
+    These call `elsewhere`, or nothing.
     """
     owner = get_ident()
 

@@ -22,12 +22,7 @@ class PredictionHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if final.bias else None
 
     def forward(self, hidden: Tensor, embedding: Tensor, *, capped: bool = True) -> Tensor:
-        """Map final hidden states, (N, D), to logits, (N, V), float32.
-
-        Args:
-            embedding: The token embedding, (V, D), which a tied head multiplies by.
-            capped: Apply the soft-cap, if there is one.
-        """
+        """Map final states, (N, D), to logits, (N, V), float32; a tied head multiplies by `embedding`, (V, D)."""
         x = self.norm(hidden)
         if self.transform is not None:
             x = self.transform_norm(self.transform(x, self.final.transform))

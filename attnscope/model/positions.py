@@ -11,11 +11,7 @@ from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
 
 
 def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
-    """Compute fixed position vectors (Vaswani et al., 2017, section 3.5): sine at even, cosine at odd dimensions.
-
-    Returns:
-        (n, width), float32.
-    """
+    """Compute position vectors, (n, width): sine at even, cosine at odd places (Vaswani et al., 2017, section 3.5)."""
     rates = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
     angles = torch.arange(n, device=device)[:, None] * rates  # (n, width / 2, rounded up)
     table = torch.zeros(n, width, device=device)
@@ -39,16 +35,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
-    """Return the linear bias −slope · |query − key| on the scaled scores (Press et al., 2022).
-
-    Args:
-        q: Query positions, (Q, 1).
-        k: Key positions, (1, K).
-        heads: Numbers of the heads wanted, (H,).
-
-    Returns:
-        (H, Q, K), float32.
-    """
+    """Return −slope · |query − key|, (H, Q, K), for q (Q, 1), k (1, K) and heads (H,) (Press et al., 2022)."""
     slopes = torch.tensor(alibi_slopes(n_heads), device=q.device)[heads]
     return -slopes[:, None, None] * (q - k).abs()
 
@@ -59,10 +46,9 @@ def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
 
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:
-    """Compute the angular frequency of each rotated pair, in radians a token, and the factor on cos and sin.
+    """Compute each rotated pair's angular frequency, (width / 2,), in radians a token, and the factor on cos and sin.
 
-    Returns:
-        (width / 2,) float32, and the attention factor of YaRN and LongRoPE (1.0 elsewhere).
+    The factor is the attention factor of YaRN and LongRoPE, 1.0 elsewhere.
     """
     exponents = torch.arange(0, width, 2, device=device, dtype=torch.int64).float() / width
     base = 1.0 / (rope.theta**exponents)
@@ -116,11 +102,7 @@ def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
 def rotary_tables(
     rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of every position and rotated dimension, for all texts or, if they differ, for each.
-
-    Returns:
-        (n, width) or (B, 1, n, width) each.
-    """
+    """Return cos and sin of every position, (n, width) each, or (B, 1, n, width) if texts differ."""
     original = rope.scaling.original_max_positions if rope.scaling and rope.scaling.kind == "longrope" else None
     if original is None or len({length > original for length in lengths}) == 1:
         return rotary_table(rope, width, n, max(lengths), device, dtype)
@@ -130,11 +112,7 @@ def rotary_tables(
 
 
 def at_positions(table: Tensor, positions: Tensor) -> Tensor:
-    """Return rows of a table of rotary_tables, (n, width) or (B, 1, n, width), at given positions, (B, T).
-
-    Returns:
-        (B, 1, T, width).
-    """
+    """Return rows, (B, 1, T, width), of a table of rotary_tables at positions (B, T)."""
     if table.ndim == 2:
         return table[positions][:, None]
     return torch.stack([rows[0, at] for rows, at in zip(table, positions, strict=True)])[:, None]
@@ -159,12 +137,7 @@ def rotary_table(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first dimensions of queries or keys by their positions (Su et al., 2021); the rest passes through.
-
-    Args:
-        x: (B, H, T, E).
-        cos: (T or more, R) with R ≤ E, or (B, 1, T or more, R).
-    """
+    """Rotate the first R dimensions of (B, H, T, E) by tables of at least T positions (Su et al., 2021)."""
     width, half = cos.shape[-1], cos.shape[-1] // 2
     cos, sin = cos[..., : x.shape[2], :], sin[..., : x.shape[2], :]
     first, second = x[..., :half], x[..., half:width]

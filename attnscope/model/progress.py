@@ -80,11 +80,7 @@ def _rows(recorders: Sequence[Recorder]) -> set[int]:
 
 
 class _TileCounter:
-    """A recorder of no head and no row, which counts the cells of a layer's tiles.
-
-    Args:
-        rows: Rows of tiles, if not all.
-    """
+    """A recorder of no head and no row, which counts the cells of a layer's tiles, of these `rows` or of all."""
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()

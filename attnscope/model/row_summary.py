@@ -37,9 +37,7 @@ def find_summarizer(
 ) -> "Callable[[Tensor, Tensor], RowSummary] | None":
     """Return `softmax` by compiled loops for a large layer whose sources are ranked; None if operators are to be used.
 
-    Args:
-        n_strongest: Number of largest weights per row that recorders ask for.
-        mask: The layer's mask; a sliding window uses operators.
+    `n_strongest` is how many largest weights of a row recorders ask for; a sliding window uses operators.
     """
     if not n_strongest or mask.key_range(n_queries - 1, n_queries, n_keys)[0] > 0:
         return None
@@ -112,7 +110,6 @@ def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> R
     """Write the softmax of masked scores (B, h, q, k) into `weights`; return a summary of every row.
 
     Args:
-        masked: −inf where a key is not allowed, otherwise finite; k is at least 1.
         weights: Receives the softmax; 0 in a row without an allowed key. It may be `masked` itself.
     """
     shape = masked.shape[:3]

@@ -27,7 +27,6 @@ def fused_attention(
 
     Args:
         inputs: The layer; its rule has no soft-cap, which no kernel knows.
-        heads: Query heads, sorted.
         elements: Cells of a block's mask for one text, at most (at least one row).
         output: Buffer for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for a new one.
 

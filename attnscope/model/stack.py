@@ -38,8 +38,7 @@ class Embed(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Map (B, T) ids, segments and positions to (B, T, D); None for segments or positions that follow from the
-        ids."""
+        """Map (B, T) ids, segments and positions to (B, T, D); None for positions that follow from the ids."""
         x = self.tokens(ids)  # (B, T, D)
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
@@ -111,7 +110,6 @@ class Stack(nn.Module):
     def extend(self, tokens: Ids, masks: Sequence[Mask], cache: KeyValueCache) -> Tensor:
         """Run the tokens of a text that a cache has not seen, and put their keys and values into it.
 
-        Args:
             tokens: The whole text, (1, T) each.
             cache: Keys and values of its first tokens.
 
@@ -131,10 +129,7 @@ class Stack(nn.Module):
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, *, capped: bool = True) -> Tensor:
-        """Return the logits over the vocabulary, (N, V), float32, of final hidden states, (N, D).
-
-        Without `capped`, the logits are those before the model's soft-cap.
-        """
+        """Return logits, (N, V), float32, of final states, (N, D); not `capped`, they are before the soft-cap."""
         assert self.head is not None
         with self.weights.holding(None), self.weights.holding("head"):
             logits: Tensor = self.head(hidden, self.embed.tokens.weight, capped=capped)

@@ -34,11 +34,7 @@ def read_tensors(
     memory map would end the process (SIGBUS) if a file shrinks while it is read.
 
     Args:
-        names: Names among `folder.tensors`.
         dtype: Type to convert to; None for the stored type (float32 for block types).
-
-    Yields:
-        Name and CPU tensor, one at a time.
 
     Raises:
         ModelError: A file has changed since its header was read, or a tensor holds NaN or infinity.
@@ -98,10 +94,7 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 def _read(
     file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
 ) -> torch.Tensor:
-    """Read a tensor chunk by chunk, with one stored chunk in memory.
-
-    With `check`, refused unless it is finite.
-    """
+    """Read a tensor with one stored chunk in memory at a time; with `check`, refuse it unless it is finite."""
     transposed = transposed and len(info.shape) > 1
     tensor = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
     as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)

@@ -114,10 +114,7 @@ class Recorder(Protocol):
         """Number of a row's largest weights that it takes from the tile's `summary`, if there is one."""
 
     def score_range(self) -> tuple[int, int] | None:
-        """Return the range of keys whose raw scores must be computed although they are not allowed.
-
-        None if none are.
-        """
+        """Return the keys, from and to, whose raw scores are needed although they are not allowed; None for none."""
 
     def update(self, tile: Tile) -> Callable[[], None] | None:
         """Record a tile.

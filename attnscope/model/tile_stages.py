@@ -43,11 +43,7 @@ def compute_tile(
     *,
     in_place: bool,
 ) -> Tile:
-    """Compute the stages, each of which overwrites the one before if no recorder reads that.
-
-    Args:
-        summarize: Compiled softmax; None for torch's.
-    """
+    """Compute the stages, each in place of the one before if no recorder reads that; `summarize` is a softmax."""
     heads, block = part.heads, part.block
     scores, scaled = _scores(part, workspace, checks)
     masked = scaled.clone() if block.needs_scores else scaled

@@ -27,11 +27,7 @@ class TileShape:
 
     @classmethod
     def of(cls, inputs: AttentionInputs, n_heads: int, mask: Mask, limit: int | None) -> Self:
-        """Return the shape that suits the layer and the device.
-
-        Args:
-            limit: Largest number of scores in a tile (at least one row); None for the device's default.
-        """
+        """Return the shape for a layer and device; a tile has at most `limit` scores, or those of a row."""
         batch, _, n_queries, _ = inputs.q.shape
         n_keys = inputs.k.shape[2]
         elements = (limit or (device_tile_scores(str(inputs.q.device)) if inputs.q.is_cuda else _ON_CPU)) // batch

@@ -73,8 +73,7 @@ class Uploads:
         return arrival
 
     def receive(self, arrival: torch.cuda.Event | None, parameters: Iterable[Tensor]) -> None:
-        """Let the next launches of the calling thread use parameters: the device waits for their copies, not the
-        host."""
+        """Let the thread's next launches use parameters: the device, not the host, waits for their copies."""
         if arrival is None:
             return
         computing = torch.cuda.current_stream(self._device)

@@ -14,11 +14,7 @@ from attnscope.request.masks.terms import Mask
 
 
 class WithoutValues(AttentionHooks):
-    """Attention in which each text of a batch lacks the value vectors of one position, in every head.
-
-    Attributes:
-        positions: The position of each text, (B,), int64.
-    """
+    """Attention in which each text of a batch lacks the values of one position, (B,), in every head."""
 
     def __init__(self, positions: Tensor) -> None:
         super().__init__({}, all_outputs=True)
@@ -39,7 +35,6 @@ def output_changes(
     Args:
         x: The layer's input, (1, T, D).
         y: Output of the layer, (1, T, D).
-        advance: Called with the number of tokens that were done.
     """
     n = x.shape[1]
     unchanged = to_float64(y[0])

@@ -30,8 +30,6 @@ class WeightStore:
     awaited.
 
     Args:
-        embed: The embedding; once it is read, it stays.
-        blocks: The blocks, in order.
         read: Reads the parameters of a module that is still on "meta"; None if all are loaded.
         head: The output head; once it is read, it stays. None if there is none.
         uploads: How `read` copies parameters to the device; None if it leaves them on the CPU.
@@ -68,7 +66,6 @@ class WeightStore:
         Args:
             meanwhile: Work that can be done while the embedding is read, if it has to be; None for nothing.
 
-        Raises:
             ModelError: Weights cannot be read.
         """
         with self._reading() as begin:
@@ -84,11 +81,7 @@ class WeightStore:
 
     @contextmanager
     def holding(self, piece: BlockIndex) -> Iterator[None]:
-        """Hold a block, the embedding or the output head between passes.
-
-        Raises:
-            ModelError: Weights have to be read and cannot be.
-        """
+        """Hold a block, the embedding or the output head between passes."""
         with self._reading() as begin:
             try:
                 self._fill(piece, begin(piece))

@@ -24,7 +24,6 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
     """Compute parts on several threads; results do not depend on their number.
 
     Args:
-        parts: Parts to compute; the iterator is advanced by one thread at a time.
         compute: Computes a part, given the number of the thread, and returns a function that runs in the order of the
             parts, such as an addition to a shared sum. Called within inference mode if the caller is.
         n_threads: How many threads; with one, everything happens in the calling thread.

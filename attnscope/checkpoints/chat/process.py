@@ -31,11 +31,7 @@ class TemplateProcess:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; see sandbox.
-
-        Raises:
-            TookTooLong: There is none in time.
-        """
+        """Return the answer to a request (see sandbox); TookTooLong if there is none in time."""
         with self._lock:
             process = self._running()
             line = json.dumps(request | {"seconds": SECONDS}).encode() + b"\n"

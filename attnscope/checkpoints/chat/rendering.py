@@ -75,11 +75,7 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
 
 
 def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
-    """Return the users' messages, documents and tools as variables of a template.
-
-    Args:
-        joined: The template takes no lists of parts, only texts.
-    """
+    """Return messages, documents and tools as variables of a template; `joined` ones have texts, not lists of parts."""
     messages = deepcopy(chat.messages)
     for message in messages:
         if isinstance(message.get("content"), list):
@@ -184,14 +180,7 @@ Ranges = dict[tuple[int, int], list[tuple[int, int]]]  # number of a text and pl
 
 
 def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges | None:
-    """Find every piece in a text.
-
-    Args:
-        marked: The same with marks around every piece; None if the template failed on these.
-
-    Returns:
-        None if the marked text differs from the text in more than marks.
-    """
+    """Find every piece in a text; None if the marked text differs from it in more than marks around pieces."""
     numbered = _numbered(texts)
     if marked is None or _MARK.sub("", marked) != text:
         return None

@@ -92,11 +92,7 @@ class _Dict:
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """The environment of chat templates.
-
-    Attributes:
-        dated: Whether the template has asked for the date; callers reset it.
-    """
+    """The environment of chat templates; `dated` says whether one has asked for the date, and callers reset it."""
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, ext.loopcontrols])
@@ -115,11 +111,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return self.extensions[GenerationBlocks.identifier]  # type: ignore[return-value]
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Stop a template that reads a forbidden attribute; jinja2 would go on until the value is used.
-
-        Raises:
-            SecurityError: Always.
-        """
+        """Stop a template that reads a forbidden attribute; jinja2 would go on until the value is used."""
         raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe.")
 
     def _now(self, format: str) -> str:

@@ -26,11 +26,7 @@ class ChatTemplates:
     where: str = ""
 
     def choose(self, name: str | None, *, tools: bool) -> tuple[str, str]:
-        """Return the name and text of a template.
-
-        Args:
-            name: Name of a template, or a template itself; None for the default.
-        """
+        """Return the name and text of a template: the default, a named one, or `name` as a template itself."""
         if name is not None and ("{{" in name or "{%" in name):
             return "the chat's own", name
         if not self.templates:
@@ -61,11 +57,7 @@ def gguf_templates(metadata: Mapping[str, Any], path: Path) -> ChatTemplates:
 
 
 def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -> ChatTemplates:
-    """Return the chat templates of a tokenizer that is in memory.
-
-    Args:
-        given: Its `chat_template`: a text, texts by name, or None.
-    """
+    """Return the chat templates of a tokenizer in memory: its `chat_template` is a text, texts by name, or None."""
     listed = [{"name": n, "template": t} for n, t in given.items()] if isinstance(given, Mapping) else given
     special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}
     return ChatTemplates(listed_templates(listed, where), special, where)

@@ -44,7 +44,6 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
     """Write the pickled weights of a folder as safetensors, and copy config and tokenizer beside them.
 
     Args:
-        source: The folder; nothing in it is changed.
         max_memory: Bytes that reading one file may take; None for half of the free memory.
     """
     files = _plan(source)

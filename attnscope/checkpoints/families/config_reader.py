@@ -88,11 +88,7 @@ def _listed(names: Sequence[str]) -> str:
 def read_config(
     family: Family, raw: Mapping[str, Any], where: str, families: Iterable[Family] = (), ignore: Collection[str] = ()
 ) -> ConfigReading:
-    """Turn a config.json into a ModelConfig, and report its other keys.
-
-    Args:
-        families: All families: a key that one of them reads is not ignored.
-    """
+    """Turn a config.json into a ModelConfig, and report its other keys; keys that any family reads are not ignored."""
     dropped = tuple(name for name in raw if name in ignore)
     reader = ConfigReader(drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults)
     _check_quantized(reader)

@@ -23,10 +23,7 @@ def _slides(reader: ConfigReader, layer: int) -> bool:
 
 
 def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
-    """Read the rotary parameters of the layers of one kind.
-
-    They are in a separate table, or in older keys at the top level, under the names that `rope` knows.
-    """
+    """Read the rotary parameters of layers of one kind: a separate table, or older top-level keys that `rope` knows."""
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         tables = reader.get("rope_parameters", default=None)

@@ -25,7 +25,6 @@ def check_trust(
     """Return notes on the code that a config names and that is not run.
 
     Args:
-        classes: Names of the reference's own classes for this `model_type`.
         upstreamed: The reference has taken over the code in such folders, under the same names.
     """
     notes = list[str]()
@@ -68,10 +67,7 @@ def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[
 
 
 def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
-    """Return the first class that the reference does not have.
-
-    Capitals in the name may differ, as in LLaMA.
-    """
+    """Return the first class that the reference lacks; capitals in the name may differ, as in LLaMA."""
     if named is None or named == []:
         return None
     if not isinstance(named, list) or not all(isinstance(class_name, str) for class_name in named):

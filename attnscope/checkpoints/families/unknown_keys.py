@@ -40,7 +40,6 @@ def check_unknown(
 
     Args:
         known: Keys that are read, required or known to be inert.
-        families: All native families: a key that one of them reads is never ignored.
     """
     known, families = frozenset(known), tuple(families)
     unknown = [name for name in reader.raw if name not in known]

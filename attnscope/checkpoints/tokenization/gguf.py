@@ -38,11 +38,7 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the voca
 
 
 def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
-    """Return the tokenizer.json, and notes for the reader.
-
-    Args:
-        architecture: Its `general.architecture`: nothing else says how sentencepiece treats spaces.
-    """
+    """Return the tokenizer.json, and notes; `general.architecture` alone says how sentencepiece treats spaces."""
     vocabulary = _TokenizerMetadata(metadata, path)
     kind, notes = vocabulary.get("model", str), list[str]()
     if kind == "gpt2":
@@ -109,11 +105,7 @@ class _TokenizerMetadata:
         return scores
 
     def content(self, model: dict[str, Any], add_start: bool, spelled: Sequence[str]) -> dict[str, Any]:
-        """Return the parts of a tokenizer.json that all kinds share.
-
-        Args:
-            add_start: Texts begin with the start token, if the file doesn't say.
-        """
+        """Return what all kinds of tokenizer.json share; `add_start` begins texts with the start token by default."""
         specials = {self.special(name) for name in _SPECIAL}
         added = [
             {"id": n, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
@@ -200,10 +192,7 @@ def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[st
 
 
 def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
-    """Return the merges that a vocabulary with scores implies.
-
-    These are all splits of a token into two others, the best first.
-    """
+    """Return the merges that a vocabulary with scores implies: all splits of a token into two, the best first."""
     places = {token: n for n, token in enumerate(tokens)}
     best = dict(zip(tokens, scores, strict=True))
     merges: list[tuple[float, int, int, str, str]] = []

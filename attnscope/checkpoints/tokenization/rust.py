@@ -15,11 +15,7 @@ _STDERR_LOCK = threading.RLock()
 
 
 def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
-    """Call into `tokenizers`.
-
-    Args:
-        doing: Problem to report if the call fails.
-    """
+    """Call into `tokenizers`; `doing` is the problem to report if that fails."""
     try:
         with _silenced_stderr():
             return call()

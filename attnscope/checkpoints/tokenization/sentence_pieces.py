@@ -20,11 +20,8 @@ _SPACE = "▁"
 class PieceModel:
     """A model of SentencePiece.
 
-    Args:
-        prefix: Whether a space is put before a text; None if the model decides.
-
-    Attributes:
-        control: Pieces that no text spells, such as `<s>`.
+    A space is put before a text if `prefix` says so, or, if it is None, the model. `control` are pieces that no text
+    spells, such as `<s>`.
     """
 
     def __init__(self, data: bytes, path: Path, prefix: bool | None) -> None:
@@ -58,10 +55,8 @@ class PieceModel:
     def split(self, text: str, *, prefix: bool) -> list[tuple[int, int, int]]:
         """Return id, start and end of every piece.
 
-        A piece that is a part of a character covers all of it, an added space covers nothing.
-
-        Args:
-            prefix: Whether a space is put before the text, if the model does so at all.
+        A piece that is a part of a character covers all of it, an added space covers nothing. `prefix` puts a space
+        before the text, if the model does so at all.
         """
         model = self._spaced if prefix else self._plain
         encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
@@ -77,9 +72,8 @@ class PieceModel:
 class SentencePieceTokenizer(FileTokenizer):
     """Special tokens as a tokenizer.json has them, with SentencePiece for the text between them.
 
-    Args:
-        data: A tokenizer.json that makes one token of everything between two special tokens.
-        spaced: Which of them a space is put before: `always`, or only the `first` of a text.
+    The tokenizer.json makes one token of everything between two special tokens. A space is put before each of them
+    (`spaced` is `always`), or only before the `first` of a text.
     """
 
     def __init__(self, data: bytes, pieces: PieceModel, spaced: str) -> None:

@@ -121,11 +121,7 @@ def assemble(model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]]
 def template(
     ids: Mapping[str, int], opens: Sequence[str], closes: Sequence[str], second: Sequence[str]
 ) -> dict[str, Any]:
-    """Return a post-processor that puts special tokens around every text.
-
-    Args:
-        second: Tokens before the second text of a pair.
-    """
+    """Return a post-processor that puts special tokens around every text, and `second` before that of a pair."""
 
     def side(name: str, type_id: int, before: Sequence[str]) -> list[dict[str, Any]]:
         first, last = ([{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens] for tokens in (before, closes))

@@ -23,11 +23,7 @@ class Tokenizer(Protocol):
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
     ) -> list[Token]:
-        """Return the tokens of a text, or of a text and its pair.
-
-        Args:
-            special: Add the special tokens that a text begins or ends with.
-        """
+        """Return the tokens of a text, or of a text and its pair, with special tokens at begin and end if `special`."""
 
 
 def check_text(text: str, where: str) -> None:
@@ -68,11 +64,7 @@ class UnspelledTokenizer:
 
 
 class WordTokenizer(UnspelledTokenizer):
-    """Words and punctuation marks of given texts; the vocabulary is their sorted set.
-
-    Attributes:
-        words: The vocabulary, in the order of the ids.
-    """
+    """Words and punctuation marks of given texts; `words` is their sorted set, in the order of the ids."""
 
     name = "words"
 
@@ -114,10 +106,7 @@ class WordTokenizer(UnspelledTokenizer):
         return tokens
 
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Yield words with their spans: letters, marks and digits, with apostrophes inside.
-
-        Any other character is a word of its own.
-        """
+        """Yield words (letters, marks, digits, apostrophes inside) and any other character, with their spans."""
         shape = "".join(map(_character_class, text))
         for match in _WORD.finditer(shape):
             if self._keep or shape[match.start()] == "w":
@@ -125,11 +114,7 @@ class WordTokenizer(UnspelledTokenizer):
 
 
 class MissingTokenizer(UnspelledTokenizer):
-    """Placeholder for a tokenizer that cannot be used: a model is described, and takes token ids, without one.
-
-    Attributes:
-        error: Reason, which is raised for a text.
-    """
+    """Placeholder for a tokenizer that cannot be used: a model is described, and takes ids; texts raise `error`."""
 
     name, vocab_size = "none", 0
 
@@ -162,13 +147,9 @@ def _character_class(c: str) -> str:
 
 
 def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """Return ids and type ids of several texts, padded on the right to one length.
+    """Return ids and type ids, (texts, longest) each, padded on the right, and the length of each text.
 
-    Args:
-        pad_id: The id that fills up; no query may attend to it, so any valid id does.
-
-    Returns:
-        Ids (texts, longest), type ids (texts, longest), length of each text without padding.
+    No query may attend to `pad_id`, so any valid id does.
     """
     lengths = [len(tokens) for tokens in texts]
     longest = max(lengths, default=0)

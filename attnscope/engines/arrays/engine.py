@@ -142,8 +142,7 @@ class ArraysEngine:
         return pad(pack(tensor, given.axes, where), rows, batch.tokens.lengths, self.device)
 
     def numbers(self, batch: Batch) -> list[int]:
-        """Return the numbers of the given texts in a batch, by identity of their tokens: equal texts have separate
-        arrays."""
+        """Return the numbers of a batch's texts, by identity of their tokens: equal texts have separate arrays."""
         numbers = {id(tokens[0]): number for number, (_, tokens) in enumerate(self.given.texts)}
         return [numbers[id(tokens[0])] for tokens in batch.texts]
 

@@ -74,7 +74,6 @@ def query_ranges(
     Args:
         cu_seqlens: First query of every text, and the number of queries; None if a text has as many as keys, or if
             there is one text, or an axis for texts.
-        packed: Texts are one after the other, without an axis for them.
     """
     if cu_seqlens is not None:
         query_rows = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")

@@ -186,11 +186,7 @@ def _assemble(
     values: Mapping[str, Any],
     digest: bytes,
 ) -> GivenArrays:
-    """Check that arrays and settings go together.
-
-    Args:
-        shapes: Shapes by name, such as `layer.3.q`; axes of layers are gone.
-    """
+    """Check that arrays and settings go together; shapes are by name, such as `layer.3.q`, without axes of layers."""
     weights = next(iter(shapes)).endswith("weights")
     axes = parse_layout(values.get("layout"), "layout")
     if axes is not None and "layers" in axes:

@@ -135,10 +135,7 @@ def function_digest(function: Callable[..., Any]) -> bytes:
 
 
 def split_windows(masks: Mapping[int, str], *, always: bool = False) -> tuple[dict[int, str], dict[int, int | None]]:
-    """Return the masks of layers without their windows, and the windows.
-
-    Without `always`, a mask that all layers have stays as it is.
-    """
+    """Return the masks of layers without their windows, and these; one that all have stays whole, unless `always`."""
     shared: dict[int, str] = {}
     windows: dict[int, int | None] = {}
     alike = len(set(masks.values())) == 1 and not always

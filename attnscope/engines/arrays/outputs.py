@@ -33,11 +33,7 @@ class _Layer:
 
 
 def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
-    """Compare the given outputs of every text in a batch with the computed ones.
-
-    Returns:
-        The comparison of every text.
-    """
+    """Compare the given outputs of every text in a batch with the computed ones."""
     layers, lengths = engine.given.layers, batch.tokens.lengths
     firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
     texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference

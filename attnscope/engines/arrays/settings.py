@@ -41,11 +41,7 @@ class LayerSettings:
 
 
 def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int) -> dict[int, LayerSettings]:
-    """Return the settings of every layer.
-
-    Args:
-        values: Setting to its value for all layers, or a list with one for each, or a dict by layer.
-    """
+    """Return the settings of every layer; each value is for all, or a list with one for each, or a dict by layer."""
     by_name = {name: _by_layer(name, values.get(name), layers, heads) for name in NAMES}
     return {layer: LayerSettings(**{name: by_name[name][layer] for name in NAMES}) for layer in layers}
 

@@ -100,12 +100,9 @@ def pack(tensor: Tensor, axes: Sequence[str], where: str) -> Tensor:
 
 
 def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], lengths: Sequence[int], device: torch.device) -> Tensor:
-    """Return some texts side by side, (B, heads, longest, width), filled up with zeros.
+    """Return some texts of (rows, heads, width) side by side, (B, heads, longest, width), filled up with zeros.
 
-    Args:
-        packed: (rows, heads, width).
-        ranges: First row of every text, and the row after its last.
-        lengths: Tokens of every text; if a text has fewer rows, these are its last tokens.
+    A text has the rows of its range, which are its last tokens if they are fewer than its length.
     """
     if len(ranges) == 1 and ranges[0][1] - ranges[0][0] == lengths[0]:
         ((start, end),) = ranges

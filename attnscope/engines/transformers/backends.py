@@ -50,11 +50,7 @@ OnCall = Callable[[BackendCall], Tensor | None]  # may return another output, (B
 
 @contextmanager
 def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
-    """Call a function after every call of the attention interface that a model makes in this thread.
-
-    Args:
-        on_call: Receives each call; its result replaces the output.
-    """
+    """Call a function after each attention call that a model makes in this thread; its result replaces the output."""
     import transformers
 
     interface: Any = transformers.AttentionInterface

@@ -30,11 +30,7 @@ def cache_argument(model: nn.Module) -> str | None:
 
 
 def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the layers: the largest list items that hold one attention module each.
-
-    Args:
-        attention: The modules of attention that tokens of one part go through, without repetition.
-    """
+    """Return the layers: the largest list items that hold one module of `attention` (of one part, each once)."""
     holding = {id(module) for module in attention}
     blocks: list[nn.Module] = []
 

@@ -88,11 +88,7 @@ class TransformersEngine:
         final: bool = False,
         variants: Sequence[Variant] = (),
     ) -> Tensor | None:
-        """Pass the attention of every recorded layer over a batch to its recorders.
-
-        Args:
-            variants: What is cut for each place of the batch; empty if nothing is.
-        """
+        """Pass the attention of every recorded layer over a batch to its recorders, under the cuts of its variants."""
         seen: set[int] = set()
         keys = batch.context or batch.tokens
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)

@@ -66,13 +66,9 @@ OnAttention = Callable[[str, nn.Module, AttentionInputs], Tensor]
 class AttentionCapture:
     """One run of a model: maps modules to layers, and passes on their calls.
 
-    Args:
-        on_attention: Receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and
-            the
-            call; gives the output, (B, H, Q, Ev).
-
-    Attributes:
-        projection: The output projection of the latest layer; None if it was not found.
+    `on_attention` receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
+    call, and gives the output, (B, H, Q, Ev). `projection` is the output projection of the latest layer; None if it was
+    not found.
     """
 
     def __init__(self, model: Any, on_attention: OnAttention) -> None:
@@ -112,10 +108,7 @@ class AttentionCapture:
         return part, number
 
     def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
-        """Return the output projection, (D, H·Ev), under one of its usual names.
-
-        It is looked for in the module, and beside it as in BERT.
-        """
+        """Return the output projection, (D, H·Ev), under a usual name in the module or, as in BERT, beside it."""
         parent = self._names.get(id(module), "").rpartition(".")[0]
         for place in (module, self._model.get_submodule(parent)):
             for name, child in place.named_modules():

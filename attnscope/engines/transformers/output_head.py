@@ -95,9 +95,6 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
 
     Its own `forward` runs around a base model that gives these states: whatever it does with them (a norm, a bias, a
     factor, a cap) is done.
-
-    Args:
-        model: A model of transformers that `is_predicting`.
     """
     with ExitStack() as stack:
         for part in _bases(model):

@@ -44,11 +44,7 @@ def names_of(model: Any) -> Names:
 def find_parameter(
     model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], name: str, n_heads: int
 ) -> FoundParameter:
-    """Find one of our parameters.
-
-    Args:
-        shapes: Shape of every parameter outside of blocks, and of block 0, that may share its tensor.
-    """
+    """Find one of our parameters; `shapes` are those outside of blocks, and of block 0, that may share its tensor."""
     place, first = names.find(name), re.sub(r"^blocks\.\d+\.", "blocks.0.", name)
     path, _, kind = place.tensor.rpartition(".")
     module = model.get_submodule(path)
@@ -79,11 +75,7 @@ def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
 
 
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:
-    """Return weights of the value projection, (G·Ev, D), and of the output projection, (D, H·Ev), of a layer.
-
-    Returns:
-        The weights, laid (out, in), or the reason why they are unknown.
-    """
+    """Return a layer's value projection, (G·Ev, D), and output projection, (D, H·Ev), or why they are unknown."""
     model, part = loaded.model, loaded.parts[loaded.chosen]
     width, first = loaded.d_model, "blocks.0.attention."
     shapes = {

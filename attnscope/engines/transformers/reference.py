@@ -30,11 +30,7 @@ class ReferenceInputs:
 def load_reference(
     model: Folder | LoadedModel, dtype: torch.dtype, device: torch.device, part: str | None
 ) -> TransformersModel:
-    """Return a model of transformers: a checkpoint, or the model that is in memory.
-
-    Args:
-        part: The part whose attention is shown; None if there is only one.
-    """
+    """Return a model of transformers: a checkpoint, or the one in memory; `part` is that whose attention is shown."""
     if isinstance(model, Folder):
         loaded = load_model(model, dtype)
     else:

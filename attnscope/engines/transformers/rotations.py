@@ -23,11 +23,7 @@ def rotation_limits(config: Any) -> set[int]:
 
 @contextmanager
 def rotated_by_length(model: Any, lengths: Sequence[int]) -> Iterator[None]:
-    """Let the rotary modules of a model see each text's length, if a batch has texts on both sides of a limit.
-
-    Args:
-        lengths: Tokens of each text of the batch that runs inside.
-    """
+    """Let rotary modules see each text's length, if the texts of a batch are on both sides of a limit."""
     limits = rotation_limits(model.config)
     groups: dict[tuple[bool, ...], list[int]] = {}
     for text, length in enumerate(lengths):

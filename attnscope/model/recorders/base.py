@@ -31,10 +31,7 @@ class KeyTokens:
         return {}
 
     def members(self, kinds: tuple[str, ...]) -> Tensor:
-        """Return 1 for a key that is content, or of each of these kinds, else 0, (B, 1 + kinds, K), float32.
-
-        The recorders of all layers share it.
-        """
+        """Return 1 for a key that is content, or of each of these kinds, else 0, (B, 1 + kinds, K), for all layers."""
         if kinds not in self._members:
             self._members[kinds] = torch.stack([self.content(), *(self.kinds[kind] for kind in kinds)], 1).float()
         return self._members[kinds]
@@ -128,10 +125,7 @@ class Overlap:
         return stage[:, :, as_slice(self.inside)]
 
     def row_span(self, stage: Tensor) -> Tensor:
-        """Return these heads of a stage of the tile, and all rows from the first of these to the last.
-
-        The rows are a view.
-        """
+        """Return these heads of a stage of the tile, and a view of all rows from the first of these to the last."""
         if self.heads != list(range(stage.shape[1])):
             stage = stage[:, self.heads]
         return stage[:, :, self.inside[0] : self.inside[-1] + 1]

@@ -8,15 +8,10 @@ from attnscope.model.workspace import Workspace
 def diagonal_band(
     values: Tensor, box: tuple[int, int, int, int], before: int, ahead: int, workspace: Workspace
 ) -> Tensor:
-    """Shift every row so that keys at the same offset from their query are below each other.
+    """Shift every row of (B, h, r, k) so that keys at the same offset from their query are below each other.
 
-    Args:
-        values: (B, h, r, k).
-        box: The rows and keys of these values: first row, end of the rows, first key, end of the keys.
-        workspace: Memory that the band lies in, until the next one is made.
-
-    Returns:
-        (B, h, r, before + 1 + ahead); 0 for keys that are not in the box.
+    `box` is the first row, end of the rows, first key and end of the keys of these values. Returns (B, h, r, before + 1
+    + ahead), 0 for keys outside the box, in memory of the workspace.
     """
     first, last, k0, k1 = box
     start, end = first - before, last + ahead  # all keys that any row has within reach

@@ -22,7 +22,6 @@ class MatrixRecorder(BaseRecorder):
 
     Args:
         stages: Stages, contributions (`value`, `projected`), or `allowed`.
-        rows: Query positions, sorted.
         columns: Key positions, sorted; `output` is kept in its whole width.
         mean: Sum over heads (and over every layer that it is shown) instead of keeping each apart.
         into: Memory that other recorders fill, too, and the place of the first head in it; None for its own.

@@ -6,11 +6,7 @@ from attnscope.model.tile import Recorder, Tile
 
 
 class MemoryGuard:
-    """A recorder of no head and no row, which checks after every tile whether the run may continue.
-
-    Args:
-        check: Raises if memory exceeds the limit.
-    """
+    """A recorder of no head and no row, which checks after every tile whether the run may continue."""
 
     heads: Sequence[int] = ()
     rows: Sequence[int] = ()

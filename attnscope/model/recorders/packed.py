@@ -36,11 +36,7 @@ class PackedMatrices:
         self._making = Lock()
 
     def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
-        """Copy some rows of a text's matrices.
-
-        Args:
-            part: (B, units, rows, columns), padding included.
-        """
+        """Copy some rows of a text's matrices out of (B, units, rows, columns), padding included."""
         with self._making:
             if stage not in self._kept:
                 self._kept[stage] = list(self._made(stage, part))

@@ -23,7 +23,6 @@ class TargetRecorder(BaseRecorder):
     """The weight of rows on keys that are named row by row, summed over rows.
 
     Args:
-        rows: Query positions, sorted.
         targets: Key positions for every row, (B, rows, N), int64; −1 where a row has none.
         strongest: Count the rows whose largest weight is on the target, and on no other key, instead of summing
             weights.
@@ -124,10 +123,7 @@ class WordRecorder(BaseRecorder):
         return partial(self._add, sums, cells, kept, slice(tile.k0, tile.k1), overlap)
 
     def _sum(self, values: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum values (B, h, r, k) by offset, by key, and their squares: (B, h, offsets), (B, h, k), (B, h).
-
-        Values of tokens on themselves become 0.
-        """
+        """Sum (B, h, r, k) by offset, by key, and squares, (B, h, …) each; tokens on themselves count 0."""
         squares = torch.linalg.vector_norm(values, dim=(2, 3)).square_()
         if self.reach is None:
             by_key = values.sum(2)
@@ -201,8 +197,7 @@ class WordRecorder(BaseRecorder):
 
 
 def _above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
-    """Return α minus the mean of the other weights of its group, and the same for a weight of 0, given sum and size
-    of the group."""
+    """Return α minus the mean of its group's other weights, and that for a weight of 0, by the group's sum and size."""
     return weights - (total - weights) / count
 
 

@@ -113,7 +113,6 @@ def finite_scores(scores: Tensor) -> Tensor:
 class _Kinds:
     """Which keys of a batch are content, and of which other kinds.
 
-    Args:
         names: Kinds among `KEY_TOKENS`.
 
     Attributes:

@@ -42,14 +42,7 @@ class SpanTokens:
         return (self.of_token[:, None, as_slice(rows)] == numbers[:, None]).float()
 
     def sum_keys(self, weights: Tensor, k0: int, exact: torch.dtype) -> Tensor:
-        """Sum weights over the keys of each span, block by block, so that memory does not grow with keys × spans.
-
-        Args:
-            weights: Weights on the keys from k0 on, (B, …, k).
-
-        Returns:
-            (B, …, S).
-        """
+        """Sum weights on the keys from k0 on, (B, …, k), by span, (B, …, S), block by block to bound memory."""
         flat, shape = weights.flatten(1, -2), (*weights.shape[:-1], self.count)  # (B, n, k)
         k1 = k0 + flat.shape[-1]
         if self._keys is not None:

@@ -39,12 +39,7 @@ class TokenReading:
         self.shares = [torch.zeros(len(text_rows), spans.count, dtype=exact, device=device) for text_rows in rows]
 
     def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int) -> Deferred | None:
-        """Sum up a tile.
-
-        Args:
-            weights: (B, h, r, k).
-            live: Heads in which each of them is not fully masked, (B, r).
-        """
+        """Sum up weights (B, h, r, k); `live` counts the heads in which each row is not fully masked, (B, r)."""
         at = as_slice(rows)
         if not self._host[:, at].any():
             return None

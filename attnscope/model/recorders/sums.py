@@ -21,7 +21,6 @@ class ColumnRecorder(BaseRecorder):
     """The weight that every source gets, summed over queries: the mass of a column.
 
     Args:
-        rows: Query positions that any text shows, sorted.
         shown: Queries that each text shows, (B, Q), bool.
         mean: Mean over heads (and over every layer that it is shown) instead of each apart.
         by: `weight`, or a contribution: `value` or `projected`.
@@ -64,9 +63,7 @@ class ReceivedRecorder(BaseRecorder):
     """Weight that every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
 
     Args:
-        rows: Query positions that any text shows, sorted.
         shown: Queries that each text shows, (B, Q), bool.
-        mean: Over heads (and over every layer that it is shown) together instead of each apart.
     """
 
     needs_masked = True
@@ -111,7 +108,6 @@ class PooledRecorder(BaseRecorder):
         size: Runs, at most.
         shown: Queries of each text that count, (B, Q), bool.
         real: Queries that are not padding, (B, Q), bool; None if these are the tokens of the key side.
-        mean: Mean over heads (and over every layer that it is shown) instead of each apart.
     """
 
     def __init__(
@@ -181,11 +177,7 @@ def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
 
 
 class MeanOutputRecorder(BaseRecorder):
-    """The output of heads, averaged over the queries of all texts.
-
-    Args:
-        real: Queries that are not padding, (B, Q), bool.
-    """
+    """The output of heads, averaged over the queries of all texts that are `real`, (B, Q), not padding."""
 
     def __init__(self, heads: Sequence[int], width: int, real: Tensor) -> None:
         super().__init__(heads, range(real.shape[1]))

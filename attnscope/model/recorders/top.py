@@ -22,9 +22,6 @@ class TopRecorder(BaseRecorder):
     become 0 in float32.
 
     Args:
-        count: Sources a row.
-        by: `weight`, `value` or `projected`.
-        rows: Query positions, sorted.
         eligible: Keys that take part, (B, K), bool.
         names: Measures that are kept; None for weight, value, and `projected` if it ranks.
     """

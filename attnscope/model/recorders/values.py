@@ -10,11 +10,7 @@ from attnscope.model.tile import Tile
 
 
 class ValueRecorder(BaseRecorder):
-    """The values of heads, for every key of the first text.
-
-    Args:
-        rows: Any row: a recorder sees the tiles of its rows.
-    """
+    """The values of heads, for every key of the first text; of any row, since a recorder sees the tiles of its rows."""
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
         super().__init__(heads, rows)
