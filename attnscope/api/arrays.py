@@ -1,24 +1,16 @@
 """Attention of queries, keys and values, or of weights, that another program computed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
-from attnscope.api.options import (
-    Indices,
-    ModelExplainArguments,
-    ModelHeadsArguments,
-    ModelInspectArguments,
-    Progress,
-    RolloutWord,
-    Spans,
-    Stage,
-    Tokens,
-    check_names,
-)
+from attnscope.api.options import check_names
 from attnscope.api.results import ExplainResult, InspectResult
 from attnscope.request.arguments import By
+from attnscope.request.run_config import Indices, KeepArguments, ModelInspectArguments, Progress, Spans, Tokens
+from attnscope.studies.explain.study import ModelExplainArguments
+from attnscope.studies.heads.study import ModelHeadsArguments
 
 if TYPE_CHECKING:
     from attnscope.engines.arrays.given import GivenArrays
@@ -29,31 +21,22 @@ Arrays = object
 PerLayer = object
 
 
-class FromArraysArguments(TypedDict, total=False):
-    """What `from_qkv` and `from_weights` compute and keep; see ModelInspectArguments for what is not listed.
+class FromArraysArguments(KeepArguments, total=False):
+    """What `from_qkv` and `from_weights` compute and keep, by default of all layers and heads.
+
+    See ModelInspectArguments for what is not listed.
 
     Attributes:
-        layer: Layers; `all` by default.
-        head: Heads; `all` by default.
         max_memory: Limit on memory in bytes (or `"1.5G"`); None for half of the free memory.
         device: Device to compute on.
         threads: Number of CPU threads.
     """
 
-    layer: Indices
-    head: Indices
     hide: Tokens | None
     query: Tokens | None
     key: Tokens | None
-    stages: Stage | Sequence[Stage]
-    top: int
     by: By
-    special: bool
-    pool: int | None
     spans: Spans | None
-    words: bool
-    least: int
-    measure: RolloutWord
     progress: Progress | None
     max_memory: int | str | None
     device: str

@@ -1,16 +1,31 @@
 """Walk through a model that is open, in the terminal."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from attnscope.base.errors import TUI, AttnscopeError
-from attnscope.request.run_config import RunConfig
+from attnscope.request.run_config import HeadArguments, PairArguments, RunConfig, TokenArguments
 
 if TYPE_CHECKING:
     from attnscope.studies.explore.live import Opener
+
+
+class ModelExploreArguments(PairArguments, TokenArguments, HeadArguments, total=False):
+    """Where a walk begins: under which mask, and at which layer, head, row (`query`) and column (`key`).
+
+    Attributes:
+        words: Begin with the weights between words; with `spans` or `messages`, a walk begins with spans.
+        cut: Heads and edges to begin without: `L5H1`, `"L5H1: it→animal"`, or several.
+        keys: TOML file that binds other keys to actions.
+    """
+
+    words: bool
+    cut: str | Sequence[str] | None
+    keys: str | os.PathLike[str] | None
 
 
 def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) -> str | None:

@@ -15,17 +15,7 @@ from attnscope.api.dumps import DumpFile
 from attnscope.api.head_changes import compare_two, list_among
 from attnscope.api.head_results import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
-from attnscope.api.options import (
-    AblateArguments,
-    CheckArguments,
-    CompareArguments,
-    ExplainArguments,
-    HeadsArguments,
-    InspectArguments,
-    Model,
-    OpenArguments,
-    check_names,
-)
+from attnscope.api.options import check_names
 from attnscope.api.results import (
     CheckResult,
     CompareResult,
@@ -37,6 +27,12 @@ from attnscope.api.results import (
     TextResult,
 )
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.request.run_config import InspectArguments, Model, OpenArguments
+from attnscope.studies.ablate.study import AblateArguments
+from attnscope.studies.check.study import CheckArguments
+from attnscope.studies.compare.study import CompareArguments
+from attnscope.studies.explain.study import ExplainArguments
+from attnscope.studies.heads.study import HeadsArguments
 from attnscope.studies.registry import STUDIES, study
 
 __all__ = [

@@ -8,19 +8,11 @@ import msgspec
 
 from attnscope.api.ablation import AblationResult, EffectsResult
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
+from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.loading import result_type
 from attnscope.api.options import (
     IDS,
-    CallArguments,
-    Model,
-    ModelAblateArguments,
-    ModelCheckArguments,
-    ModelCompareArguments,
-    ModelExplainArguments,
-    ModelExploreArguments,
-    ModelHeadsArguments,
-    ModelInspectArguments,
     check_names,
     cuts,
     divided,
@@ -33,7 +25,12 @@ from attnscope.api.results import CheckResult, CompareResult, ExplainResult, Ins
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.request.arguments import CHECKED_TEXTS, tolerance
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import CallArguments, Model, ModelInspectArguments, RunConfig, TextInput
+from attnscope.studies.ablate.study import ModelAblateArguments
+from attnscope.studies.check.study import ModelCheckArguments
+from attnscope.studies.compare.study import ModelCompareArguments
+from attnscope.studies.explain.study import ModelExplainArguments
+from attnscope.studies.heads.study import ModelHeadsArguments
 from attnscope.studies.registry import call_of, options_of, study
 from attnscope.studies.study import Request, imported
 

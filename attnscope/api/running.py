@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import Model, OpenArguments, model_path, run_values, tokenizer_path
+from attnscope.api.options import model_path, run_values, tokenizer_path
 from attnscope.base.errors import UsageError
-from attnscope.request.run_config import TextInput
+from attnscope.request.run_config import Model, OpenArguments, TextInput
 
 if TYPE_CHECKING:
     from attnscope.run.session import InMemory, Session

@@ -77,7 +77,7 @@ def test_every_call_gives_what_the_same_command_gives(seed, capfdbinary):
 
 def test_every_argument_is_drawn():
     """Or a new one would have no test; those that are left have tests of their own."""
-    from attnscope.api.options import InspectArguments
+    from attnscope.request.run_config import InspectArguments
 
     others = {
         "model",
