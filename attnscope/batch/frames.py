@@ -32,21 +32,16 @@ class TruncatedFrame(EOFError):
 
 
 class FrameReader(io.RawIOBase):
-    """The content of frames, as `gzip -d` and `zstd -d` read them.
+    """The content of frames, as `gzip -d` and `zstd -d` read them, of the first `end` packed bytes or of all.
 
-        file: The packed bytes, from the first.
-        end: Packed bytes to read; None for all.
-
-    Attributes:
-        complete: Packed bytes up to the end of the last whole frame.
-        unpacked: Bytes of content so far.
+    `complete` counts the packed bytes up to the end of the last whole frame.
     """
 
     def __init__(self, file: BinaryIO, new: Callable[[], Any], damage: type[Exception], end: int | None = None) -> None:
         self._file, self._new, self._damage, self._end = file, new, damage, end
         self._frame: Any = None
         self._ready = memoryview(b"")
-        self._packed = self.complete = self.unpacked = 0
+        self._packed = self.complete = 0
 
     def readable(self) -> bool:
         """Return True, as `io.BufferedReader` asks."""
@@ -77,7 +72,6 @@ class FrameReader(io.RawIOBase):
                     self._frame, self.complete = None, self._packed - len(packed)
         except self._damage as e:
             raise EOFError(str(e)) from e
-        self.unpacked += sum(map(len, contents))
         return b"".join(contents)
 
 

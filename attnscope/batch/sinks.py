@@ -57,8 +57,6 @@ class SafetensorsSink(RecordSink):
     A shard is whole and safe on disk before the first line that names it. While the index is written beside an old one,
     shards are written beside old ones, too: they get their names once the index has its own, also in a process that
     resumes.
-
-        journal: The index, open for writing.
     """
 
     def __init__(self, journal: Journal, files: FileSystem) -> None:

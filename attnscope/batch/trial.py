@@ -47,9 +47,6 @@ def choose_workers(
     A dump that is resumed keeps its number of threads: with one, workers go on; with several, this process. What is
     tried takes two hundredths of the time of the run, since its records cannot be kept: the number of threads decides
     their last bits, and is chosen only then.
-
-        work: Looks into texts; its model is loaded.
-        bounds: Bounds of groups and blocks; threads are 0 in a new dump.
     """
     cpus = count_cpus()
     if bounds.threads:

@@ -29,9 +29,8 @@ def import_torch(*, freeze: bool = True) -> None:
 
     The garbage collector is off meanwhile, which would walk torch's lasting objects again and again (0.1 s). Threads of
     GNU's OpenMP go to sleep soon after an operator: by default, they keep a core busy for milliseconds more, in case
-    another operator follows, while `model.workers` would already compute there.
-
-        freeze: Exclude all existing objects from garbage collection, including objects of other modules.
+    another operator follows, while `model.workers` would already compute there. With `freeze`, all existing objects are
+    excluded from garbage collection, including those of other modules.
     """
     if "torch" in sys.modules:
         return

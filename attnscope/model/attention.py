@@ -58,8 +58,6 @@ def attend(
 
     Returns:
         (B, H, Q, Ev) in v's dtype, 0 where a query may see nothing; None if it is not needed.
-
-        NotFinite: A score, or an output that is used, is not finite.
     """
     every = range(inputs.q.shape[1])
     job = _LayerJob(inputs, tile_elements, workspace or Workspace(), cuts)

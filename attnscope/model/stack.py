@@ -108,13 +108,9 @@ class Stack(nn.Module):
 
     @torch.inference_mode()
     def extend(self, tokens: Ids, masks: Sequence[Mask], cache: KeyValueCache) -> Tensor:
-        """Run the tokens of a text that a cache has not seen, and put their keys and values into it.
+        """Run the tokens of a text, (1, T), that a cache has not seen, and put their keys and values into it.
 
-            tokens: The whole text, (1, T) each.
-            cache: Keys and values of its first tokens.
-
-        Returns:
-            Output of the last block for the last token, (1, D).
+        Returns the output of the last block for the last token, (1, D).
         """
         start, longest = cache.length, tokens[0].shape[1]
         shifted = [ShiftedMask(mask, start) if start else mask for mask in masks]

@@ -65,8 +65,6 @@ class WeightStore:
 
         Args:
             meanwhile: Work that can be done while the embedding is read, if it has to be; None for nothing.
-
-            ModelError: Weights cannot be read.
         """
         with self._reading() as begin:
             pending = [begin(None), begin(first) if first < count else None]

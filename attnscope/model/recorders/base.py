@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnscope.model.recorders.span_tokens import SpanTokens
 from attnscope.model.tile import Tile, as_slice
+from attnscope.model.workers import Deferred
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,14 @@ class BaseRecorder:
                 setattr(self, name, value.cpu())
             elif isinstance(value, dict):
                 setattr(self, name, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in value.items()})
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Record the heads and rows that a tile shares with this recorder, if there are any."""
+        overlap = self.overlap(tile)
+        return None if overlap is None else self._record(tile, overlap)
+
+    def _record(self, tile: Tile, overlap: "Overlap") -> Deferred | None:
+        raise NotImplementedError
 
     def overlap(self, tile: Tile) -> "Overlap | None":
         """Return the overlap of tile and recorder; None for no overlap."""

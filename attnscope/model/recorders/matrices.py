@@ -52,12 +52,8 @@ class MatrixRecorder(BaseRecorder):
             return self.columns[0], self.columns[-1] + 1
         return None
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Copy the selected cells."""
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self.layers.add(tile.inputs.layer)
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
         fully_masked, sums = overlap.fully_masked(tile), dict[str, Tensor]()
         for stage in self.stages:
             part = overlap.cut(tile.stage(stage))  # (B, h, r, k)

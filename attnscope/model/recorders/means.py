@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.row_statistics import ROW_STATISTICS, RowWeights
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
 from attnscope.model.recorders.rows import finite_scores
 from attnscope.model.tile import Tile
 from attnscope.model.workers import Deferred
@@ -37,11 +37,7 @@ class MeanRowRecorder(BaseRecorder):
         self._blocks: dict[int, _MeanRows] = {}
         self._scored = True
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add the heads of a tile up."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._scored = tile.scored
         stages = overlap.cut(tile.weights), overlap.cut(tile.masked)
         sums = [stage.sum(1, keepdim=True) for stage in stages]  # (B, 1, r, k)

@@ -37,10 +37,8 @@ class TargetRecorder(BaseRecorder):
         shape = (len(targets), len(self.heads), targets.shape[2])
         self.sums = _zeros(shape, targets.device)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add the weights on the targets up."""
-        overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1:
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
+        if tile.k0 == tile.k1:
             return None
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         at = self._targets[:, overlap.rows] - tile.k0  # (B, r, N)
@@ -103,11 +101,7 @@ class WordRecorder(BaseRecorder):
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._unseen = len(self.heads) * len(self.rows)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add every offset and every key up, and keep the largest weights."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         if tile.k0 == tile.k1:
             return partial(self._add, None, None, None, slice(0), overlap)
         counted, words = self._counted[:, overlap.rows], self._words[:, tile.k0 : tile.k1]
@@ -220,10 +214,8 @@ class UniformRecorder(BaseRecorder):
         self.shared = _zeros((len(counted), len(self.heads)), counted.device)
         self.rows_seen = torch.zeros_like(self.shared)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add the rows up."""
-        overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1:
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
+        if tile.k0 == tile.k1:
             return None
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         visible = (tile.masked[:, :1] > -torch.inf).sum(-1)  # (B, 1, r)

@@ -72,12 +72,8 @@ class RowRecorder(BaseRecorder):
         for place, statistic in enumerate(self._statistics):
             self._all[place] = self.select(statistic.compute(rows))
 
-    def update(self, tile: Tile) -> None:
-        """Reduce each row to its statistics."""
+    def _record(self, tile: Tile, overlap: Overlap) -> None:
         self.specs[tile.inputs.layer] = tile.inputs.spec
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
@@ -113,11 +109,8 @@ def finite_scores(scores: Tensor) -> Tensor:
 class _Kinds:
     """Which keys of a batch are content, and of which other kinds.
 
-        names: Kinds among `KEY_TOKENS`.
-
-    Attributes:
-        names: Kinds in the order of `members`, content first.
-        aligned: Queries and keys are the same tokens.
+    `names` are the kinds in the order of `members`, content first; `aligned` says that queries and keys are the same
+    tokens.
     """
 
     def __init__(self, sources: KeyTokens, names: Sequence[str]) -> None:

@@ -31,10 +31,8 @@ class AlignmentRecorder(BaseRecorder):
         exact = torch.float64 if has_float64(rows.device) else torch.float32
         self.sums = torch.zeros(len(rows), len(self.heads), 8, dtype=exact, device=rows.device)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add the rows up."""
-        overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1:
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
+        if tile.k0 == tile.k1:
             return None
         exact, rows = self.sums.dtype, self.rows[overlap.rows]
         counted = self._rows[:, None, as_slice(rows)].expand(-1, len(overlap.heads), -1)  # (B, h, r)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.precision import has_float64
-from attnscope.model.recorders.base import BaseRecorder
+from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.recorders.span_tokens import SpanTokens
 from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
@@ -91,11 +91,7 @@ class SpanRecorder(BaseRecorder):
         self._sink: Tensor | None = None
         self._sink_shape = shape
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add up the weights between the spans of the tile's rows and of its keys."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         rows = self.rows[overlap.rows]
         present = self._spans.among(rows)
         if not present:

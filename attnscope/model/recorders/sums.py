@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, RecordedTokens
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap, RecordedTokens
 from attnscope.model.recorders.spans import SpanRecorder
 from attnscope.model.tile import Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
@@ -41,12 +41,8 @@ class ColumnRecorder(BaseRecorder):
         shape = (shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sum = torch.zeros(shape, device=shown.device)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add each column up."""
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._layers.add(tile.inputs.layer)
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
         shown = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
         part = (shown @ overlap.cut(tile.weights)).squeeze(2)  # (B, h, k)
         if self._by != "weight":
@@ -76,11 +72,7 @@ class ReceivedRecorder(BaseRecorder):
         shape = (2, shown.shape[0], 1 if mean else len(self.heads), sources.real.shape[1])
         self._sums = torch.zeros(shape, device=shown.device)  # of weights, and of even shares
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Sum the weight that each column receives, and its even share."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         rows = as_slice(self.rows[overlap.rows])
         counted = self._shown[:, rows].float()[:, None, :, None]  # (B, 1, r, 1)
         allowed = overlap.cut(tile.stage("allowed"))  # (B, h, r, k)
@@ -132,11 +124,7 @@ class PooledRecorder(BaseRecorder):
         self._count = torch.zeros(*shape[:3], 1, device=shown.device)
         self._averaged = False
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add each run of queries and keys up."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         here, weights = overlap.here, overlap.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
         part = queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]  # (B, h, n, n)
@@ -184,11 +172,7 @@ class MeanOutputRecorder(BaseRecorder):
         self._real = real
         self._sum = torch.zeros(len(self.heads), width, device=real.device)
 
-    def update(self, tile: Tile) -> Deferred | None:
-        """Add the outputs up."""
-        overlap = self.overlap(tile)
-        if overlap is None:
-            return None
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         real = self._real[:, as_slice(self.rows[overlap.rows])].float()[:, None, :, None]  # (B, 1, r, 1)
         part = (overlap.cut(tile.output) * real).sum((0, 2))  # (h, Ev)
         return partial(_add, self._sum, part, (as_slice(overlap.here),))

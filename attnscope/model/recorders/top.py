@@ -46,10 +46,8 @@ class TopRecorder(BaseRecorder):
         self._weight = torch.full(shape, torch.nan, device=eligible.device)
         self._norms: dict[str, Tensor] = {}
 
-    def update(self, tile: Tile) -> None:
-        """Rank the keys that are allowed and eligible."""
-        overlap = self.overlap(tile)
-        if overlap is None or tile.k0 == tile.k1 or not self.count:
+    def _record(self, tile: Tile, overlap: Overlap) -> None:
+        if tile.k0 == tile.k1 or not self.count:
             return
         for name in self._names:
             if name != "weight" and name not in self._norms:
