@@ -156,7 +156,7 @@ def load(
     if order.workers != 0:
         check_workers(model.device.type, old)
         if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
-            model.warm_up()
+            model.warm_up()  # workers that are forked now share the weights
     if old is None:
         cuts = _count_cuts(settings, run, source)
         first, most = _window_tokens(source, model.device.type, cuts)

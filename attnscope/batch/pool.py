@@ -7,8 +7,10 @@ a single process. This process only reads texts and writes records.
 
 A worker may be killed at any time. Another one goes on with its block, after the groups that have arrived. It
 names the texts of each group before it computes them: texts that were being computed together at a death run alone
-first, so that chance, which hits a single text hardly twice, is told from a text that ends its process: at the third
-death, it is given up.
+first, and only deaths of processes that compute one text alone count against that text. At the third, it is given up.
+A text that ends its process does so at every try; what kills processes from outside comes at any moment, often several
+times in a few seconds. Therefore the second and third try wait, come after all other texts of their window, and begin
+in a process that has computed a text before: the first one takes longer.
 """
 
 import os
@@ -37,8 +39,9 @@ from attnscope.batch.summary import SlowText, Summary, SummaryCallback
 from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
 
 T = TypeVar("T")
-_DEATHS = 3  # of processes that compute a text, after which the text is to blame
-_TOGETHER = 6  # of processes that compute texts together, each of which can be computed alone
+_DEATHS = 3  # of processes that compute a text alone
+_TOGETHER = 6  # of processes that compute texts together, each of which was computed alone
+_PAUSES = (0.5, 2.0)  # seconds before the second try and before later ones
 _IDLE_DEATHS = 10  # of processes in the same block that had not begun to compute
 _BUFFERED = 1 << 28  # bytes of records that wait for those of an earlier block
 _TICK = 0.5  # seconds after which the time limit is looked at
@@ -76,9 +79,9 @@ class _Block:
     # windows that have arrived but are not written, and the size of each
     windows: "deque[tuple[_WindowResult, int]]" = field(default_factory=deque)
     ended: bool = False
-    # how often a worker died while it computed a text, by the number of the text
-    deaths: "Counter[int]" = field(default_factory=Counter)
-    idle_deaths: int = 0  # how often one died before it computed anything, since the last group
+    # how each worker ended that died while it computed a group, by the numbers of the group's texts
+    deaths: dict[tuple[int, ...], list[str]] = field(default_factory=dict)
+    idle_deaths: int = 0  # how often one died before it began to compute, since the last one that began
     suspects: Suspects = field(default_factory=Suspects)
     # groups of the window that is being computed; see _Task
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
@@ -217,11 +220,10 @@ class PoolRunner(Generic[T]):
         block = process.block
         assert block is not None
         if kind == "group":
-            process.group = content
+            process.group, block.idle_deaths = content, 0
         elif kind == "computed":
             process.group, (indices, records) = (), content
             block.groups[indices] = records
-            block.idle_deaths = 0
         elif kind == "window":
             block.groups = {}
             block.windows.append((content, size))
@@ -256,8 +258,8 @@ class PoolRunner(Generic[T]):
                 hint = f"run the same command without {arg('workers')} to see why; what was written is kept"
                 raise AttnscopeError(f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})", hint=hint)
             return
-        block.deaths.update(group)
-        block.suspects = _suspects(block, group, reason)
+        block.deaths.setdefault(group, []).append(reason)
+        block.suspects = _suspects(block, group)
 
     def _write(self, writer: BackgroundWriter) -> None:
         """Hand on all that has come and has nothing missing before it."""
@@ -333,17 +335,19 @@ class PoolRunner(Generic[T]):
             process.pipe.close()
 
 
-def _suspects(block: _Block, group: tuple[int, ...], reason: str) -> Suspects:
-    """Return the suspects in a block after the death of a worker."""
-    suspects, deaths = block.suspects, max(block.deaths[index] for index in group)
-    if len(group) == 1 and deaths >= _DEATHS:
-        error = f"ended the process that computed it {deaths} times ({reason})"
-        return replace(suspects, failed={**suspects.failed, group[0]: error})
-    if len(group) > 1 and {*group}.isdisjoint(suspects.alone):
+def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
+    """Return the suspects in a block after a worker died that computed a group."""
+    suspects, reasons, is_alone = block.suspects, block.deaths[group], len(group) == 1
+    if not is_alone and len(reasons) == 1:
         return replace(suspects, alone={*suspects.alone, *group})
-    if len(group) > 1 and deaths >= _TOGETHER:
+    tries, most = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)
+    if tries < most:
+        retry_at = time.monotonic() + _PAUSES[tries > 1]
+        return replace(suspects, retry_at={**suspects.retry_at, **dict.fromkeys(group, retry_at)})
+    if not is_alone:
         return replace(suspects, apart={*suspects.apart, *group})
-    return suspects
+    error = f"ended {_DEATHS} processes that computed it alone ({', '.join(dict.fromkeys(reasons))})"
+    return replace(suspects, failed={**suspects.failed, group[0]: error})
 
 
 def _serve(pipe: Connection, open_computer: Callable[[], WindowComputer[T]], sink: RecordSink) -> None:

@@ -31,6 +31,9 @@ class TextWorker(Protocol[T]):
     def size(self, ready: T) -> TextSize:
         """Return the size of a prepared text."""
 
+    def warm_up(self) -> None:
+        """Do once what the first text would have to wait for."""
+
     def start_window(self) -> None:
         """Start a new window."""
 
@@ -66,9 +69,16 @@ class Suspects:
     # numbers of the texts that run alone first, since one of their group may have been the cause; if all of a group
     # survive that, it runs together after all, for the last bits of its numbers
     alone: Collection[int] = ()
-    # numbers of the texts whose group ended a process even so, and is not run together again
+    # when texts that ended a process alone, or together after each ran alone, are tried again, on the monotonic clock;
+    # after all other texts of their window
+    retry_at: Mapping[int, float] = field(default_factory=dict)
+    # numbers of the texts whose group ended too many processes, and is not run together again
     apart: Collection[int] = ()
     failed: Mapping[int, str] = field(default_factory=dict)  # numbers of the texts that are given up, to the reason
+
+    def start_time(self, indices: Iterable[int]) -> float:
+        """Return when texts may be computed, on the monotonic clock; 0 for at once."""
+        return max(self.retry_at.get(index, 0.0) for index in indices)
 
 
 @dataclass(frozen=True)
@@ -151,21 +161,23 @@ class WindowComputer(Generic[T]):
         """Compute the last records of a window.
 
         Args:
-            on_group: Called with the numbers of the texts that are computed next; its exceptions end the window.
+            on_group: Called with the numbers of the texts that are computed next, and with none before a text
+                is tried again; its exceptions end the window.
         """
         first = 0 if self._needs_all else done
         by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
         places = [place for place in range(len(window.items)) if place not in by_place]
         self.partial = PartialWindow(range(done, len(window.items)), by_place)
-        by_group, seconds = list[list[Record]](), dict[int, float]()
+        by_group, seconds = dict[int, list[Record]](), dict[int, float]()
         self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
         self._work.start_window()
 
         def report_progress() -> None:
             on_records([record for place, record in by_place.items() if place >= done])
 
-        for group in group_texts([window.sizes[place] for place in places], self._bounds):
-            chosen = [places[i] for i in group]
+        groups = group_texts([window.sizes[place] for place in places], self._bounds)
+        numbered = enumerate([places[i] for i in group] for group in groups)
+        for number, chosen in sorted(numbered, key=lambda group: self._start_time(window, group[1])):
             item, size = window.items[chosen[0]], window.sizes[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
                 error = f"{size.held:,} numbers are more than memory holds"
@@ -173,12 +185,16 @@ class WindowComputer(Generic[T]):
                 continue
             if max(chosen) >= first:
                 self._check_room([window.sizes[place].values for place in chosen], self._holds)
-                by_group.append(self._group_records(window, chosen, seconds, on_group, kept))
-                by_place |= dict(zip(chosen, by_group[-1], strict=True))
+                by_group[number] = self._group_records(window, chosen, seconds, on_group, kept)
+                by_place |= dict(zip(chosen, by_group[number], strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
         records = [by_place[place] for place in range(first, len(window.items))]
-        return WindowRecords(window.items[first:], records, len(window.items) - done, by_group, seconds)
+        ordered = [by_group[number] for number in sorted(by_group)]
+        return WindowRecords(window.items[first:], records, len(window.items) - done, ordered, seconds)
+
+    def _start_time(self, window: TextWindow[T], places: list[int]) -> float:
+        return self.suspects.start_time(window.items[place].index for place in places)
 
     def _check_room(self, values: list[int], most: int) -> None:
         """Refuse a window or group that memory does not hold now: smaller ones would give another dump."""
@@ -200,9 +216,11 @@ class WindowComputer(Generic[T]):
         indices, suspects = {window.items[place].index for place in chosen}, self.suspects
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
         if len(chosen) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
-            records = self._part_records(window, [[place] for place in chosen], seconds, on_group, kept)
+            singles = sorted(chosen, key=lambda place: self._start_time(window, [place]))
+            records = self._part_records(window, [[place] for place in singles], seconds, on_group, kept)
             if divided:
-                return records
+                by_place = dict(zip(singles, records, strict=True))
+                return [by_place[place] for place in chosen]
         return self._part_records(window, [chosen], seconds, on_group, kept)
 
     def _part_records(
@@ -224,6 +242,10 @@ class WindowComputer(Generic[T]):
             if kept is not None and (records := kept.take(key)) is not None:
                 finished += records
                 continue
+            if (start := self._start_time(window, part)) > 0:
+                on_group([])
+                self._work.warm_up()
+                time.sleep(max(0.0, start - time.monotonic()))
             on_group(list(key))
             begun = time.perf_counter()
             records = self._process([(window.items[place], window.ready[place]) for place in part])

@@ -122,7 +122,7 @@ class ModelWorker:
         self._units = count_units(run, self._source)
 
     def warm_up(self) -> None:
-        """Read the weights, unless they are read again for every group: processes that are forked now share them."""
+        """Compute a short text; the weights are read, unless they are read again for every group."""
         text = TextInput("a", None, "a" if self._run.part == "cross" else None)
         with suppress(AttnscopeError), limited_threads():
             # A tokenizer may not know the word; then each reads its own.

@@ -105,6 +105,15 @@ def end_of(pid, limit=60.0):
         time.sleep(0.002)
 
 
+def workers_of(process):
+    """The workers of a process that have not ended."""
+    with suppress(OSError):
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        states = {int(pid): Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children}
+        return [pid for pid, state in states.items() if state != "Z"]
+    return []
+
+
 def cases(folder, long_words, count):
     """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces.
 
@@ -186,33 +195,44 @@ class Soak:
         put_back(case.target, case.older)
 
     def kill_workers(self, kills):
-        """Kill random workers of dumps with three of them, about ten in the time that a dump takes.
+        """Kill random workers of dumps with three of them, at random moments from the first worker to the last record.
 
-        More often, chance would hit a text three times.
+        The moments are a Poisson process of about ten kills in the time that a dump takes without them.
         """
         source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
         lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))
         source.write_text("\n".join(lines) + "\n")
         arguments = ["batch", str(source), "--quiet", "--threads", "1", "--workers", "3", "-o"]
-        begun = time.monotonic()
-        assert end_of(forked([*arguments, str(alone)], os.devnull), 600) == 0
-        most = (time.monotonic() - begun) / 5
-        sent = dumps = 0
+        process, began = forked([*arguments, str(alone)], os.devnull), None
+        while not (done := os.waitpid(process, os.WNOHANG))[0]:
+            began = began or (workers_of(process) and time.monotonic())
+            time.sleep(0.002)
+        assert done[1] == 0
+        pause, sent, most, before = (time.monotonic() - began) / 10, 0, 0, len(self.wrong)
+        dumps = 0
         while sent < kills:
             process, here = forked([*arguments, str(target)], self.errors), 0
             while not (done := os.waitpid(process, os.WNOHANG))[0]:
-                time.sleep(self.luck.random() * most)
-                with suppress(OSError, IndexError):
-                    workers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-                    if here < min(10, kills - sent):
-                        os.kill(int(self.luck.choice(workers)), signal.SIGKILL)
+                time.sleep(self.luck.expovariate(1 / pause))
+                if sent + here < kills and (workers := workers_of(process)):
+                    with suppress(ProcessLookupError):
+                        os.kill(self.luck.choice(workers), signal.SIGKILL)
                         here += 1
             code, said = os.waitstatus_to_exitcode(done[1]), Path(self.errors).read_bytes()
             if code or said or target.read_bytes() != alone.read_bytes():
-                self.wrong.append(f"{here} workers killed: exit code {code}, {said[-300:]!r}, or another dump")
+                records = [set(path.read_bytes().splitlines()) for path in (target, alone)]
+                failed = [line[:300] for line in records[0] if b'"status":"failed"' in line]
+                self.wrong.append(
+                    f"{here} workers killed: exit code {code}, {said[-300:]!r}, {len(records[0] - records[1])} records "
+                    f"differ, of which failed: {failed}"
+                )
             target.unlink(missing_ok=True)
-            sent, dumps = sent + here, dumps + 1
-        print(f"{sent} workers killed during {dumps} dumps, {len(self.wrong)} wrong", flush=True)
+            sent, dumps, most = sent + here, dumps + 1, max(most, here)
+        wrong = len(self.wrong) - before
+        print(
+            f"{sent} workers killed, one every {1000 * pause:.0f} ms, during {dumps} dumps (at most {most} in one), "
+            f"{wrong} wrong", flush=True,
+        )  # fmt: skip
 
     def finish(self):
         """Let every dump become whole."""

@@ -60,6 +60,9 @@ class Work:
         words = len(item.text.text.split())
         return TextSize(words, words, 4 * words)
 
+    def warm_up(self):
+        pass
+
     def start_window(self):
         pass
 

@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.batch import pool
+from attnscope.batch.items import text_item
+from attnscope.batch.records import encode
+from attnscope.batch.windows import Suspects, WindowComputer
 from attnscope.cli import main
-from tests.helpers.batch_fakes import BLOCKS, TEXTS, Work, dump
+from tests.helpers.batch_fakes import BLOCKS, BOUNDS, TEXTS, Work, dump
 from tests.scale.test_merge import content, lines
 
 MANY = [f"{'word ' * (i * 7 % 5 + 1)}{i}" for i in range(150)]
@@ -76,49 +80,45 @@ def children():
     return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
 
 
-def killed_at_random(tmp_path, kills, seed, workers, texts=MANY):
-    """Kill workers while dumps are written, and compare each dump with that of one process; return the kills.
-
-    A dump gets two kills at most: three that chance to hit the same text make it `failed`, as they should.
-    """
-    luck, sent = random.Random(seed), 0
+def test_workers_that_are_killed_lose_and_double_nothing(tmp_path, monkeypatch):
+    """Ten at random moments while one dump is written; another dump only if the first ended before the last kill."""
+    monkeypatch.setattr(pool, "_PAUSES", (0.05, 0.2))
+    luck, kills = random.Random(3), 0
     (tmp_path / "one").mkdir()
-    expected, _ = written(tmp_path / "one", texts)
-    while sent < kills:
-        stop, here = threading.Event(), [0]
+    expected, _ = written(tmp_path / "one")
+    while kills < 10:
+        stop, sent = threading.Event(), []
 
-        def kill(stop=stop, here=here, sent=sent):
-            while not stop.wait(luck.uniform(0.01, 0.12)):
-                if here[0] < min(2, kills - sent) and (there := children()):
-                    os.kill(luck.choice(there), signal.SIGKILL)
-                    here[0] += 1
+        def kill(stop=stop, sent=sent, most=10 - kills):
+            while len(sent) < most and not stop.wait(luck.uniform(0.002, 0.03)):
+                if workers := children():
+                    sent.append(luck.choice(workers))
+                    os.kill(sent[-1], signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            found, (summary, _) = written(tmp_path, texts, workers=workers, pause=0.004)
+            found, (summary, _) = written(tmp_path, workers=3, pause=0.008)
         finally:
             stop.set()
             killer.join()
         assert found == expected
-        assert summary.counts["ok"] == len(texts)
-        sent += here[0]
+        assert summary.counts == {"ok": len(MANY)}
+        kills += len(sent)
         (tmp_path / "dump.jsonl").unlink()
         assert children() == []
-    return sent
 
 
-def test_workers_that_are_killed_lose_and_double_nothing(tmp_path):
-    assert killed_at_random(tmp_path, 10, 3, 3) == 10
-
-
-def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
-    texts = [*MANY[:30], "please kill me", *MANY[30:60]]
+@pytest.mark.parametrize(("text", "deaths"), [("please kill me", 3), ("please kill", 4)])
+def test_a_text_that_kills_its_worker_three_times_alone_fails(tmp_path, monkeypatch, text, deaths):
+    """The second one has two words, as the text after it, and ends a worker with its group first."""
+    monkeypatch.setattr(pool, "_PAUSES", (0.05, 0.2))
+    texts = [*MANY[:30], text, *MANY[30:60]]
     (tmp_path / "one").mkdir()
     written(tmp_path / "one", texts)
     _, (summary, _) = written(tmp_path, texts, workers=3, work=Lethal(tmp_path))
     assert summary.counts == {"ok": 60, "failed": 1}
-    reason = "ended the process that computed it 3 times (SIGKILL)"
+    reason = "ended 3 processes that computed it alone (SIGKILL)"
     assert summary.failures == [f"31: {reason}"]
     records, others = (
         [json.loads(line) for line in path.read_bytes().splitlines()[1:-1]]
@@ -128,7 +128,7 @@ def test_a_text_that_kills_its_worker_three_times_fails(tmp_path):
     assert (records[30]["status"], records[30]["error"]) == ("failed", reason)
     for record, other in zip(records, others, strict=True):
         assert record["index"] == 30 or (record["status"], record["tokens"]) == ("ok", other["tokens"])
-    assert computed(tmp_path)[30] == 3  # with its group, then twice alone
+    assert computed(tmp_path)[30] == deaths
 
 
 @pytest.mark.parametrize("often", ["once", "twice"])
@@ -159,18 +159,41 @@ def test_a_worker_that_replaces_another_takes_its_number(tmp_path):
     assert {number for number, _ in seen} == {"0", "1"}
 
 
-class TooMuchTogether(Work):
+@pytest.mark.parametrize("together", [[[0, 2, 3]], []])
+def test_a_text_is_tried_again_after_a_pause_and_all_others_of_its_window(together):
+    texts = [text_item(*text) for text in enumerate(("a b", "c d e f", "g h", "i j", "k l m n", "o", "p q r s"))]
+    work, announced = Work(), []
+    computer = WindowComputer(work, BOUNDS, holds=200, needs_all_records=True)
+    (window,) = computer.windows(texts)
+    expected = computer.compute(window, 0)
+    assert work.looked == [[5], [0, 2, 3], [1, 4, 6]]
+    work.looked, start = [], time.monotonic() + 0.2
+    computer.suspects = Suspects({0, 2, 3}, {2: start}, apart=() if together else {3})
+    found = computer.compute(window, 0, on_group=announced.append)
+    assert time.monotonic() >= start
+    assert work.looked == [[5], [1, 4, 6], [0], [3], [2], *together]
+    assert announced == [[5], [1, 4, 6], [0], [3], [], [2], *([[], *together] if together else [])]
+    indices = [[record.index for record in records] for records in (found.records, *found.by_group)]
+    assert indices == [[*range(7)], [5], [0, 2, 3], [1, 4, 6]]
+    if together:
+        assert [*map(encode, found.records)] == [*map(encode, expected.records)]
+
+
+class TooMuchTogether(Lethal):
     """A group that ends its process, each text of which can be computed alone."""
 
     def process(self, ready):
-        if len(ready) > 1 and any(item.index == 30 for item in ready):
+        if len(ready) > 1 and any(item.index == 9 for item in ready):
+            (self.folder / "computed").open("a").write("9\n")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().process(ready)
 
 
-def test_texts_that_kill_their_worker_only_together_are_computed_apart(tmp_path):
-    _, (summary, _) = written(tmp_path, MANY[:60], workers=2, work=TooMuchTogether())
-    assert summary.counts == {"ok": 60}
+def test_texts_that_kill_their_worker_only_together_are_computed_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "_PAUSES", (0.01, 0.02))
+    _, (summary, _) = written(tmp_path, ["two words"] * 18, workers=2, work=TooMuchTogether(tmp_path))
+    assert summary.counts == {"ok": 18}
+    assert computed(tmp_path)[9] == 8  # with its group, alone, and with its group six times
 
 
 class DiesAtFirst(Work):
