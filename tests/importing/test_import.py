@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
+from attnscope.checkpoints.convert_pickle import folder as convert_folder
 from attnscope.checkpoints.convert_pickle import unpickle
 from attnscope.checkpoints.convert_pickle.folder import _plan
 from attnscope.cli import main
@@ -59,6 +61,19 @@ def test_the_same_model_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sorted(os.listdir(tmp_path)) == ["old one", "old one-safetensors"]
 
 
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading process's own function, called here: a process for each case takes seconds."""
+
+    def read(command: list[str], **_: Any) -> "subprocess.CompletedProcess[bytes]":
+        memory, seconds, *paths = command[command.index("-m") + 2 :]
+        answers = unpickle.main(int(memory), int(seconds), *paths)
+        return subprocess.CompletedProcess(command, 0, json.dumps(answers).encode())
+
+    monkeypatch.setattr(unpickle, "limit_process", lambda memory, seconds: None)
+    monkeypatch.setattr(convert_folder.subprocess, "run", read)
+
+
 @pytest.mark.parametrize("name", ["LICENSE", "tokenizer.json"])
 def test_files_that_links_name_elsewhere_are_not_copied(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -73,6 +88,7 @@ def test_files_that_links_name_elsewhere_are_not_copied(
     assert not new.exists()
 
 
+@pytest.mark.usefixtures("unlimited")
 def test_links_within_the_hugging_face_cache_are_copied(tmp_path: Path) -> None:
     repository = tmp_path / "models--org--name"
     snapshot, blobs = repository / "snapshots" / ("a" * 40), repository / "blobs"
@@ -85,6 +101,7 @@ def test_links_within_the_hugging_face_cache_are_copied(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "config.json").is_symlink()
 
 
+@pytest.mark.usefixtures("unlimited")
 def test_shards(tmp_path: Path) -> None:
     model = pickled(tmp_path / "old", "llama")
     (tmp_path / "old" / "pytorch_model.bin").unlink()
@@ -104,6 +121,7 @@ class _Code:
         return os.system, (f"touch {RUN}",)
 
 
+@pytest.mark.usefixtures("unlimited")
 def test_a_pickle_with_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pickled(tmp_path / "old")
     torch.save({"w": torch.zeros(3), "x": _Code()}, tmp_path / "old" / "pytorch_model.bin")
@@ -111,12 +129,6 @@ def test_a_pickle_with_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "pytorch_model.bin: refers to posix.system, which is code: it was not run; get the model as" in error
     assert sorted(os.listdir(tmp_path)) == ["old"]
     assert not os.path.exists(RUN)
-
-
-@pytest.fixture
-def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading process's own function, called here: a process for each case takes seconds."""
-    monkeypatch.setattr(unpickle, "limit_process", lambda memory, seconds: None)
 
 
 @pytest.mark.usefixtures("unlimited")
