@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.helpers.draws import drawn
+
 if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     # Each of several test processes, and what they start, gets its share of the CPUs: with more threads than CPUs,
     # every parallel region of torch waits for threads that the system has taken away.
@@ -16,7 +18,7 @@ if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of a hundred processes that tests start, only the first compiles
 
-settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=drawn(30))
 settings.load_profile("attnscope")
 
 SENTENCE = "The bank by the river was eroded"

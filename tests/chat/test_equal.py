@@ -9,6 +9,7 @@ from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.request.chat import chat_of
 from tests.chat import proof
 from tests.chat.drawing import draw_chat
+from tests.helpers.draws import drawn
 
 NAMES = ["SmolLM2", *(path.stem for path in sorted(proof.FOLDER.glob("*.jinja")))]
 
@@ -22,9 +23,9 @@ def templates(smollm2):
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_and_masks_are_those_of_transformers(templates, name):
     """`python -m tests.chat.proof --chats 200` draws more."""
-    counts, wrong = proof.differences(name, templates[name], chats=25, seed=2)
+    counts, wrong = proof.differences(name, templates[name], chats=drawn(12), seed=2)
     assert not wrong, wrong[0]
-    assert counts["equal"] >= 4
+    assert counts["equal"] >= 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,7 +33,7 @@ def test_each_message_is_found_in_the_text(templates, name):
     """What a span covers is the message, the order is that of the text, and no character has two."""
     rng = random.Random(name)
     checked = 0
-    for _ in range(60):
+    for _ in range(drawn(30)):
         chat = chat_of(draw_chat(rng, templates[name]))
         try:
             rendered = render_chat(chat, ChatTemplates({"default": templates[name]}, proof.SPECIAL))
@@ -51,7 +52,7 @@ def test_each_message_is_found_in_the_text(templates, name):
             if "</think>" not in rendered.text and "tool_calls" not in message and message["role"] != "tool":
                 assert all(any(piece in text for text in found) for piece in kept), (turn, kept, found)
                 checked += len(kept)
-    assert checked > 10
+    assert checked > 5
 
 
 def test_a_message_that_repeats_is_found_at_its_own_place():

@@ -23,6 +23,7 @@ from attnscope.studies.formats import export
 from attnscope.views.spelling import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers
 from attnscope.views.walk.scene import Variant
+from tests.helpers.draws import drawn
 from tests.helpers.sample_reports import HOSTILE, report, text_report, tokens
 from tests.page.cells import check_cells
 from tests.page.reading import read_page
@@ -30,7 +31,7 @@ from tests.page.test_page import COMMANDS, TEXT
 from tests.page.walking import number, read_places, shows
 
 WEB = Path(__file__).parent.parent.parent / "web"
-CASES = 100  # of each page: 200 in all
+CASES = drawn(40)  # of each page
 MORE_HOSTILE = [
     *("</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)", "&lt;b&gt;", "${alert(1)}", "]]>", "<!--"),
     *("'\"><svg onload=alert(1)>", "\u2066x\u2069", "🏳️‍🌈", "a" * 300, "__proto__", "constructor", "%00", "\ufeff"),

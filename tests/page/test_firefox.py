@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.helpers.draws import drawn
 from tests.page.cells import check_cells
 from tests.page.firefox import BROWSERS, Firefox, find_firefox
 from tests.page.walking import READ
 
-CASES = 100  # of each page: 200 in all
+CASES = drawn(30)  # of each page
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,12 @@
 import pytest
 
 from attnscope.findings import row_statistics
+from tests.helpers.draws import drawn
 from tests.referee import __main__, draw, runner
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES, PARTS = 180, 6
+CASES, PARTS = drawn(90), 3
 
 
 @pytest.mark.parametrize("part", range(PARTS))
