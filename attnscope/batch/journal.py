@@ -332,13 +332,11 @@ class Stream(Journal):
         self._old, self._owed, self.saved = None, 0, 0
 
     def append(self, body: bytes) -> None:
-        """Write a line."""
         line, self.written.crc = seal(body, self.written.crc)
         self.written.size += len(line)
         sys.stdout.buffer.write(line)
 
     def start(self, header: bytes) -> None:
-        """Write the header line."""
         self.append(header)
         self.written.header = header
 
@@ -346,7 +344,6 @@ class Stream(Journal):
         """Do nothing: there is no old file to replace."""
 
     def sync(self) -> None:
-        """Flush standard output."""
         sys.stdout.buffer.flush()
 
     def release(self) -> None:

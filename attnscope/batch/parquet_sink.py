@@ -63,7 +63,6 @@ class ParquetSink(RecordSink):
         return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _TableFiles:
-        """Return a window's part files and lines."""
         there = [record for record in records if record.status == "ok"]
         name = check = None
         files = [_table(kind, self._settings, there) for kind in self._kinds] if there else []
@@ -79,7 +78,6 @@ class ParquetSink(RecordSink):
         return _TableFiles(name, check, files, lines)
 
     def write_encoded(self, encoded: _TableFiles, new: int) -> None:
-        """Write a window's part files and records and make them safe."""
         beside = self._journal.beside
         if encoded.name is not None:
             self.written.shards[encoded.name] = encoded.check

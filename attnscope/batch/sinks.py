@@ -39,15 +39,12 @@ class JsonlSink(RecordSink):
         self.whole_windows = journal.framed
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> list[bytes]:
-        """Return the JSON of a window's new records."""
         return [encode(record) for record in records[len(records) - new :]]
 
     def first(self, encoded: list[bytes], count: int) -> list[bytes]:
-        """Return the first new records of a window."""
         return encoded[:count]
 
     def write_encoded(self, encoded: list[bytes], new: int) -> None:
-        """Write a window's records and make them safe."""
         self._append(encoded, new)
 
 
@@ -68,7 +65,6 @@ class SafetensorsSink(RecordSink):
         return records, by_group
 
     def write_encoded(self, encoded: _WindowArrays, new: int) -> None:
-        """Write a window's records and make them safe."""
         records, by_group = encoded
         computed = [record for record in records if record.status == "ok"]
         name = check = None

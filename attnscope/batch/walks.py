@@ -104,17 +104,14 @@ class DumpSource(SavedSource):
             del self._heads[key]
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
-        """Tell whether the record has to be read."""
         return len(self.store) <= variant.text < self.total
 
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
     ) -> None:
-        """Read up to a record."""
         self.store.reach(variant.text, lambda done, total: progress("reading records", done, total))
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
-        """Return the number of the record with an id, or with some words."""
         return self.store.find(needle, start, lambda done, total: progress("searching", done, total))
 
 

@@ -162,15 +162,12 @@ class ModelWorker:
         return PreparedText(item, text_plan, size, answered)
 
     def size(self, ready: PreparedText) -> TextSize:
-        """Return the sizes of a text."""
         return ready.size
 
     def start_window(self) -> None:
-        """Start a new window of texts."""
         new_window()
 
     def process(self, ready: Sequence[PreparedText]) -> list[Record]:
-        """Run texts through the model together."""
         with device_failures():
             return self._process(ready)
 

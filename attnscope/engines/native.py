@@ -1,6 +1,6 @@
 """The native engine: attnscope's own stack under a mask."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,8 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.module_hooks import listening
 from attnscope.model.positions import same_rotation
-from attnscope.model.stack import BlockObserver, Stack
-from attnscope.model.tile import Recorder
+from attnscope.model.stack import BlockObserver, Progress, Stack
+from attnscope.model.tile import Recorders
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Mask
 
@@ -31,12 +31,10 @@ class NativeModel:
 
     @property
     def module(self) -> nn.Module:
-        """The stack."""
         return self.stack
 
     @property
     def n_layers(self) -> int:
-        """Number of layers that are loaded."""
         return len(self.stack.blocks)
 
     @property
@@ -49,7 +47,6 @@ class NativeModel:
         self.stack.weights.keep = not stream
 
     def under(self, settings: EngineSettings) -> "NativeEngine":
-        """Put the stack under a mask."""
         return NativeEngine(self.stack, settings)
 
 
@@ -61,14 +58,8 @@ class NativeEngine:
     settings: EngineSettings
 
     def forward(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        final: bool = False,
+        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
-        """Pass the attention of every recorded layer over a batch to its recorders."""
         settings, keys = self.settings, batch.context or batch.tokens
         own, used = self._masks()
         longest, padded_rows = max(keys.lengths), settings.padded_rows
@@ -95,23 +86,15 @@ class NativeEngine:
         return own, [build_mask(settings.terms, mask, settings.resolved) for mask in own]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits over the vocabulary of final hidden states."""
         return self.stack.logits(hidden)
 
     def final_states(self, hidden: Tensor) -> Tensor:
-        """Return hidden states after the final norm."""
         return self.stack.final_states(hidden)
 
     def continuation(self) -> "NativeContinuation":
-        """Start a text that grows."""
         return NativeContinuation(self.stack, self._masks()[1])
 
-    def run_uncut(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> UncutRun:
+    def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
         """Run all layers, and keep the input of each: a variant starts at the first layer in which it has a cut."""
         inputs: list[Tensor] = []
         handles = [
@@ -123,9 +106,7 @@ class NativeEngine:
         masks = self._masks()[1]
 
         def run(
-            variants: Sequence[Variant],
-            progress: Callable[[int, int], None] | None = None,
-            rows: Sequence[int] | None = None,
+            variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
         ) -> Tensor:
             hooks = AttentionHooks({}, None, self.settings.tile_elements, all_outputs=True, variants=variants)
             context = None if batch.context is None else batch.context.ids
@@ -135,7 +116,6 @@ class NativeEngine:
         return UncutRun(hidden, run)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Hand each layer up to the last to a function, with its input and output; see Engine.run_blocks."""
         keys = batch.context or batch.tokens
         pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         hooks = AttentionHooks({last: ()}, all_outputs=True)
@@ -143,32 +123,25 @@ class NativeEngine:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Layers, and query heads in each."""
         return self.stack.config.n_layers, self.stack.config.n_heads
 
     def describe_mask(self) -> str:
-        """Return the model's own mask."""
         return self.stack.config.describe_mask()
 
     def describe_layer_mask(self, layer: int) -> str:
-        """Return the model's own mask of one layer."""
         return self.stack.config.mask_of(layer)
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """Return the output projection of every layer."""
         return [attention_of(self.stack, layer).out for layer in range(self.sizes[0])]
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
-        """Return weights of the value and of the output projection."""
         attention = attention_of(self.stack, layer)
         return "there is no output projection" if attention.out is None else (attention.v.weight, attention.out.weight)
 
     def modules_of(self, layer: int) -> LayerModules:
-        """Return the modules of the stack."""
         return modules_of(self.stack, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """Keep the weights of a layer in memory."""
         return self.stack.weights.holding(layer)
 
 
@@ -179,7 +152,6 @@ class NativeContinuation:
         self._stack, self._masks, self._cache = stack, masks, KeyValueCache()
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        """Return the logits of the next token."""
         seen, n = self._cache.length, tokens.ids[0].shape[1]
         if seen and (self._sees_new_tokens(tokens.ids[0]) or not same_rotation(self._stack.config, seen, n)):
             self._cache = KeyValueCache()

@@ -4,7 +4,7 @@ An engine module opens a `ModelSource`, whose `load` returns a `LoadedModel`, wh
 mask. No code outside `engines/` asks which engine it has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules
-from attnscope.model.stack import BlockObserver
-from attnscope.model.tile import Recorder
+from attnscope.model.stack import BlockObserver, Progress
+from attnscope.model.tile import Recorders
 from attnscope.request.masks.terms import Mask, MaskTerm
 
 
@@ -52,10 +52,7 @@ class RunVariants(Protocol):
     """See UncutRun."""
 
     def __call__(
-        self,
-        variants: Sequence[Variant],
-        progress: Callable[[int, int], None] | None = None,
-        rows: Sequence[int] | None = None,
+        self, variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
     ) -> Tensor:
         """Run variants, and return their final hidden states at the given positions, or at all."""
 
@@ -68,12 +65,7 @@ class Engine(Protocol):
         """Number of layers, and of query heads in each."""
 
     def forward(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        final: bool = False,
+        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
         """Show the attention of every recorded layer over a batch to its recorders.
 
@@ -99,12 +91,7 @@ class Engine(Protocol):
     def continuation(self) -> "Continuation":
         """Start a text that grows; only for a model that predicts the next token."""
 
-    def run_uncut(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> UncutRun:
+    def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
         """Run all layers over a batch of one text without cuts; see `forward`."""
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:

@@ -66,35 +66,27 @@ class FusedRows:
         return bool(torch.stack([self.output.float().sum(), self.numbers["log_sum"].sum()]).isfinite().all())
 
     def entropy(self) -> Tensor:
-        """Return the entropy of every row, in bits."""
         return self.numbers["entropy"]
 
     def max_score(self) -> Tensor:
-        """Return the largest masked score."""
         return self.numbers["max_score"]
 
     def on_first(self) -> Tensor:
-        """Return the weight on the first key."""
         return self.numbers["first"]
 
     def on_keys(self, name: str) -> Tensor:
-        """Return the weight on keys of a kind."""
         return self.numbers[name]
 
     def on_self(self) -> Tensor:
-        """Return the weight on the row's own position."""
         return self.numbers["self"]
 
     def on_others(self) -> Tensor:
-        """Return the weight on content that is not the row itself."""
         return (self.numbers["content"] - self.numbers["self"] * self._content[:, None].float()).clamp_min(0.0)
 
     def within(self, n: int) -> Tensor:
-        """Return the weight on keys at most `n` positions away."""
         return self.numbers[f"within_{n}"]
 
     def distance(self) -> Tensor:
-        """Return mean |query − key|."""
         return self.numbers["distance"]
 
 

@@ -77,7 +77,6 @@ class RowCapture:
         return 0, self.n_keys
 
     def update(self, tile: Tile) -> None:
-        """Take the query's row, and the inputs of attention behind it."""
         inputs, row = tile.inputs, self.query - tile.q0
         group = int(inputs.group(torch.tensor(self.head)))
         self.group = group if self.group is None else self.group

@@ -9,7 +9,7 @@ from attnscope.model.attention import attend, most_strongest
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.row_summary import find_summarizer
-from attnscope.model.tile import Recorder
+from attnscope.model.tile import Recorders
 from attnscope.model.workspace import Workspace
 from attnscope.request.masks.terms import Mask
 
@@ -25,7 +25,7 @@ class AttentionHooks:
 
     def __init__(
         self,
-        recorders: Mapping[int, Sequence[Recorder]],
+        recorders: Recorders,
         observed: Mapping[int, Mask] | None = None,
         tile_elements: int | None = None,
         all_outputs: bool = False,

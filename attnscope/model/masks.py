@@ -24,15 +24,12 @@ class PaddingMask(Mask):
     padded_rows: bool = True
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Allow a text's real keys."""
         return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End with the longest text."""
         return 0, min(n_keys, self._ends[1])
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """End with the shortest text."""
         return 0, min(n_keys, self._ends[0])
 
     @cached_property
@@ -50,15 +47,12 @@ class GivenQueriesMask(Mask):
     on_device: Tensor  # the same, (B,), int64
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Allow every key to the queries that are known."""
         return (q >= self.on_device[:, None, None])[:, None]  # (B, 1, Q, 1)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Return no keys for rows before the first query of any text."""
         return (0, n_keys) if q1 > min(self.firsts) else (0, 0)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Return all keys from the last of the first queries on."""
         return (0, n_keys) if q0 >= max(self.firsts) else (0, 0)
 
 
@@ -69,7 +63,6 @@ class TopLeftCausal(Mask):
     first: int
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Allow keys up to the number of the query."""
         return k <= q - self.first
 
 
@@ -80,11 +73,9 @@ class HiddenKeysMask(Mask):
     hidden: Tensor  # True where a key is hidden, (B, K), bool
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Allow the other keys."""
         return ~self.hidden[:, None, None, k[0]]  # (B, 1, 1, K)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Return the longest run of keys that are hidden in no text."""
         return self._visible_run
 
     @cached_property
@@ -101,7 +92,6 @@ class DocumentsMask(Mask):
     ends: Tensor
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Allow keys of the query's own document."""
         at = q[:, 0].clamp(max=self.starts.shape[1] - 1)
         return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[:, None]  # (B, 1, Q, K)
 
@@ -131,11 +121,9 @@ class MatrixMask(Mask):
 
     @property
     def per_head(self) -> bool:
-        """Whether there is a matrix for every head."""
         return self.matrix.ndim > 2 and self.matrix.shape[-3] > 1
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Look up the matrix."""
         if heads is None or not self.per_head:
             return self.matrix[..., q, k]
         return self.matrix[..., heads.to(q.device)[:, None, None], q, k]
@@ -182,7 +170,6 @@ class FunctionMask(Mask):
         return True
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        """Call the function."""
         heads = torch.arange(self.n_heads, device=q.device) if heads is None else heads
         places = torch.arange(self.n_texts, device=q.device), heads.to(q.device), q[:, 0], k[0]
         allowed = _call(arg("mask"), lambda: _over_cells(self.function, *places))
@@ -257,7 +244,6 @@ class ScoreFunctionMask(Mask):
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Call the function with every score of a tile."""
         return self._change
 
     def _change(self, scaled: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
@@ -273,7 +259,6 @@ class ScoreFunctionMask(Mask):
         return changed
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Return all keys."""
         return 0, n_keys
 
 
@@ -285,12 +270,10 @@ class Intersection(Mask):
 
     @property
     def per_head(self) -> bool:
-        """Whether any part differs between heads."""
         return any(part.per_head for part in self.parts)
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
-        """The functions of the parts, one after the other."""
         changes = [part.changes_scores for part in self.parts if part.changes_scores is not None]
         if len(changes) < 2:
             return changes[0] if changes else None
@@ -303,7 +286,6 @@ class Intersection(Mask):
         return change
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
-        """Combine the parts with a logical and."""
         result: Tensor | None = None
         for part in self.parts:
             visible = part.allowed(q, k, heads)
@@ -312,13 +294,11 @@ class Intersection(Mask):
         return result
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Intersect the parts' ranges."""
         spans = [part.key_range(q0, q1, n_keys) for part in self.parts]
         low = max((s[0] for s in spans), default=0)
         return low, max(low, min((s[1] for s in spans), default=n_keys))
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Intersect the parts' ranges."""
         ranges = [part.all_visible_range(q0, q1, n_keys) for part in self.parts]
         return max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=n_keys)
 
@@ -331,11 +311,9 @@ class Union(Mask):
 
     @property
     def per_head(self) -> bool:
-        """Whether any part differs between heads."""
         return any(part.per_head for part in self.parts)
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
-        """Combine the parts with a logical or."""
         result: Tensor | None = None
         for part in self.parts:
             visible = part.allowed(q, k, heads)
@@ -368,26 +346,21 @@ class ShiftedMask(Mask):
 
     @property
     def per_head(self) -> bool:
-        """Whether the mask differs between heads."""
         return self.mask.per_head
 
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
-        """The mask's function, at the positions in the whole text."""
         change = self.mask.changes_scores
         return None if change is None else lambda scores, q, k, heads: change(scores, q + self.start, k, heads)
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
-        """Evaluate the mask at the positions in the whole text."""
         visible: Tensor | None = self.mask.allowed(q + self.start, k, heads)
         return visible
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Evaluate the mask at the positions in the whole text."""
         return self.mask.key_range(q0 + self.start, q1 + self.start, n_keys)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        """Evaluate the mask at the positions in the whole text."""
         return self.mask.all_visible_range(q0 + self.start, q1 + self.start, n_keys)
 
 

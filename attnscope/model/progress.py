@@ -3,12 +3,12 @@
 It records nothing and needs nothing computed for itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.tile import Recorder, Tile
+from attnscope.model.tile import Recorder, Recorders, Tile
 from attnscope.model.workers import Deferred
 from attnscope.request.masks.terms import Mask
 
@@ -43,7 +43,7 @@ class ForwardProgress:
         on_progress: ProgressCallback,
         loads: Sequence[LayerCost],
         n_heads: int,
-        recorders: Mapping[int, Sequence[Recorder]],
+        recorders: Recorders,
     ) -> None:
         self._what, self._on_progress, self._last = what, on_progress, max(recorders, default=-1)
         self._works = [_layer_work(load, n_heads, recorders.get(layer, ())) for layer, load in enumerate(loads)]
@@ -92,11 +92,9 @@ class _TileCounter:
         self._tiles, self._cells, self._all = 0, 0.0, 0.0
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for no raw scores."""
         return None
 
     def update(self, tile: Tile) -> Deferred:
-        """Count a tile."""
         cells = len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
         return partial(self._count, tile.inputs, cells)
 

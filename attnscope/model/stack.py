@@ -22,6 +22,7 @@ from attnscope.request.masks.terms import Bidirectional, Mask
 # token ids, segments, and position ids that take the place of counted ones, (B, T) each, int64, padded on the right
 Ids = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)
+Progress = Callable[[int, int], None]  # called after each layer with the layers done, and all that run
 BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, its block, input, output, and mask
 
 
@@ -76,7 +77,7 @@ class Stack(nn.Module):
         hooks: AttentionHooks,
         *,
         context: Ids | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         final: bool = False,
         observe: BlockObserver | None = None,
     ) -> Tensor | None:
@@ -148,7 +149,7 @@ class Stack(nn.Module):
         hooks: AttentionHooks,
         *,
         context: Ids | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         rows: Sequence[int] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:

@@ -3,7 +3,7 @@
 Its tensors are overwritten by the next tile: a recorder takes copies of what it keeps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -124,3 +124,6 @@ class Recorder(Protocol):
         the order of tiles, so that sums don't depend on the number of threads. They must not read the tile, whose
         memory holds another one by then.
         """
+
+
+Recorders = Mapping[int, Sequence[Recorder]]  # by layer

@@ -28,7 +28,6 @@ class Key:
     map: Mapping[str, Any] | None = None  # the checkpoint's values mapped to native ones, if they differ
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value of the config field."""
         default = done[self.default.field] if isinstance(self.default, CopyOf) else self.default
         value = reader.get(*self.names, default=default)
         if self.map is None:
@@ -51,7 +50,6 @@ class CopyOf:
     names: tuple[str, ...] = ()
 
     def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value of the config field."""
         return done[self.field]
 
 
@@ -63,7 +61,6 @@ class Computed:
     names: tuple[str, ...] = ()
 
     def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        """Return the value of the config field."""
         return self.rule(reader, done)
 
 

@@ -1,6 +1,6 @@
 """The engine of given arrays: it hands queries, keys and values over to `attend`, and runs nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -13,10 +13,9 @@ from attnscope.engines.arrays.given import GivenArrays
 from attnscope.engines.arrays.settings import GivenRope
 from attnscope.engines.arrays.tensors import as_tensor, pack, pad
 from attnscope.engines.arrays.weights import record_weights
-from attnscope.engines.protocol import Continuation, EngineSettings, UncutRun
+from attnscope.engines.protocol import EngineSettings
 from attnscope.model.attention import attend
 from attnscope.model.batch import Batch
-from attnscope.model.head_capture import LayerModules
 from attnscope.model.inputs import AttentionInputs, AttentionSpec, Rotation
 from attnscope.model.masks import (
     FunctionMask,
@@ -28,8 +27,8 @@ from attnscope.model.masks import (
     padding_mask,
 )
 from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
-from attnscope.model.stack import BlockObserver
-from attnscope.model.tile import Recorder
+from attnscope.model.stack import Progress
+from attnscope.model.tile import Recorders
 from attnscope.model.workspace import Workspace
 from attnscope.request.masks.expression import mask_files, parse_mask
 from attnscope.request.masks.terms import Mask, MaskTerm, MatrixFile
@@ -45,17 +44,24 @@ class ArraysModel:
 
     @property
     def module(self) -> nn.Module:
-        """No modules: there is no model."""
         return nn.Module()
 
     @property
     def n_layers(self) -> int:
-        """Number of layers, counted from the first, whether all of them are there or not."""
         return 1 + max(self.given.layers)
 
     def under(self, settings: EngineSettings) -> "ArraysEngine":
-        """Put the arrays under a mask."""
         return ArraysEngine(self.given, self.device, settings)
+
+
+def _refuse(what: str) -> Callable[..., NoReturn]:
+    """Return a method that takes a model."""
+
+    def method(*_: Any, **__: Any) -> NoReturn:
+        hint = f"use {arg('model')} instead of {arg('qkv')}"
+        raise AttnscopeError(f"{what} needs a model, and only queries, keys and values are given", hint=hint)
+
+    return method
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,7 @@ class ArraysEngine:
     _masks: dict[tuple[str, tuple[int, ...]], Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def forward(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        final: bool = False,
+        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
         """Show every recorded layer that is there to its recorders; layers that were not given are passed over."""
         assert not final, "a source without an output head has no final states"
@@ -217,63 +218,26 @@ class ArraysEngine:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Layers, and query heads in each."""
         return 1 + max(self.given.layers), self.given.sizes.heads
 
     def describe_mask(self) -> str:
-        """Return the mask that the arrays came with."""
         return self.given.config().describe_mask()
 
     def describe_layer_mask(self, layer: int) -> str:
-        """Return the mask of one layer."""
         return self.given.config().mask_of(layer)
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
-        """Return none: arrays come without projections."""
         return [None] * self.sizes[0]
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
-        """Say why there are no weights of projections."""
         return "given arrays come without weights"
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """Hold nothing."""
         return nullcontext()
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Refuse; see protocol.Engine."""
-        raise no_model("logits")
-
-    def final_states(self, hidden: Tensor) -> Tensor:
-        """Refuse; see protocol.Engine."""
-        raise no_model("hidden states")
-
-    def continuation(self) -> Continuation:
-        """Refuse; see protocol.Engine."""
-        raise no_model("continuing a text")
-
-    def run_uncut(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> UncutRun:
-        """Refuse; see protocol.Engine."""
-        raise no_model("ablation")
-
-    def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> NoReturn:
-        """Refuse; see protocol.Engine."""
-        raise no_model("running a layer again")
-
-    def modules_of(self, layer: int) -> LayerModules:
-        """Refuse; see protocol.Engine."""
-        raise no_model("what queries and keys are made of")
-
-
-def no_model(what: str) -> AttnscopeError:
-    """Return the refusal of something that takes a model."""
-    hint = f"use {arg('model')} instead of {arg('qkv')}"
-    return AttnscopeError(f"{what} needs a model, and only queries, keys and values are given", hint=hint)
+    logits, final_states = _refuse("logits"), _refuse("hidden states")
+    continuation, run_uncut = _refuse("continuing a text"), _refuse("ablation")
+    run_blocks, modules_of = _refuse("running a layer again"), _refuse("what queries and keys are made of")
 
 
 def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:

@@ -29,11 +29,9 @@ class ArraysInMemory:
     given: GivenArrays
 
     def open(self, run: RunConfig) -> ModelSource:
-        """Open them; see open_arrays."""
         return open_arrays(self.given, run)
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """Need no preparation."""
         return nullcontext()
 
 

@@ -1,7 +1,7 @@
 """The engine that lets `transformers` run the model."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,8 +28,8 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect, padding_mask
 from attnscope.model.module_hooks import in_this_thread, listening
-from attnscope.model.stack import BlockObserver
-from attnscope.model.tile import Recorder
+from attnscope.model.stack import BlockObserver, Progress
+from attnscope.model.tile import Recorders
 from attnscope.request.masks.terms import Causal, Mask, MaskTerm, Own, SlidingWindow
 
 
@@ -41,13 +41,11 @@ class OpenedModel:
 
     @property
     def module(self) -> nn.Module:
-        """The model of transformers."""
         module: nn.Module = self.loaded.model
         return module
 
     @property
     def n_layers(self) -> int:
-        """Number of layers of the chosen part."""
         return self.loaded.parts[self.loaded.chosen].n_layers
 
     @property
@@ -60,7 +58,6 @@ class OpenedModel:
         assert not stream
 
     def under(self, settings: EngineSettings) -> "TransformersEngine":
-        """Put the model under a mask."""
         return TransformersEngine(self.loaded, settings)
 
 
@@ -82,8 +79,8 @@ class TransformersEngine:
     def forward(
         self,
         batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
+        recorders: Recorders,
+        progress: Progress | None = None,
         *,
         final: bool = False,
         variants: Sequence[Variant] = (),
@@ -148,7 +145,6 @@ class TransformersEngine:
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits over the vocabulary of final hidden states."""
         return apply_head(self.loaded.predicting, hidden)
 
     def final_states(self, hidden: Tensor) -> Tensor:
@@ -196,11 +192,9 @@ class TransformersEngine:
             return model(**inputs, **more)
 
     def continuation(self) -> "TransformersContinuation":
-        """Start a text that grows."""
         return TransformersContinuation(self.loaded)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        """Hand each layer up to the last to a function, with its input and output, while the model runs."""
         self.forward(batch, {layer: () for layer in range(self.sizes[0])})  # which shows the modules
         n = batch.tokens.real.shape[1]
         pad = padding_mask(batch.tokens.lengths, n, batch.tokens.real.device)
@@ -222,7 +216,6 @@ class TransformersEngine:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Layers, and query heads in each."""
         part = self.loaded.parts[self.loaded.chosen]
         return part.n_layers, part.n_heads
 
@@ -240,7 +233,6 @@ class TransformersEngine:
         )
 
     def describe_layer_mask(self, layer: int) -> str:
-        """Return the model's own mask of one layer as it was seen."""
         return self.own[layer]
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
@@ -254,27 +246,18 @@ class TransformersEngine:
         return value_and_output(self.loaded, layer)
 
     def modules_of(self, layer: int) -> LayerModules:
-        """Return the modules of a layer, in architectures that the native engine knows."""
         return layer_modules(self.loaded, layer)
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
-        """Do nothing: all weights are in memory."""
         return nullcontext()
 
-    def run_uncut(
-        self,
-        batch: Batch,
-        recorders: Mapping[int, Sequence[Recorder]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> UncutRun:
+    def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
         """Run all layers; variants run from the first layer on, because intermediate states are not available."""
         hidden = self.forward(batch, recorders, progress, final=True)
         source = self.settings.encoder_texts
 
         def run(
-            variants: Sequence[Variant],
-            progress: Callable[[int, int], None] | None = None,
-            rows: Sequence[int] | None = None,
+            variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
         ) -> Tensor:
             several = None if source is None else source.repeated(len(variants))
             engine = replace(self, settings=replace(self.settings, encoder_texts=several))
@@ -292,7 +275,6 @@ class TransformersContinuation:
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        """Return the logits of the next token."""
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
         longer = tokens.ids[0].shape[1]
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):

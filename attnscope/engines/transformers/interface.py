@@ -41,7 +41,6 @@ class ProvidedMask(Mask):
 
     @property
     def per_head(self) -> bool:
-        """Whether there is a mask for every head."""
         return self.tensor.shape[1] > 1
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:

@@ -86,11 +86,9 @@ class LiveModel:
     name: str
 
     def open(self, run: RunConfig) -> ModelSource:
-        """Open the model; see open_live."""
         return open_live(self, run)
 
     def borrowed(self) -> AbstractContextManager[None]:
-        """Prepare the model for a call, and restore it afterwards."""
         from attnscope.engines.transformers.live import borrowed
 
         return borrowed(self.model)

@@ -66,7 +66,6 @@ class BaseRecorder:
     n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for no raw scores beyond allowed ones."""
         return None
 
     def select(self, numbers: Tensor) -> Tensor:

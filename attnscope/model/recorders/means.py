@@ -87,7 +87,6 @@ class _MeanRows:
         self.weights, self._masked = self.weights / n, self._masked / n
 
     def entropy(self) -> Tensor:
-        """Return the entropy of every row, in bits."""
         bits: Tensor = torch.special.xlogy(self.weights, self.weights).sum(-1).div_(-log(2)).add_(0.0)
         return bits
 

@@ -1,8 +1,8 @@
 """Stop a forward pass if the process holds more memory than the run may take."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from attnscope.model.tile import Recorder, Tile
+from attnscope.model.tile import Recorder, Recorders, Tile
 
 
 class MemoryGuard:
@@ -17,15 +17,13 @@ class MemoryGuard:
         self._check = check
 
     def score_range(self) -> tuple[int, int] | None:
-        """Ask for no raw scores."""
         return None
 
     def update(self, tile: Tile) -> None:
-        """Check whether the run may continue."""
         self._check()
 
 
-def guarded(recorders: Mapping[int, Sequence[Recorder]], check: Callable[[], None]) -> dict[int, list[Recorder]]:
+def guarded(recorders: Recorders, check: Callable[[], None]) -> dict[int, list[Recorder]]:
     """Add a recorder to each layer that checks memory after every tile."""
     guard = MemoryGuard(check)
     return {layer: [*of_layer, guard] for layer, of_layer in recorders.items()}

@@ -47,7 +47,6 @@ class RowRecorder(BaseRecorder):
         self.specs: dict[int, AttentionSpec] = {}
 
     def to_cpu(self) -> None:
-        """Move the statistics to the CPU, all of them at once."""
         order, self.recorded = list(self.recorded), {}
         super().to_cpu()
         self.recorded = self._by_name(order)
@@ -176,30 +175,24 @@ class _TileRows:
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
     def on_first(self) -> Tensor:
-        """Return the weight on the first key."""
         return self.weights[..., 0] if self._box[2] == 0 else torch.zeros_like(self.weights[..., 0])
 
     def on_keys(self, name: str) -> Tensor:
-        """Return the weight on keys of a kind."""
         return self._sums[name]
 
     def on_self(self) -> Tensor:
-        """Return the weight on the row's own position."""
         return self._near.on_self()
 
     def on_others(self) -> Tensor:
-        """Return the weight on content that is not the row itself."""
         if not self._kinds.aligned:
             return self._sums["content"]
         own_content = self._kinds.own_content(*self._box[:2])
         return (self._sums["content"] - self.on_self() * own_content).clamp_min_(0.0)
 
     def within(self, n: int) -> Tensor:
-        """Return the weight on keys at most `n` positions away."""
         return self._near.within(n)
 
     def distance(self) -> Tensor:
-        """Return mean |query − key|."""
         return self._near.distance(self._sums["outside"], self._sums["left"], self._sums["right"])
 
     @cached_property
@@ -224,25 +217,20 @@ class _SummedRows(_TileRows):
     """The same for a tile with a summary: compiled loops sum its weights up."""
 
     def entropy(self) -> Tensor:
-        """Return the entropy of every row, in bits."""
         assert self._tile.summary is not None
         return self._overlap.row_span(self._tile.summary.entropy)
 
     def max_score(self) -> Tensor:
-        """Return the largest masked score of every row; NaN where no key is allowed."""
         assert self._tile.summary is not None
         return finite_scores(self._overlap.row_span(self._tile.summary.largest))
 
     def on_self(self) -> Tensor:
-        """Return the weight on the row's own position."""
         return self.within(0)
 
     def within(self, n: int) -> Tensor:
-        """Return the weight on keys at most `n` positions away."""
         return self._sums[f"within {n}"]
 
     def distance(self) -> Tensor:
-        """Return mean |query − key|."""
         return self._sums["distance"]
 
     @cached_property

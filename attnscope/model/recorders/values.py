@@ -17,7 +17,6 @@ class ValueRecorder(BaseRecorder):
         self.recorded: Tensor | None = None
 
     def update(self, tile: Tile) -> None:
-        """Copy the values."""
         inputs = tile.inputs
         if self.recorded is None:
             groups = inputs.group(torch.tensor(self.heads, device=inputs.v.device))
