@@ -14,7 +14,7 @@ from attnscope.model.cache import KeyValueCache
 from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.masks import build_mask, intersect
 from attnscope.model.module_hooks import listening
 from attnscope.model.positions import same_rotation
 from attnscope.model.stack import BlockObserver, Progress, Stack
@@ -60,10 +60,8 @@ class NativeEngine:
     def forward(
         self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
-        settings, keys = self.settings, batch.context or batch.tokens
+        settings, pad = self.settings, batch.keys.padding(padded_rows=self.settings.padded_rows)
         own, used = self._masks()
-        longest, padded_rows = max(keys.lengths), settings.padded_rows
-        pad = padding_mask(keys.lengths, longest, keys.real.device, padded_rows=padded_rows)
         observed: dict[int, Mask] = {}
         if settings.same_scores:
             observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
@@ -116,10 +114,8 @@ class NativeEngine:
         return UncutRun(hidden, run)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        keys = batch.context or batch.tokens
-        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
         hooks = AttentionHooks({last: ()}, all_outputs=True)
-        self.stack.run(batch.tokens.ids, self._masks()[1], pad, hooks, observe=observe)
+        self.stack.run(batch.tokens.ids, self._masks()[1], batch.keys.padding(), hooks, observe=observe)
 
     @property
     def sizes(self) -> tuple[int, int]:

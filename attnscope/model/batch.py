@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -9,8 +10,10 @@ from torch import Tensor
 from attnscope.checkpoints.tokenization.word_tokenizer import pad_batch
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.findings.tokens import Token
+from attnscope.model.masks import padding_mask
 from attnscope.model.recorders import KeyTokens
 from attnscope.model.stack import Ids
+from attnscope.request.masks.terms import Mask
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class TokenTensors:
     def positions(self) -> Tensor | None:
         """Position ids, (B, T), int64; None if the model counts them."""
         return self.ids[2] if len(self.ids) > 2 else None
+
+    def padding(self, *, padded_rows: bool = True) -> Mask:
+        """Return the mask that hides padding; see PaddingMask."""
+        return padding_mask(self.lengths, max(self.lengths), self.real.device, padded_rows=padded_rows)
 
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
@@ -69,16 +76,22 @@ class Batch:
 
     tokens: TokenTensors
     context: TokenTensors | None  # the texts of the keys and values in cross-attention; None in self-attention
-    sources: KeyTokens
     texts: Sequence[Sequence[Token]]  # the Tokens behind `tokens`
+
+    @property
+    def keys(self) -> TokenTensors:
+        """The texts of the keys and values."""
+        return self.context or self.tokens
+
+    @cached_property
+    def sources(self) -> KeyTokens:
+        """The same for recorders, which share what is computed from it."""
+        return KeyTokens(self.keys.kinds, self.keys.real, self_attention=self.context is None)
 
     def repeated(self, count: int) -> "Batch":
         """Return a batch of one text repeated `count` times."""
-        tokens = self.tokens.repeated(count)
         context = None if self.context is None else self.context.repeated(count)
-        keys = context or tokens
-        sources = KeyTokens(keys.kinds, keys.real, self_attention=context is None)
-        return Batch(tokens, context, sources, [*self.texts] * count)
+        return Batch(self.tokens.repeated(count), context, [*self.texts] * count)
 
 
 def make_batch(
@@ -88,7 +101,5 @@ def make_batch(
     positions: Sequence[Sequence[int] | None] = (),
 ) -> Batch:
     """Put texts side by side."""
-    tokens = pad_texts(texts, device, positions)
     context = None if contexts is None else pad_texts(contexts, device)
-    keys = context or tokens
-    return Batch(tokens, context, KeyTokens(keys.kinds, keys.real, self_attention=context is None), texts)
+    return Batch(pad_texts(texts, device, positions), context, texts)

@@ -24,7 +24,6 @@ from attnscope.model.masks import (
     build_mask,
     intersect,
     mask_from_matrix,
-    padding_mask,
 )
 from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import Progress
@@ -148,11 +147,11 @@ class ArraysEngine:
         return [numbers[id(tokens[0])] for tokens in batch.texts]
 
     def _spec(self, layer: int, batch: Batch) -> AttentionSpec:
-        settings, lengths = self.given.settings[layer], batch.tokens.lengths
+        settings = self.given.settings[layer]
         scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
         sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
-        pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
-        mask = intersect((self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad_mask))
+        pad = batch.tokens.padding(padded_rows=self.settings.padded_rows)
+        mask = intersect((self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad))
         bias = self._bias(layer)
         return AttentionSpec(scale, mask, settings.softcap, bias, None if bias is None else "given", sinks)
 
@@ -211,10 +210,9 @@ class ArraysEngine:
         """Return the mask that recorders see instead; None for the arrays' own."""
         if not self.settings.same_scores:
             return None
-        lengths = batch.tokens.lengths
-        pad_mask = padding_mask(lengths, max(lengths), self.device, padded_rows=self.settings.padded_rows)
+        pad = batch.tokens.padding(padded_rows=self.settings.padded_rows)
         requested = build_mask(self.settings.terms, self._own(layer, batch), self.settings.resolved)
-        return intersect((*self._score_masks(batch), requested, *self._queries(batch), pad_mask))
+        return intersect((*self._score_masks(batch), requested, *self._queries(batch), pad))
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import build_mask, intersect, padding_mask
+from attnscope.model.masks import build_mask, intersect
 from attnscope.model.module_hooks import in_this_thread, listening
 from attnscope.model.stack import BlockObserver, Progress
 from attnscope.model.tile import Recorders
@@ -87,8 +87,8 @@ class TransformersEngine:
     ) -> Tensor | None:
         """Pass the attention of every recorded layer over a batch to its recorders, under the cuts of its variants."""
         seen: set[int] = set()
-        keys = batch.context or batch.tokens
-        pad = padding_mask(keys.lengths, max(keys.lengths), keys.real.device)
+        keys = batch.keys
+        pad = keys.padding()
         # A window is seen only in a text that is longer than the window.
         longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
         last, sizes = (
@@ -196,8 +196,7 @@ class TransformersEngine:
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
         self.forward(batch, {layer: () for layer in range(self.sizes[0])})  # which shows the modules
-        n = batch.tokens.real.shape[1]
-        pad = padding_mask(batch.tokens.lengths, n, batch.tokens.real.device)
+        n, pad = batch.tokens.real.shape[1], batch.tokens.padding()
 
         def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
             if part != self.loaded.chosen:
