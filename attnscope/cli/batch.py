@@ -13,7 +13,7 @@ from attnscope.base.system.shutdown import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_progress import progress
 from attnscope.cli.parameters import Given
-from attnscope.cli.process import allow_network, is_piped, print_notice
+from attnscope.cli.process import allow_network, describe_counts, is_piped, print_notice
 from attnscope.findings.record_parts import EXACT_PARTS, PARTS
 from attnscope.request.options import ALL, ALL_PARTS, BATCH, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
 from attnscope.request.selection import join_label
@@ -298,7 +298,6 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
     if summary.slowest and (summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT):
         texts = [f"{name}:{text.line} ({text.tokens:,} tokens, {text.seconds:,.1f} s)" for text in summary.slowest]
         print_notice("slowest", escape_control(", ".join(texts)))
-    counts = [f"{summary.counts[s]:,} {s}" for s in ("ok", "skipped", "failed") if summary.counts[s]]
     before = f"; {summary.resumed:,} were already done" if summary.resumed else ""
     there = "standard output" if str(output) == "-" else escape_control(shown(output))
-    print_notice("wrote", f"{there} ({', '.join(counts) or 'no records'}{before}{summary.speed})")
+    print_notice("wrote", f"{there} ({describe_counts(summary.counts)}{before}{summary.speed})")

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import describe_counts, print_notice
 from attnscope.cli.progress import progress
 
 EXAMPLES = """
@@ -36,5 +38,4 @@ def merge(given: Given) -> None:
         on_progress = None if bar is None else lambda done, total: bar("merging", done, total)
         end = make(parts, given.output, force=given.force, on_progress=on_progress)
     if not given.quiet:
-        counts = [f"{getattr(end, name):,} {name}" for name in ("ok", "skipped", "failed") if getattr(end, name)]
-        print_notice("merged", f"{escape_control(str(given.output))} ({', '.join(counts) or 'no records'})")
+        print_notice("merged", f"{escape_control(str(given.output))} ({describe_counts(asdict(end))})")

@@ -7,7 +7,7 @@ import select
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,13 @@ _QUIET_OFFLINE = {
 }
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _typed: dict[str, str] = {}  # the user's own settings of these
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Count the texts of a dump by status: `2 texts ok, 1 skipped`."""
+    known = [(counts[status], status) for status in ("ok", "skipped", "failed") if counts[status]]
+    first = [f"{count:,} text{'s' * (count > 1)} {status}" for count, status in known[:1]]
+    return ", ".join([*first, *(f"{count:,} {status}" for count, status in known[1:])]) or "no records"
 
 
 def forbid_network() -> None:

@@ -2,7 +2,7 @@
 
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
-from attnscope.cli.process import print_notice
+from attnscope.cli.process import describe_counts, print_notice
 from attnscope.cli.progress import progress
 
 EXAMPLES = """
@@ -24,10 +24,9 @@ def verify(given: Given) -> None:
         verified = check(given.dump, given.input, lambda done, total: bar and bar("verifying", done, total))
     if given.quiet:
         return
-    counts = [f"{verified.counts[name]:,} {name}" for name in ("ok", "skipped", "failed") if verified.counts[name]]
     if verified.input is None:
-        compared = f"its input {verified.header.input.name} is not here and was not compared"
+        compared = f"; its input {verified.header.input.name} is not here and was not compared"
     else:
-        compared = f"equal to the texts of {verified.input}"
-    line = f"{given.dump} ({', '.join(counts) or 'no records'}): every checksum and count is right; {compared}"
+        compared = f", and the texts are those of {verified.input}"
+    line = f"{given.dump} ({describe_counts(verified.counts)}): every checksum and count is right{compared}"
     print_notice("verified", escape_control(line))

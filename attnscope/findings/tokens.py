@@ -61,8 +61,6 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
-    if not places:
-        return [], 0
     words, count, reached = list[str](), 0, 0
     for word in re.finditer(_WORD, text):
         count += 1
@@ -75,11 +73,11 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
 
 def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
     """Count and name the words of texts that the tokenizer does not know; empty if it knows all."""
-    unknown, count = list[str](), 0
-    for text, pair, tokens in texts:
-        for segment, written in enumerate((text, pair)):
-            of_segment, words = unknown_words(written or "", tokens, segment)
-            unknown, count = unknown + of_segment, count + words
+    written = [(text or "", tokens, segment) for *both, tokens in texts for segment, text in enumerate(both)]
+    if not any(token.unknown for _, tokens, _ in written for token in tokens):
+        return "", []
+    words = [unknown_words(*segment) for segment in written]
+    unknown, count = [word for of_segment, _ in words for word in of_segment], sum(number for _, number in words)
     if not unknown:
         return "", []
     share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"

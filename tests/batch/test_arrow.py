@@ -181,4 +181,4 @@ def test_the_command_reads_and_verifies_a_folder(tmp_path, monkeypatch, capsys):
     options = ["--column", "body", "--layer", "0", "--head", "0", "--quiet"]
     assert main(["batch", "d", "-o", "dump.jsonl", *options]) == 3
     assert main(["verify", "dump.jsonl"]) == 0
-    assert "equal to the texts of d" in capsys.readouterr().err
+    assert "and the texts are those of d" in capsys.readouterr().err

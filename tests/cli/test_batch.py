@@ -52,7 +52,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("attnscope: wrote: dump.jsonl (2 ok, 1 skipped; ")
+    assert err.startswith("attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; ")
     assert "tokens/s" in err
     header, *records, end = lines(texts / "dump.jsonl")
     assert header["settings"]["keep"] == ["top", "rows"]
@@ -61,7 +61,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["convert", "dump.jsonl", "dump.csv"]) == 0
     assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows of contributors)\n"
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
-    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 ok, 1 skipped; 3 were already done)\n"
+    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
 
 
 def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
@@ -148,7 +148,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
     assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG]) == 3
     err = capsys.readouterr().err.splitlines()
     assert err[0].startswith("attnscope: failed: in.jsonl:501: not valid JSON (")
-    assert err[1].startswith("attnscope: wrote: dump.jsonl (999 ok, 1 failed; ")
+    assert err[1].startswith("attnscope: wrote: dump.jsonl (999 texts ok, 1 failed; ")
     assert len(err) == 2
     assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3  # finished, and still not all well
     assert main(["batch", "in.jsonl", "-o", "strict.jsonl", *CONFIG, "--strict"]) == 1
@@ -341,7 +341,7 @@ def test_lines_to_standard_output(texts, attnscope):
     assert done.returncode == 0
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 0
     assert done.stdout == (texts / "dump.jsonl").read_bytes()
-    assert done.stderr.startswith(b"attnscope: wrote: standard output (2 ok, 1 skipped; ")
+    assert done.stderr.startswith(b"attnscope: wrote: standard output (2 texts ok, 1 skipped; ")
     assert sorted(p.name for p in texts.iterdir()) == ["dump.jsonl", "texts.txt"]
     read, write = os.pipe()
     os.close(read)

@@ -128,7 +128,7 @@ def _checks(layer, rotated, broken, dead):
         "norm": "the residual, normed = x",
         "query": "W_q x + b = q",
         "key": "W_k x + b = k",
-        "position": "q and k, rotated = those in q·k" if rotated else "q and k above = those in q·k",
+        "position": "q and k, rotated = q and k in q·k" if rotated else "q and k above = q and k in q·k",
         "parts": "the parts' sum = q·k",
         "scaled": "q·k × scale = scaled",
         "weights": "exponential / sum = weight",

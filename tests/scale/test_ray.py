@@ -60,7 +60,7 @@ def test_what_is_refused(folder, capsys, arguments, message):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 0, "wrote: d.jsonl (10 ok; 10 were already done)"),
+        ([], 0, "wrote: d.jsonl (10 texts ok; 10 were already done)"),
         (["--top", "5"], 1, "was started with --top 3, now it is --top 5; choose another output"),
         (["--limit", "11"], 1, "was started with --limit 10, now it is --limit 11; run it without --ray"),
     ],

@@ -142,7 +142,7 @@ def test_verify_and_status(folder, capsys):
     assert main(["batch", "-o", "d.parquet", "--status"]) == 0
     assert capsys.readouterr().out == "120 of 120 texts (100 %) · finished\n"
     assert main(["verify", "d.parquet"]) == 0
-    assert "every checksum and count is right; equal to the texts of texts.txt" in capsys.readouterr().err
+    assert "every checksum and count is right, and the texts are those of texts.txt" in capsys.readouterr().err
     complete, stray = folder / "d.parquet" / "_SUCCESS.parquet", folder / "d.parquet" / "more.parquet"
     data = complete.read_bytes()
     place = data.index(b"arrow version ") + len("arrow version ")

@@ -244,7 +244,9 @@ def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count,
             head.stages["weights"][query] = 1
         lit.append(draw(made, 120, format="heat", colour=colour))
     most = max(map(lit.count, lit))
-    said = re.search(r"a cell is the largest of up to (\d+) × \d+", lit[0])
+    said = re.search(
+        r"a cell is the largest of up to (\d+) × \d+", " ".join(re.sub(r"\x1b\[[\d;]*m", "", lit[0]).split())
+    )
     assert int(said[1] if said else 1) == most
 
 

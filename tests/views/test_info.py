@@ -1,5 +1,7 @@
 """The description of a model as text: what it says of each kind of model, with nothing that a terminal obeys."""
 
+import re
+
 import pytest
 
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
@@ -26,7 +28,8 @@ def drawn(**config):
 
 
 def facts(**config):
-    return dict(line.split(maxsplit=1) for line in drawn(**config).splitlines())
+    lines = re.sub(r"\n {13}", " ", drawn(**config)).splitlines()
+    return dict(line.split(maxsplit=1) for line in lines)
 
 
 def test_the_whole_of_it():

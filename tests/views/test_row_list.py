@@ -19,7 +19,7 @@ def lines_of(screen):
 def test_a_long_row_lists_its_largest_weights_and_sums_the_others():
     report = sized(60, queries=[59], stages=("scores", "masked", "weights"))
     weights = report.texts[0].heads[0].stages["weights"][0].astype(np.float64)
-    *listed, others = lines_of(draw(report, 120, brief=True))
+    *listed, others = lines_of(draw(report, 100, brief=True))
     order = [int(line[0]) for line in listed]
     assert len(order) == 32
     assert weights[order].tolist() == sorted(weights.tolist(), reverse=True)[:32]
@@ -29,8 +29,15 @@ def test_a_long_row_lists_its_largest_weights_and_sums_the_others():
 
 def test_every_key_is_listed_if_the_stages_were_chosen():
     report = sized(60, queries=[59], stages=("masked", "weights"))
-    (block,) = read_list(draw(report, 120).split("\n"))["weights"]
+    (block,) = read_list(draw(report, 80).split("\n"))["weights"]
     assert block.columns == list(range(60))
+
+
+def test_a_long_list_stands_in_pieces_side_by_side_if_there_is_room():
+    report = sized(60, queries=[59], stages=("masked", "weights"))
+    narrow, wide = (lines_of(draw(report, width)) for width in (100, 160))
+    assert len(narrow) == 60 and len(wide) == 30
+    assert wide == [[*left, *right] for left, right in zip(narrow[:30], narrow[30:], strict=True)]
 
 
 @pytest.mark.parametrize("projected", [False, True])

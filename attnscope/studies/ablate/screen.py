@@ -84,7 +84,8 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
     if any(survey.restored(effects) is not None for effects in survey.effects):
         edge.append("restored: the change as a share of the way from the text (0) to the other text (1).")
     meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    yield notes([*edge, f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest.", *survey.notes])
+    weight = f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
+    yield notes([*edge, *_columns(survey), weight, *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     more += [] if survey.targets else ["--target TOKEN (its logit)"]
     more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
@@ -238,6 +239,15 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
     columns.append(Column("weight", [_size(survey.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Table(survey.unit, columns, labels=[_label(survey, n) for n in order])
+
+
+def _columns(survey: EffectSurvey) -> list[str]:
+    """Explain the columns that the title does not explain."""
+    effects = survey.effects[0]
+    if effects.kl is None or len(survey.effects) > 1:
+        return []
+    kl = [f"KL: {_KL}"] if survey.targets else []
+    return ["; ".join([*kl, f"hidden: {_HIDDEN}"]) + "."]
 
 
 def _heading(effects: Effects) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.screens.header import more_options, notes
+from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.studies.study import Listing
 from attnscope.views.numbers import formatted
@@ -24,7 +24,7 @@ def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: List
     """Turn the effects of spans into parts."""
     yield _answer(survey, settings)
     yield GAP
-    what = "the answer" if survey.answer else f"{len(survey.rows)} tokens"
+    what = "the answer" if survey.answer else counted(len(survey.rows), "token")
     title = f"effect of cutting {what} off from each span"
     yield paragraph((Span(title, "title"), Span("  edges are cut in every chosen layer and head")))
     yield Facts([(effects.how, ours(_HOW[effects.how], "dim")) for effects in survey.effects], remark=False)

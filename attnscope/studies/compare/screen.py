@@ -10,6 +10,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
+from attnscope.findings.provenance import Provenance
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
@@ -62,8 +63,9 @@ _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
 _LEGEND = (
-    "moved: share of the weight that moved (total variation) · JS: Jensen–Shannon divergence in bits"
-    " · future: weight on later tokens"
+    "moved: share of the weight that moved (total variation)",
+    "JS: Jensen–Shannon divergence in bits",
+    "future: weight on later tokens",
 )
 
 
@@ -106,12 +108,12 @@ def present_comparison(
     heads = [head for change in comparison.changes for head in change.heads]
     first = comparison.sides[0].report
     several_left_out = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
-    more = ["--head all"] if several_left_out and comparison.axis != "head" else []
+    more = ["--head all"] if several_left_out and comparison.axis not in ("head", "report") else []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
         moves = [head for head in printed if head.partial is None and head.mass is None and _is_visible(head)]
-        yield Facts([("legend", ours(_LEGEND))] if moves else [])
+        yield Facts([("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else [])
         more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
     yield from more_options([*more, "--format json (every digit)"], settings)
 
@@ -159,16 +161,30 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     if np.isnan(shares).all():
         return
     most = max(_largest_change(head) for head in change.heads)
+    yield GAP
     if (shares < _VISIBLE).all() and not np.isnan(most):
         heads = len({head.first for head in change.heads})
         texts = " of every text" if any(head.text for head in change.heads) else ""
         summary = f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
         if most:
             summary = f"at most {most:.1g} of a row's weight in any of {heads:,} heads{texts}"
-        yield GAP
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
+    else:
+        caption = Span("  share of the average row's weight that moved")
+        yield paragraph((Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides]), caption))
+        values = _mean_shares(change, sides[1].report.provenance)
+        yield head_numbers(values, settings)
+        yield GAP
+        yield strongest(values, None, Listing(), settings)
+    if not shown or most == 0:
         return
-    provenance = sides[1].report.provenance
+    options = settings.named("--layer and --head", "layer and head")
+    follow = "the head in which most moved follows" if shown == 1 else f"the {shown} heads in which most moved follow"
+    yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
+
+
+def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
+    """Return the share of weight that moved in every head of a model, (layers, heads), averaged over texts."""
     total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
         share = _share_moved(head)
@@ -176,19 +192,8 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
         if isinstance(layer, int) and isinstance(number, int) and not np.isnan(share):
             total[layer, number] += share
             count[layer, number] += 1
-    yield GAP
-    caption = Span("  share of the average row's weight that moved")
-    yield paragraph((Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides]), caption))
     with np.errstate(invalid="ignore"):
-        values = (total / count).astype(np.float32)
-    yield head_numbers(values, settings)
-    yield GAP
-    yield strongest(values, None, Listing(), settings)
-    if not shown:
-        return
-    options = settings.named("--layer and --head", "layer and head")
-    follow = "the head in which most moved follows" if shown == 1 else f"the {shown} heads in which most moved follow"
-    yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
+        return (total / count).astype(np.float32)
 
 
 def _share_moved(head: HeadChange) -> float:
@@ -213,12 +218,17 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the provenance of the first side, and how the others differ."""
     first = comparison.sides[0].report
+    shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
     if comparison.axis == "hide":  # the labels say what each side hides
         mask = first.mask
         what_if = None if mask.used == mask.own else mask.what_if
         first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
-    other_sides = comparison.sides if comparison.axis in ("text", "model", "tokenizer") else comparison.sides[:1]
-    yield from unknown_words([text for side in other_sides for text in side.report.texts])
+    yield from unknown_words([text for side in shown for text in side.report.texts])
+    for side in comparison.sides[1:]:
+        if comparison.axis in ("model", "tokenizer"):
+            pairs = zip(first.texts, side.report.texts, strict=True)
+            others = [other for text, other in pairs if other.tokens != text.tokens]
+            yield from unknown_words(others, untrusted(side.label))
     yield from report_header(first.provenance, first.mask, settings, cuts=first.cuts)
     for side in comparison.sides[1:]:
         yield from random_weights_of(side.label, side.report.provenance, first.provenance)
@@ -240,7 +250,6 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     ]
     yield Facts([("compare", line), *(("mask", mask) for mask in masks)])
     yield notes(_other_notes(comparison))
-    shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
         differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)

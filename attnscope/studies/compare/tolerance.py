@@ -239,5 +239,5 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
     if stage.scale > 1 and cell.difference is not None:
         size += f" ({_share(stage)})"
     beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; " if stage.beyond else ""
-    values = " → ".join("masked" if value is None else f"{value:.6g}" for value in (cell.first, cell.second))
+    values = " → ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
     return f"{beyond}the largest difference is {size}: {place}: {values}"

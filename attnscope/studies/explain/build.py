@@ -102,7 +102,7 @@ class GivenOrigin:
         turns = 2.0**-22 * float(np.abs(angles).max(initial=1.0))  # angles are float32, and grow with the position
         sizes = 2 * np.abs(np.vstack((captured["q"], captured["k"]))).max(-1, keepdims=True) * (1 + turns / 2.0**-22)
         dtype = str(rotation.q.dtype).removeprefix("torch.")
-        return [arithmetic.check("position", "q and k, rotated = those in q·k", again, held, sizes, dtype)]
+        return [arithmetic.check("position", "q and k, rotated = q and k in q·k", again, held, sizes, dtype)]
 
 
 def build(

@@ -110,12 +110,12 @@ def _position_check(
 
     n, query = len(captured["scores"]), location.query
     q, k = captured.get("q_norm", captured["q"]), captured.get("k_norm", captured["k"])
-    formula = "q and k above = those in q·k"
+    formula = "q and k above = q and k in q·k"
     tables = rotary(stack, location.layer, max(n, len(location.text_plan.tokens)))
     if tables is not None:
         cos, sin = tables
         q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
-        formula = "q and k, rotated = those in q·k"
+        formula = "q and k, rotated = q and k in q·k"
     held = np.vstack((captured["q_used"], captured["k_used"]))
     return check("position", formula, np.vstack((q, k)), held, 2 * np.abs(held), dtype)
 

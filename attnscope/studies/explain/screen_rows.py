@@ -89,11 +89,16 @@ def _dim_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
 
 
 def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
-    lengths = [f"{part.wavelength:,.4g} tokens" if part.wavelength is not None else "never" for part in shown]
+    lengths = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in shown]
     return [
         Column("full turn in", lengths),
         Column("unrotated", column_texts([part.before for part in shown], settings.precision), "dim"),
     ]
+
+
+def _four_digits(number: float) -> str:
+    """Write a number with four digits, without an exponent."""
+    return f"{float(f'{number:.4g}'):,.{max(0, 4 - len(str(int(number))))}f}"
 
 
 def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Text:
@@ -114,7 +119,8 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
-    return paragraph((*_pair(e, cell, "←"), Span(f": {'; '.join(steps)}")), indent=1)
+    first = (*_pair(e, cell, "←"), Span(f": {steps[0]}"))
+    return Text([first, *map(ours, steps[1:])], "; ", indent=1)
 
 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -23,23 +23,24 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Dis
         f"L{layer}H{head} {formatted(value, 'z.2f')}"
         for (layer, head), value in zip(survey.heads[:_NAMED], survey.retrieval, strict=False)
     )
+    more = " …" if len(survey.heads) > _NAMED else ""
     facts: list[tuple[str, Spans]] = [
         ("needle", untrusted(survey.needle)),
-        ("asked", (*untrusted(survey.cue), Span(" "), Span(survey.answer, "bold", "untrusted"))),
+        ("asked", (*untrusted(survey.cue), Span(" …"))),
+        ("answer", untrusted(survey.answer.strip(), "bold")),
         ("filler", ours(survey.filler)),
-        ("heads", ours(f"the {len(survey.heads)} with the largest role retrieval: {named} …")),
+        ("heads", ours(f"the {len(survey.heads)} strongest in the role retrieval: {named}{more}")),
     ]
     yield Facts(facts, remark=False)
     yield GAP
-    caption = "  weight of the tokens that predict the answer on the needle, mean of these heads; shades up to "
+    caption = "  weight of the tokens that predict the answer on the needle, mean of these heads, by length in tokens "
+    caption += "and depth of the needle (0: the start of the text, 1: its end); shades up to "
     full = float(survey.weight.max()) or 1.0
     caption += formatted(full, f"z.{max(2, settings.precision)}f")
     yield paragraph((Span("depth × length", "title"), Span(caption, "dim")))
     yield _picture(survey, full, settings)
     yield GAP
-    caption = (
-        "  log₂ of its probability, and the weight on the needle of the retrieval heads and of all heads, averaged "
-    )
+    caption = "  its probability p as log₂ p; weight on the needle of the retrieval heads and of all heads; averaged "
     yield paragraph((Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "dim")))
     yield _table("length", [f"{length:,}" for length in survey.lengths], survey, axis=1)
     yield GAP

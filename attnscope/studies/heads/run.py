@@ -62,7 +62,7 @@ def survey_heads(
     """
     shipped = not run.texts
     if shipped:
-        run = replace(run, texts=tuple(TextInput(text, where=f"shipped text {n}") for n, text in enumerate(TEXTS)))
+        run = replace(run, texts=tuple(TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)))
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if source.needs_context:
@@ -209,7 +209,7 @@ def _describe(
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
     """Return the tokens of every text, and notes on them."""
-    texts, notes = [], list[str]()
+    texts, notes, truncated, limit = [], list[str](), 0, source.config.max_positions
     for text in run.texts:
         try:
             tokens, text_notes = tokenize(
@@ -226,7 +226,12 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
             hint = "pass a text that the model's tokenizer knows"
             raise AttnscopeError(f"the built-in texts do not fit this model ({e.parts.message})", hint=hint) from e
         texts.append(tokens)
+        if shipped and text_notes and len(tokens) == limit:
+            # The last note says that this text was truncated.
+            text_notes, truncated = text_notes[:-1], truncated + 1
         notes += [f"{text.where}: {note}" for note in text_notes]
+    if truncated:
+        notes.append(f"{truncated} of {len(texts)} built-in texts are truncated to {limit:,} tokens")
     return texts, notes
 
 

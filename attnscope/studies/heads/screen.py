@@ -109,8 +109,9 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
         texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
         if probes.needle:
             texts.append(f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)")
-        framed = " ".join([*probes.before, "…", *probes.after]) if probes.before or probes.after else ""
-        inside = f", each as {framed}" if framed else ""
+        before, after = " ".join(probes.before), " ".join(probes.after)
+        inside = f", each after {before}" if before else f", each before {after}" if after else ""
+        inside = f", each between {before} and {after}" if before and after else inside
         yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
 
 

@@ -35,8 +35,9 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
     yield strongest(attribution.heads, None, Listing(signed=False), settings)
     yield GAP
     yield paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
+    digits = len(str(len(text.tokens) - 1))
     named: list[tuple[Spans, float]] = [
-        ((Span(f"{position} "), token_span(text.tokens, position)), value)
+        ((Span(f"{position:>{digits}} "), token_span(text.tokens, position)), value)
         for position, value in enumerate(attribution.sources.tolist())
     ]
     yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings, of="token")

@@ -41,13 +41,18 @@ def random_weights_of(label: str, provenance: Provenance, first: Provenance) -> 
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(label)))
 
 
-def unknown_words(texts: Sequence[TokenizedText]) -> Iterator[ViewPart]:
-    """Warn of words that the tokenizer does not know, before any number computed from its tokens."""
+def unknown_words(texts: Sequence[TokenizedText], model: Spans = ()) -> Iterator[ViewPart]:
+    """Warn of words that the tokenizer does not know, before any number computed from its tokens.
+
+    `model`: whose tokenizer it is, if there are several.
+    """
+    of = (Span(" of "), *model) if model else ()
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
         named = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
-        yield paragraph((_UNKNOWN_WORDS, Span(f" {share} (marked {UNKNOWN}): "), *named, *more), remark=True)
+        share_of = Span(f" {share}"), *of, Span(f" (marked {UNKNOWN}): ")
+        yield paragraph((_UNKNOWN_WORDS, *share_of, *named, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         message = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         message += f" unknown to the tokenizer (marked {UNKNOWN})"

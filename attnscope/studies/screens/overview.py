@@ -48,7 +48,7 @@ def least_attended(
     values = [float(received[key]) for key in listed]
     columns = [Column("received", column_texts(values, max(2, settings.precision)))]
     keys = token_axis(source_kind(text), text.sources, listed)
-    yield Table("token", columns, keys=keys, bars=[min(1.0, value) for value in values])
+    yield Table("token", columns, keys=keys, bars=[value / max(1.0, *values) for value in values])
 
 
 def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Iterator[ViewPart]:

@@ -186,6 +186,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     yield GAP
     yield _attended(text, spans, shown)
     yield GAP
+    yield paragraph((Span("text", "bold"), Span("  each span with its share of the weight", "dim")))
     yield _shaded(text, spans, shares, settings)
 
 

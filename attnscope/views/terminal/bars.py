@@ -11,6 +11,7 @@ from rich.text import Text
 from attnscope.views.numbers import MASKED, NOTHING
 from attnscope.views.parts import Bar, Bars
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
+from attnscope.views.terminal.packing import balance, side_by_side
 from attnscope.views.terminal.screen import Screen, flow
 
 # Cells of a full bar.
@@ -59,7 +60,12 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
         _draw_compact(screen, labelled, shown)
         return
     bar, remarks = fitting[0]
-    screen.put(_table(screen, labelled, bar, remarks))
+    pieces = [range(len(bars.rows))]
+    if queries is not None:
+        rows = zip(bars.rows, bars.row_remainders(), strict=True)
+        heights = [max(1, len(row or ()) + (unlisted is not None)) for row, unlisted in rows]
+        pieces = balance(heights, _width(labelled, bar, remarks), screen.width)
+    screen.put(side_by_side([_table(screen, labelled, bar, remarks, piece) for piece in pieces]))
     if not remarks:
         _draw_marks(screen, bars)
     _draw_shortened(screen, labelled, labelled.source)
@@ -89,8 +95,8 @@ def _number_widths(bars: Bars) -> list[int]:
     return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.row_remainders() if unlisted)]), *widths[1:]]
 
 
-def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Table:
-    bars = labelled.bars
+def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: range) -> Table:
+    bars, remainders = labelled.bars, labelled.bars.row_remainders()
     query, source = _label_widths(labelled)
     numbers = _number_widths(bars)
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
@@ -105,8 +111,8 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool) -> Tabl
     room = screen.width - _width(labelled, bar, False) - 2
     within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
-    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
-        label = labelled.queried(q)
+    for q in shown:
+        label, row, unlisted = labelled.queried(q), bars.rows[q], remainders[q]
         for bar_row in row or ():
             cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
             if bar:

@@ -11,6 +11,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.numbers import MINUS
+
 _STEPS = 64
 _SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
 _DIVERGING = "a6d5ff 4f9bea 2c62ac 24406b 23262e 6b3c1e ac5a1d e88a35 ffd09a"
@@ -72,3 +74,11 @@ def readable_on(*rgb: int) -> Color:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
     luminance = sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return Color.from_rgb(0, 0, 0) if luminance > 0.179 else Color.from_rgb(255, 255, 255)
+
+
+def cell_shade(place: float, signed: bool) -> str:
+    """Return a cell without colour: the darker the larger; of a signed scale, the sign and the size of the number."""
+    if not signed:
+        return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2
+    shade = SHADES[min(len(SHADES) - 1, int(abs(2 * place - 1) * len(SHADES)))]
+    return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade

@@ -1,12 +1,13 @@
 """Draw one cell for every head, layers below each other."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.terminal.colours import SHADES, ramp_style, role_style
+from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
@@ -39,8 +40,12 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
 def _draw_numbers(screen: Screen, panel: Panel) -> None:
     """Print a number for every head, shaded from the smallest to the largest; shades alone if numbers do not fit."""
     (n_layers, n_heads), scale = panel.matrix.shape, panel.scale
-    width = max(len(text) for row in panel.texts for text in row) + 1
-    numbered = _label(n_layers) + width * n_heads <= screen.width
+    # With one digit less, more heads fit.
+    shorter = replace(panel.digits, decimals=panel.digits.decimals - 1)
+    short = [["–" if np.isnan(value) else shorter.text(value) for value in row] for row in panel.matrix.tolist()]
+    written = [panel.texts, short] if shorter.decimals > 0 else [panel.texts]
+    widths = [max(len(text) for row in texts for text in row) + 1 for texts in written]
+    numbered = [n for n, width in enumerate(widths) if _label(n_layers) + width * n_heads <= screen.width]
 
     def draw(layer: int, head: int, width: int) -> Text:
         place = scale.place(float(panel.matrix[layer, head]))
@@ -48,11 +53,11 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
             return Text("–".rjust(width), "dim")
         style = ramp_style(place, scale.signed, screen.colours) if screen.colours else ""
         if numbered:
-            return Text(panel.texts[layer][head].rjust(width), style)
-        return Text(" " * width if screen.colours else _shade(place, SHADES) * width, style)
+            return Text(written[numbered[0]][layer][head].rjust(width), style)
+        return Text(" " * width if screen.colours else cell_shade(place, scale.signed), style)
 
     shown = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
-    _draw_cells(screen, n_heads, width if numbered else 2, draw, shown)
+    _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, shown)
     if not numbered:
         low, high = panel.digits.text(scale.low), panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))

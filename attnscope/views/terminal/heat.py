@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, MINUS, NOT_ALLOWED
+from attnscope.views.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.parts import HeatGrid, Panel
-from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
+from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, ramp_text
 from attnscope.views.terminal.head_grid import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.screen import Screen, flow
@@ -145,15 +145,7 @@ def _pixel(screen: Screen, stage: Panel, value: float, text: str) -> tuple[str, 
         return " !", "bold"
     if screen.colours:
         return "  ", ramp_style(place, stage.scale.signed, screen.colours)
-    return _shade(place, stage.scale.signed), ""
-
-
-def _shade(place: float, signed: bool) -> str:
-    """Return a cell without colour: the darker the larger; of a signed scale, the sign and the size of the number."""
-    if not signed:
-        return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2
-    shade = SHADES[min(len(SHADES) - 1, int(abs(2 * place - 1) * len(SHADES)))]
-    return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade
+    return cell_shade(place, stage.scale.signed), ""
 
 
 def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
@@ -168,7 +160,7 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
         legend = Text(f"{low} {_shades(stage, count)} {high}")
     description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
     scale = legend.wrap(screen.console, screen.width - BETWEEN)
-    screen.put(flow([title, *scale, *description], screen.width, " " * BETWEEN, BETWEEN))
+    screen.put(flow([title, *scale, *description], screen.width, " " * BETWEEN, BETWEEN), width=screen.width)
 
 
 def _shades(stage: Panel, count: int) -> str:
@@ -177,7 +169,7 @@ def _shades(stage: Panel, count: int) -> str:
     # of a signed scale, the middle shade is that of both signs, and twice as wide
     width = (scale.high - scale.low) / (count + scale.signed)
     edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
-    drawn = [_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
+    drawn = [cell_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
     bounds = [stage.digits.text(scale.low + width * edge) for edge in edges[1:-1]]
     return "".join(f"[{shade}] {bound} " for shade, bound in zip(drawn, bounds, strict=False)) + f"[{drawn[-1]}]"
 

@@ -97,4 +97,4 @@ def say_list(screen: Screen, title: str, items: list[str]) -> None:
     """Print `title: item · item`, if there are any."""
     if items:
         items = [f"{title}: {items[0]}", *items[1:]]
-        screen.put(flow([Text(item, "dim") for item in items], screen.width, " · "))
+        screen.put(flow([Text(item, "dim") for item in items], screen.line, " · "))

@@ -51,7 +51,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     picture = lay_out(screen, pooled, screen.width - label - 1)
     _draw_title(screen, pooled, picture)
     across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
-    screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"))
+    screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"), width=screen.width)
     if down:
         screen.say((down, "dim"))
     index = {position: n for n, position in enumerate(pooled.queries)}
@@ -177,7 +177,7 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     meaning = Text("logarithmic; blank: exactly zero", "dim")
-    screen.put(flow([flow(items, screen.width, " "), meaning], screen.width, "  "))
+    screen.put(flow([flow(items, screen.line, " "), meaning], screen.line, "  "))
 
 
 def _draw_legend(screen: Screen, picture: Picture) -> None:

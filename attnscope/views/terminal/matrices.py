@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import isnan
 
 from msgspec.structs import replace as replace_struct
@@ -15,6 +14,7 @@ from attnscope.views.numbers import MASKED, NOT_ALLOWED, SMALL, ZERO, Digits
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
+from attnscope.views.terminal.packing import pack
 from attnscope.views.terminal.screen import ROOMY, Screen
 
 # Width of a column's name, if one block is not enough.
@@ -290,24 +290,7 @@ def _layout(
     rows, columns = axes
     number = max((cell_len(text) for row in stage.texts for text in row), default=1)
     widths = [max(number, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
-    return Layout(rows, columns, *label, max(number, longest), gap, widths, stage.texts, _pack(widths, room))
-
-
-def _pack(widths: list[int], space: int) -> list[range]:
-    """Pack columns into the fewest consecutive blocks that fit the space, as even as can be; never an empty one."""
-    blocks = _greedy(widths, space, len(widths))
-    even = _greedy(widths, space, -(-len(widths) // max(1, len(blocks))))
-    return even if len(even) == len(blocks) else blocks
-
-
-def _greedy(widths: list[int], space: int, most: int) -> list[range]:
-    cuts, used = [0], 0
-    for i, width in enumerate(widths):
-        if i > cuts[-1] and (used + width > space or i - cuts[-1] >= most):
-            cuts.append(i)
-            used = 0
-        used += width
-    return [range(a, b) for a, b in pairwise([*cuts, len(widths)]) if b > a]
+    return Layout(rows, columns, *label, max(number, longest), gap, widths, stage.texts, pack(widths, room))
 
 
 def _lines(

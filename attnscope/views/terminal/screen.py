@@ -23,6 +23,8 @@ NARROWEST = 20
 INDENTS = 0, 3, 14
 # From this width on, optional parts fit: names of the axes, values in a column of their own.
 ROOMY = 40
+# Longest line of prose: a longer one is hard to read.
+_PROSE = 100
 STYLES: dict[Look, str] = {
     "": "",
     "dim": "dim",
@@ -51,6 +53,11 @@ class Screen:
     def width(self) -> int:
         """Columns that a layout may use."""
         return max(NARROWEST, self.console.width)
+
+    @property
+    def line(self) -> int:
+        """Columns of a line of prose."""
+        return min(self.width, _PROSE)
 
     @cached_property
     def ascii(self) -> bool:
@@ -90,13 +97,14 @@ class Screen:
 
         Args:
             renderable: What to print. Untrusted strings must come from `plain` or `text` and be inside a `Text`.
-            width: Columns that it needs, where that is more than `self.width`.
+            width: Columns that it needs; 0 for prose and for what fits `self.width`.
         """
         self.draw_lines(self.lines(renderable, width))
 
     def lines(self, renderable: RenderableType, width: int = 0) -> list[list[Segment]]:
         """Lay out what `put` would print, as lines that fit the console."""
-        options = self.console.options.update(width=max(width, self.width))
+        own = self.line if isinstance(renderable, Text) and not width else self.width
+        options = self.console.options.update(width=max(width, own))
         lines = self.console.render_lines(renderable, options, pad=False)
         return [part for line in lines for part in _fold(_trim(line, bool(self.colours)), self.console.width)]
 
@@ -115,7 +123,7 @@ class Screen:
     def draw_indented(self, text: Text, indent: int) -> None:
         """Print a paragraph that keeps its distance from the left edge: so many steps."""
         cells = INDENTS[indent]
-        for line in text.wrap(self.console, self.width - cells):
+        for line in text.wrap(self.console, self.line - cells):
             self.put(Text.assemble(" " * cells, line))
 
     def _ready(self, segment: Segment) -> list[Segment]:

@@ -13,6 +13,7 @@ from attnscope.views.parts import Cell, Column, Table
 from attnscope.views.spans import TOKEN_MARKS, Span, Spans
 from attnscope.views.terminal.bars import BAR, bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
+from attnscope.views.terminal.packing import balance, pack, side_by_side
 from attnscope.views.terminal.screen import INDENTS, STYLES, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
@@ -24,6 +25,10 @@ _BETWEEN = 2
 _NAME = 14
 # Columns from which words that do not fit wrap in their columns.
 _WRAPPED_FROM = 72
+# Cells of a bar that is too short to compare with others.
+_SHORTEST_BAR = 5
+# Rows from which a narrow table of numbers is cut into pieces that stand side by side.
+_LONG = 24
 
 
 def draw_table(screen: Screen, table: Table) -> None:
@@ -63,7 +68,7 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         for heading, cells in zip(headings, texts, strict=True)
     ]
     needed = sum(widths) + _BETWEEN * (len(widths) - 1)
-    if not items and screen.width < min(needed, _WRAPPED_FROM):
+    if not items and screen.width < min(needed, _WRAPPED_FROM) and screen.width - (needed - widths[0]) < _NAME:
         for name, *row in zip(names, *texts, strict=True):
             words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
             screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
@@ -101,9 +106,13 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     indent = INDENTS[table.indent]
     label = max(cell_len(table.heading), *(name.cell_len for name in names))
     columns = [_numbers(screen, column) for column in table.columns]
-    if table.bars is not None:
-        columns.append(_Numbers("", _bars([bar or 0.0 for bar in table.bars]), "cyan", bars=True))
     room = screen.width - indent - label - sum(column.width for column in columns)
+    if table.bars is not None:
+        shares = [bar or 0.0 for bar in table.bars]
+        cells = BAR if room < 0 else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
+        if cells >= _SHORTEST_BAR:
+            columns.append(_Numbers("", _bars(shares, cells), "cyan", bars=True))
+            room -= columns[-1].width
     shown: list[_Numbers] = []
     for column in table.further:
         shown.append(_numbers(screen, column))
@@ -111,15 +120,9 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         if room < 0:
             shown.pop()
             break
-    block: list[_Numbers] = []
-    for candidate in (*columns, *shown):
-        if block and indent + label + sum(column.width for column in (*block, candidate)) > screen.width:
-            _draw_block(screen, table, names, label, block)
-            block = []
-        block.append(candidate)
-    if not all(column.bars for column in block):
-        # Bars alone would repeat numbers without showing them.
-        _draw_block(screen, table, names, label, block)
+    columns += shown
+    for block in pack([column.width for column in columns], screen.width - indent - label):
+        _draw_block(screen, table, names, label, columns[block.start : block.stop])
     if table.further_name and len(shown) < len(table.further):
         first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of" if shown else "none of the"
         screen.draw_indented(Text(f"{first} {len(table.further)} {table.further_name}", "dim"), table.indent)
@@ -130,16 +133,26 @@ def _numbers(screen: Screen, column: Column) -> _Numbers:
     return _Numbers(shorten(heading, _NAME), cells, STYLES[column.look])
 
 
-def _bars(shares: Sequence[float]) -> list[str]:
-    """Draw bars; if any share is below 0, on both sides of a line."""
+def _bars(shares: Sequence[float], cells: int) -> list[str]:
+    """Draw bars of at most so many cells; if any share is below 0, on both sides of a line."""
     if min(shares) >= 0:
-        return [bar_text(share, BAR) for share in shares]
-    left = [bar_text(-share, BAR)[::-1].translate(_MIRRORED) for share in shares]
+        return [bar_text(share, cells) for share in shares]
+    left = [bar_text(-share, cells)[::-1].translate(_MIRRORED) for share in shares]
     room = max(map(len, left))
-    return [f"{bar:>{room}}│{bar_text(share, BAR)}" for bar, share in zip(left, shares, strict=True)]
+    return [f"{bar:>{room}}│{bar_text(share, cells)}" for bar, share in zip(left, shares, strict=True)]
 
 
 def _draw_block(screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]) -> None:
+    # The number of a row, such as a sum, may be in another block.
+    rows = [r for r in range(len(names)) if any(column.cells[r] for column in columns)]
+    width = INDENTS[table.indent] + label + sum(column.width for column in columns)
+    pieces = balance([1] * len(rows), width, screen.width) if len(rows) >= _LONG else [range(len(rows))]
+    grids = [_piece(table, names, label, columns, rows[piece.start : piece.stop]) for piece in pieces]
+    screen.put(side_by_side(grids), width=width)
+
+
+def _piece(table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers], rows: Sequence[int]) -> Grid:
+    """Lay out some rows."""
     indent = INDENTS[table.indent]
     grid = Grid(box=None, padding=0, pad_edge=False, header_style="dim")
     margin = Text(" " * indent)
@@ -148,9 +161,7 @@ def _draw_block(screen: Screen, table: Table, names: Sequence[Text], label: int,
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.bars else "right"
         grid.add_column(Text(blank * column.bars + column.heading), width=column.width, justify=justify, no_wrap=True)
-    for r, name in enumerate(names):
-        if not any(column.cells[r] for column in columns):
-            # The number of a row, such as a sum, may be in another block.
-            continue
-        grid.add_row(margin + name, *(Text(blank * column.bars + column.cells[r], column.style) for column in columns))
-    screen.put(grid, width=indent + label + sum(column.width for column in columns))
+    for r in rows:
+        cells = (Text(blank * column.bars + column.cells[r], column.style) for column in columns)
+        grid.add_row(margin + names[r], *cells)
+    return grid

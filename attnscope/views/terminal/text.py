@@ -18,7 +18,7 @@ _SHORTEST = 10
 
 def draw_text(screen: Screen, text: parts.Text) -> None:
     """Print items, or an empty line."""
-    shown = cell_text(screen, text, screen.width - INDENTS[text.indent])
+    shown = cell_text(screen, text, screen.line - INDENTS[text.indent])
     if text.indent:
         screen.draw_indented(shown, text.indent)
     else:
@@ -78,7 +78,9 @@ def draw_facts(screen: Screen, facts: parts.Facts) -> None:
 def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text:
     """Lay out a value beside its name, from a column on."""
     if not isinstance(value, parts.OneLine):
-        return cell_text(screen, value, screen.width - left)
+        shown = cell_text(screen, value, screen.width - left)
+        prose = not isinstance(value, parts.Text) and screen.width > screen.line
+        return Text("\n").join(shown.wrap(screen.console, screen.line - left)) if prose else shown
     lead, text, after = screen.plain(value.lead), screen.plain(value.text), screen.text(value.after)
     room = screen.width - left - after.cell_len
     if left and room >= _SHORTEST:
