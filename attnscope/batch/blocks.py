@@ -66,22 +66,17 @@ def select_items(items: Iterator[Item], settings: Settings, bounds: Grouping) ->
     """Yield the items that `--skip`, `--limit` and `--shard` leave, each with its block."""
     (number, count), blocks = settings.shard, BlockCounter(bounds)
     for item in islice(items, settings.skip, _end(settings)):
-        if not bounds.block_characters:  # a dump of an older version
-            if item.index % count == number - 1:
-                yield item
-        elif (block := blocks.next(cost(item))) % count == number - 1:
+        if (block := blocks.next(cost(item))) % count == number - 1:
             yield replace(item, block=block)
 
 
 def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -> int:
     """Return the number of items that `select_items` yields."""
     (number, count), blocks = settings.shard, BlockCounter(bounds)
-    chosen = enumerate(islice(costs, settings.skip, _end(settings)), settings.skip)
-    if not bounds.block_characters:
-        return sum(index % count == number - 1 for index, _ in chosen)
+    chosen = islice(costs, settings.skip, _end(settings))
     if count == 1:
         return sum(1 for _ in chosen)
-    return sum(blocks.next(characters) % count == number - 1 for _, characters in chosen)
+    return sum(blocks.next(characters) % count == number - 1 for characters in chosen)
 
 
 def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> range:

@@ -106,37 +106,27 @@ class Grouping(msgspec.Struct, frozen=True):
         tokens: Largest number of tokens in a group, padding included (at least one text).
         values: Largest number of values kept of a group (at least one text).
         window: Largest number of values kept of the texts that are sorted by length together.
-        cells: 0; in older dumps, a limit on the numbers that one text may need. Memory now decides that, and another
-            run may have more.
         threads: Number of torch's threads.
-        window_tokens: Largest number of tokens in a window (at least one text); 0, as in older dumps, for no limit.
-        first_window_tokens: Largest number of tokens in the first window. Each later window may have 16 times as many
-            as the one before, up to `window_tokens`; 0, as in older dumps, for `window_tokens` in all windows.
+        window_tokens: Largest number of tokens in a window (at least one text); 0 for no limit.
+        first_window_tokens: Tokens of the first block at most, so that something is saved soon. Each later block may
+            have 16 times as many as the one before, up to `block_characters`; 0 if all blocks may be as large.
         block_characters: Largest number of characters in a block, the unit that shards and workers share out (at least
-            one text); the first blocks are shorter, as the first windows are. 0, as in older dumps: every window
-            follows from the one before, and a shard has every N-th text.
+            one text); 0 for no limit.
         block_texts: Largest number of texts in a block.
     """
 
     tokens: int
     values: int
     window: int
-    cells: int
     threads: int
     window_tokens: int = 0
     first_window_tokens: int = 0
     block_characters: int = 0
     block_texts: int = 0
 
-    def most_tokens(self, window: int) -> int:
-        """Return how many tokens the texts of a window may have, counted from 0; 0 for no limit."""
-        if not self.first_window_tokens or self.block_characters:
-            return self.window_tokens
-        return min(self.window_tokens, self.first_window_tokens << min(4 * window, 32))
-
     def most_characters(self, block: int) -> int:
         """Return how many characters the texts of a block may have, counted from 0; 0 for no limit."""
-        if not self.first_window_tokens or not self.block_characters:
+        if not self.first_window_tokens:
             return self.block_characters
         first = CHARACTERS_OF_A_TOKEN * self.first_window_tokens
         return min(self.block_characters, first << min(4 * block, 32))

@@ -154,17 +154,13 @@ def load(
     bounds = bounds if old is None else old.grouping
     model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
     if order.workers != 0:
-        check_workers(model.device.type, old)
+        check_workers(model.device.type)
         if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
             model.warm_up()  # workers that are forked now share the weights
     if old is None:
         cuts = _count_cuts(settings, run, source)
         first, most = _window_tokens(source, model.device.type, cuts)
-        bounds = replace(
-            bounds,
-            window_tokens=most,
-            first_window_tokens=first,
-        )
+        bounds = replace(bounds, window_tokens=most, first_window_tokens=first)
         bounds = with_blocks(bounds, settings, items.costs)
     if order.workers == 0:
         workers = 0
@@ -213,10 +209,10 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
                 f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
             )
             raise AttnscopeError(message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
-        return Grouping(_TOKENS, _VALUES, _WINDOW, 0, 0), numbers // 4, stream_reason, memory
+        return Grouping(_TOKENS, _VALUES, _WINDOW, 0), numbers // 4, stream_reason, memory
     window = min(_WINDOW, _power_of_two(numbers // 4))
     tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(_VALUES, window), window, 0, 0)
+    bounds = Grouping(tokens, min(_VALUES, window), window, 0)
     return bounds, numbers // 4, stream_reason, memory
 
 
@@ -249,7 +245,7 @@ def _power_of_two(number: int) -> int:
 def _check_same(old: Header, new: Header, path: Path) -> None:
     """Refuse to resume a dump that was made with other settings; file names do not matter, and a limit may grow."""
     old_limit, new_limit = old.settings.limit, new.settings.limit
-    if old_limit is not None and (new_limit is None or new_limit > old_limit) and old.grouping.block_characters:
+    if old_limit is not None and (new_limit is None or new_limit > old_limit):
         old = replace(old, settings=replace(old.settings, limit=new_limit))
     change = find_change(old, new)
     if change is not None:

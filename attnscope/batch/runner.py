@@ -53,7 +53,7 @@ class Runner(Generic[T]):
         until: float | None = None,
     ) -> None:
         self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
-        self._sink, self._bounds, self._until = sink, bounds, until
+        self._sink, self._until = sink, until
         self._strict, self._on_progress, self._again = strict, on_progress, again
         self._written = before or sink.written
         self._done = len(self._written.indices)
@@ -97,7 +97,7 @@ class Runner(Generic[T]):
 
     def _unwritten(self, items: Iterable[Item]) -> Iterator[Item]:
         """Skip blocks that are completely written: their texts need not be tokenized."""
-        if not self._bounds.block_characters or self._again is not None:
+        if not self._done or self._again is not None:
             yield from items
             return
         place = 0

@@ -14,7 +14,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.forking import fork
 from attnscope.base.system.threads import count_cpus
 from attnscope.batch.blocks import SelectedItems, cost
-from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Header
+from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import OutOfTime, TextWorker, WindowComputer
@@ -29,14 +29,11 @@ _TOKEN = 1e-4  # seconds that a token takes beside its multiplications: a guess
 _RATE = 5e10  # multiplications in a second: a guess
 
 
-def check_workers(device: str, old: Header | None) -> None:
-    """Refuse workers that could not share a model or an input."""
+def check_workers(device: str) -> None:
+    """Refuse workers that could not share a model."""
     if device not in ("cpu", "cuda"):
         hint = f"remove it, or use {arg('device', 'cpu')}"
         raise AttnscopeError(f"processes cannot share a model on {device}", where=arg("workers"), hint=hint)
-    if old is not None and not old.grouping.block_characters:
-        message = "the dump was begun by an older version, which has no blocks to share out"
-        raise AttnscopeError(message, where=arg("workers"), hint="remove it to resume with one process")
 
 
 def choose_workers(

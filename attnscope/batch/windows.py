@@ -124,16 +124,16 @@ class WindowComputer(Generic[T]):
     def windows(self, items: Iterable[Item]) -> "Iterator[TextWindow[T]]":
         """Yield the windows of some blocks of the input."""
         items_of, ready_of, sizes = list[Item](), list[T | Record](), list[TextSize]()
-        values = tokens = number = 0
+        values = tokens = 0
         bounds = self._bounds
         for item in items:
             ready = self._prepared(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            full = values + size.values > bounds.window or 0 < bounds.most_tokens(number) < tokens + size.longest
+            full = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
             if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
                 yield TextWindow(items_of, ready_of, sizes)
                 items_of, ready_of, sizes = [], [], []
-                values, tokens, number = 0, 0, number + 1
+                values = tokens = 0
             items_of.append(item)
             ready_of.append(ready)
             sizes.append(size)

@@ -14,7 +14,6 @@ from attnscope.base.system import shutdown
 from attnscope.batch import loading
 from attnscope.batch.background import BackgroundWriter
 from attnscope.batch.dump_reader import Dump
-from attnscope.batch.header import Grouping
 from attnscope.batch.items import from_txt
 from attnscope.batch.runner import Runner
 from attnscope.cli import main
@@ -88,17 +87,6 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     assert sink.windows == (windows or [[n] for n in range(5)])
 
 
-def test_the_first_window_is_short_and_each_has_16_times_the_tokens_of_the_one_before(tmp_path):
-    (tmp_path / "texts").write_text("a b\n" * 140)
-    bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=100, first_window_tokens=4)
-    sink = Windows()
-    with open(tmp_path / "texts", "rb") as file:
-        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
-        runner.run(from_txt(file, "texts"))
-    assert [len(window) for window in sink.windows] == [2, 32, 50, 50, 6]
-    assert [n for window in sink.windows for n in window] == list(range(140))
-
-
 def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
     (tmp_path / "texts").write_text("a b\n" * 40)
 
@@ -126,13 +114,6 @@ def test_a_signal_saves_nothing_after_records_that_could_not_be_written():
         writer.submit(lambda: sink.write_encoded([SimpleNamespace(index=0)], 1), lambda: None)
         writer.finish([SimpleNamespace(index=1)], 10)
     assert sink.windows == [[0]]
-
-
-@pytest.mark.parametrize("limit", [{}, {"window_tokens": 256}])
-def test_dumps_that_were_begun_with_other_windows_go_on_with_them(limit):
-    old = {"tokens": 1, "values": 2, "window": 3, "cells": 0, "threads": 1} | limit
-    bounds = msgspec.json.decode(msgspec.json.encode(old), type=Grouping)
-    assert [bounds.most_tokens(window) for window in (0, 1, 1000)] == 3 * [limit.get("window_tokens", 0)]
 
 
 class Interrupted(BaseException):

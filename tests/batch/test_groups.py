@@ -11,7 +11,7 @@ SIZES = st.lists(st.builds(TextSize, st.integers(1, 40), st.integers(1, 40), st.
 
 @given(SIZES, st.integers(1, 400), st.integers(1, 400))
 def test_groups(sizes, tokens, values):
-    found = group_texts(sizes, Grouping(tokens, values, 0, 0, 1))
+    found = group_texts(sizes, Grouping(tokens, values, 0, 1))
     assert sorted(place for group in found for place in group) == list(range(len(sizes)))
     for group in found:
         mine = [sizes[place] for place in group]
@@ -24,4 +24,4 @@ def test_groups(sizes, tokens, values):
 
 def test_longer_texts_are_padded():
     sizes = [TextSize(n, n, 1) for n in (20, 15, 16, 14, 15, 30)]
-    assert group_texts(sizes, Grouping(1000, 1000, 0, 0, 1)) == [[3], [1, 4], [2, 0, 5]]
+    assert group_texts(sizes, Grouping(1000, 1000, 0, 1)) == [[3], [1, 4], [2, 0, 5]]

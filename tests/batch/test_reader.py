@@ -18,7 +18,7 @@ from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import record_of
 from attnscope.findings.codec import decode_json
 
-NO_LIMITS = {"tokens": 1, "values": 1, "window": 1, "cells": 0, "threads": 1}
+NO_LIMITS = {"tokens": 1, "values": 1, "window": 1, "threads": 1}
 
 
 def read(path, format=None, column="text"):
@@ -271,10 +271,10 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
         ({"skip": 3}, {}, range(3, 10)),
         ({"limit": 4}, {}, range(4)),
         ({"skip": 8, "limit": 4}, {}, [8, 9]),
-        ({"shard": (1, 3)}, {}, [0, 3, 6, 9]),
-        ({"shard": (3, 3)}, {}, [2, 5, 8]),
+        ({"shard": (1, 3)}, {"block_characters": 99, "block_texts": 1}, [0, 3, 6, 9]),
+        ({"shard": (3, 3)}, {"block_characters": 99, "block_texts": 1}, [2, 5, 8]),
         ({"shard": (3, 3)}, {"block_characters": 18, "block_texts": 9}, [4, 5]),
-        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {}, [1, 3, 5]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 99, "block_texts": 1}, [2, 4]),
         ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 99, "block_texts": 2}, [3, 4]),
         ({"skip": 20}, {}, []),
     ],
@@ -318,7 +318,7 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters,
 
 
 def test_the_first_blocks_are_as_short_as_the_first_windows():
-    bounds = Grouping(1, 1, 1, 0, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9)
+    bounds = Grouping(1, 1, 1, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9)
     assert [bounds.most_characters(n) for n in range(4)] == [40, 640, 4000, 4000]
 
 
