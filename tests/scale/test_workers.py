@@ -276,7 +276,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_command(folder, capsys):
-    options = ["--keep", "top,rows", "--threads", "1"]
+    options = ["--keep", "top,rows", "--stage", "weights", "--layer", "1", "--threads", "1"]
     assert main(["batch", "texts.txt", "-o", "one.jsonl", *options]) == 0
     capsys.readouterr()
     assert main(["batch", "texts.txt", "-o", "three.jsonl", "--workers", "3", *options]) == 0

@@ -67,8 +67,12 @@ def limit_process(memory: int, seconds: int) -> None:
 
 
 def map_memory(size: int) -> mmap.mmap:
-    """Map fresh, page-aligned memory, in huge pages if possible: others are handed out and cleared by 4 KiB."""
-    pages = mmap.mmap(-1, size)
+    """Map fresh, page-aligned memory, in huge pages if possible: others are handed out and cleared by 4 KiB.
+
+    A process that is forked gets a copy: by default, mmap shares what either of the two writes.
+    """
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, size, **private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return pages
