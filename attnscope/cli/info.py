@@ -4,7 +4,7 @@ import os
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
-from attnscope.request.options import THE_MODEL
+from attnscope.request.options import COMPLETE_MODEL
 
 EXAMPLES = """
 attnscope info
@@ -50,7 +50,7 @@ def info(given: Given) -> None:
 
 def _refuse_beside_list(given: Given) -> None:
     """Refuse options that describe one model, beside a list of all; a model in the environment is ignored."""
-    for name in (*(option.name for option in THE_MODEL), "cost"):
+    for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
         ignored = name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL")
         if getattr(given, name) and not ignored:
             raise UsageError(f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them")

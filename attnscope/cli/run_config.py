@@ -38,7 +38,7 @@ def model_fields(given: Given) -> dict[str, Any]:
         fields["model"] = None
     if fields["adapter"] == "none":
         fields["adapter"] = None
-    if given.config is not None:
+    if getattr(given, "config", None) is not None:
         if fields["adapter"] is not None:
             raise UsageError(
                 f"{arg('adapter')} and {arg('config')} cannot be used together",
@@ -165,7 +165,7 @@ def _given_texts(given: Any) -> "tuple[TextInput, ...]":
 
     for name in ("text", "file", "pair", "context", "keep_newline"):
         if getattr(given, name, None):
-            hint = "remove it: the tokens are in the file"
+            hint = f"remove {arg(name)}: the tokens are in the file"
             raise UsageError(f"{arg(name)} and {arg('qkv')} cannot be used together", hint=hint)
     return from_file(Path(given.qkv)).inputs
 

@@ -7,6 +7,7 @@ from typing import Any
 from typer import TyperException
 
 from attnscope.base.errors import UsageError, arg, nearest
+from attnscope.request.options import COMMANDS
 
 
 def to_usage_error(error: TyperException) -> UsageError:
@@ -35,6 +36,10 @@ def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
 
 def _near(option: str, context: Any) -> str:
     names = [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    others = [name for name, options in COMMANDS.items() if any(option == other.spelled for other in options)]
+    if others and context:
+        *most, last = others
+        return f"it is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
     near = nearest(option, [name for name in names if name.startswith("--")])
     if near is None:
         return f"{_see_help(context)}; put -- before a text that starts with '-'"

@@ -6,7 +6,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.families import FAMILIES, open_config
@@ -29,9 +28,6 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
     A checkpoint whose tokenizer cannot be used is described as well.
     """
     run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, **options)
-    if run.qkv is not None:
-        hint = f"use {arg('model')}; attnscope run shows what the arrays hold"
-        raise UsageError("info describes models, not arrays", where=arg("qkv"), hint=hint)
     if model is not None and model.endswith(".json") and Path(model).is_file():
         return _describe_file(Path(model), run)
     source = open_native(run, [_SAMPLE_TEXT])

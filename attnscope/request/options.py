@@ -129,13 +129,13 @@ THE_MODEL = (
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text; run, compare, explain, heads, explore and batch accept them.", metavar="FILE",
-        complete="files"),
+        "model and a text.", metavar="FILE", complete="files"),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
         "real model may differ from what is shown."),
 )
+COMPLETE_MODEL = tuple(option for option in THE_MODEL if option.name != "qkv")
 THE_MACHINE = (
     Option("device", MACHINE, "Device; auto uses CUDA for all but small work.", arguments.device,
         "auto|cpu|cuda[:N]|mps", "auto", complete=("auto", "cpu", "cuda", "mps")),
@@ -332,7 +332,7 @@ HEADS = (
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *TEXTS, *THE_MODEL, CUTS,
+    *TEXTS, *COMPLETE_MODEL, CUTS,
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
         "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
         "{spans} or {chat}."),
@@ -401,7 +401,7 @@ CHECK = (
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
     QUIET,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
-    DATA_FORMAT, JSON, *THE_MODEL, *THE_MACHINE,
+    DATA_FORMAT, JSON, *COMPLETE_MODEL, *THE_MACHINE,
 )
 _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
@@ -415,7 +415,7 @@ DOCTOR = (
     replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
     *(option for option in _LOOKS[1:] if option.name != "open"),
     replace(VERBOSE, help="Show every measurement, and why each check matters."),
-    *(option for option in THE_MODEL if option.name != "qkv"),
+    *(option for option in COMPLETE_MODEL if option.name != "config"),
     replace(_OF_MACHINE["dtype"], default=None,
         help="Data type of the model; default: the one that its config.json names."),
     _OF_MACHINE["device"],
@@ -423,7 +423,7 @@ DOCTOR = (
     _OF_MACHINE["max_memory"],
 )
 INFO = (
-    *THE_MODEL, DATA_FORMAT, JSON,
+    *COMPLETE_MODEL, DATA_FORMAT, JSON,
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
     Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),

@@ -41,7 +41,7 @@ REFUSED = [
     ({"pool": 0}, "pool: 0 is out of range; use 1 to 1024"),
     ({"dtype": "float64"}, "dtype: must be float32, bfloat16 or float16, not 'float64'"),
     ({"device": "gpu"}, "device: must be auto, cpu, cuda, cuda:N or mps, not 'gpu'; use cuda"),
-    ({"max_memory": 1000}, "max_memory is 1000 B; use dtype='bfloat16', or raise max_memory"),
+    ({"max_memory": 1000}, "max_memory is 1000 B; use max_memory='"),
     ({"part": "cross"}, "part: only works with engine='transformers'; add engine='transformers'"),
     ({"model": "rivrbank"}, "no such folder, bundled sample or repository in the Hugging Face cache; did you mean"),
     ({"model": 5}, "model: a int is not a model; pass a folder, the name of a bundled sample, or a transformers model"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.locating import locate
@@ -37,8 +36,6 @@ def examine_checkpoint(
         progress: See pipeline.inspect.
         **more: Further arguments of `examine`: a batch, a collator and what is known of them.
     """
-    if run.config is not None:
-        raise UsageError("a TOML stack is not a transformers model", where=arg("config"), hint=f"use {arg('model')}")
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
