@@ -115,7 +115,6 @@ def _is_text(kind: Any) -> bool:
 
 
 def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterator[Item]:
-    """Yield the rows of record batches."""
     import pyarrow
 
     index = 0
@@ -130,7 +129,6 @@ def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterato
 
 
 def _rows(part: Any, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a record batch."""
     try:
         return part.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as e:

@@ -27,7 +27,6 @@ from attnscope.findings.run import Report
 
 
 def _format(path: Path, option: str) -> DumpFormat:
-    """Find the format of a name."""
     check_name(path)
     file_format = format_of(path)
     if file_format is None:

@@ -39,7 +39,6 @@ def _write(dump: Dump, journal: Journal, sink: JsonlSink | SafetensorsSink) -> i
 
 
 def _windows(dump: Dump) -> Iterator[list[Record]]:
-    """Yield the records in windows of the size that the dump was written in."""
     window: list[Record] = []
     values = 0
     for record in dump.records():

@@ -150,7 +150,6 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
 
 
 def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
-    """Return a record with its arrays from a shard."""
     _, data, places = shard
     prefix = f"{record.index}/"
     arrays = {

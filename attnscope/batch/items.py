@@ -144,7 +144,6 @@ def _member(data: Any, kind: Any, key: str | None) -> Any:
 
 
 def _wrong(error: ValueError, key: str | None) -> AttnscopeError:
-    """Return the error for a member, or a whole record, that has another type."""
     wrong = f"{error}".replace("`", "'")
     return AttnscopeError(f"not valid JSON ({wrong})" if key is None else f"{key}: {wrong}")
 

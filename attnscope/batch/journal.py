@@ -299,7 +299,6 @@ class Journal:
             self._files.sync(self._descriptor)
 
     def _close(self) -> None:
-        """Close the file; remove it if nothing was written."""
         unused = self._new if self.beside else self.path if self._is_new and not self.written.size else None
         with naming_errors(self.path), ExitStack() as last:
             for descriptor in (self._old, self._descriptor):

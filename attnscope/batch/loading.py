@@ -238,7 +238,6 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, in
 
 
 def _power_of_two(number: int) -> int:
-    """Return the largest power of two that is not above a number."""
     return 1 << max(0, int(number).bit_length() - 1)
 
 

@@ -65,12 +65,10 @@ class _Target:
         self._submit(view[lines.start : start])
 
     def append(self, body: bytes) -> None:
-        """Write one JSON object as a line."""
         line, self._crc = seal(body, self._crc)
         self._submit(memoryview(line))
 
     def wait(self) -> None:
-        """Wait until everything that was put is handed to the system."""
         self._pending.result()
 
     def _submit(self, lines: memoryview) -> None:
@@ -86,12 +84,10 @@ class _Target:
         self._blocks.put(np.frombuffer(data, dtype=np.uint8))
 
     def finish(self) -> None:
-        """Wait until everything is safe on disk."""
         self.wait()
         self._blocks.finish()
 
     def close(self) -> None:
-        """Close the file."""
         self._pool.shutdown()
         os.close(self._descriptor)
 

@@ -204,7 +204,6 @@ def files_checksum(paths: Sequence[Path]) -> str:
 
 
 def _line(record: Record, part: str | None, check: str | None) -> Record:
-    """Return the line of a record in the manifest."""
     return Record(
         record.index,
         record.id,

@@ -113,7 +113,6 @@ class PartLines:
             raise self._damaged("the line comes after the end")
 
     def _skip(self) -> None:
-        """Read the header or the end line."""
         for _ in self.runs(1):
             pass
         self.records -= 1
@@ -170,7 +169,6 @@ class PartLines:
             self._place, self._inside = self._place + packed, 0
 
     def _check(self, lines: Lines) -> None:
-        """Compare lines with their checks."""
         crc = _checked(lines.memory, lines.start, lines.ends[-1], self._crc)
         if crc is not None and _have_checks(lines):
             self._crc, self._number = crc, self._number + len(lines.ends)

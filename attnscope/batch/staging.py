@@ -63,7 +63,6 @@ class _Staged:
 
     @property
     def lines(self) -> Path:
-        """The journal."""
         return manifest_path(self.path) if self.is_table else self.path / INDEX if self.is_folder else self.path
 
     def prepare(self, *, force: bool) -> None:

@@ -238,7 +238,6 @@ def csv_bytes(rows: TableRows) -> Iterator[bytes]:
 
 
 def _check_cells(table: Table) -> None:
-    """Refuse cells that readers of CSV, such as Python's, refuse."""
     for name in set(WORDS) & set(table):
         longest = max((cell for cell in table[name] if cell is not None), key=len, default="")
         if len(longest) > _LONGEST:
@@ -382,7 +381,6 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
 
 
 def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
-    """Parse a column of text into an array of values."""
     if name in WORDS:
         return list(cells)
     try:

@@ -81,11 +81,9 @@ class _Clock:
 
     @property
     def speed(self) -> float:
-        """Characters a second."""
         return self._done / (time.perf_counter() - self._begun)
 
     def take(self, indices: tuple[int, ...]) -> list[Record] | None:
-        """Return None: nothing is known."""
         return None
 
     def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
@@ -101,7 +99,6 @@ class _Clock:
 def _trial(
     work: TextWorker[Any], bounds: Grouping, holds: int, texts: list[Item], threads: int, seconds: float, encodes: bool
 ) -> float:
-    """Return the speed of this process in characters per second."""
     limit_threads(threads)
     computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
     clock = _Clock(texts, seconds, encodes=encodes)

@@ -87,7 +87,6 @@ def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
 
 
 def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":
-    """Compare the counts with the end line."""
     end = dump.end
     assert end is not None
     for status in ("ok", "skipped", "failed"):

@@ -231,7 +231,6 @@ class WindowComputer(Generic[T]):
         on_group: Callable[[list[int]], None],
         kept: "GroupStore | None",
     ) -> list[Record]:
-        """Compute the records of parts of a group, one after the other."""
         finished = list[Record]()
         for part in parts:
             item = window.items[part[0]]
@@ -299,6 +298,5 @@ def location(item: Item) -> str:
 
 
 def _without_location(error: AttnscopeError, item: Item) -> str:
-    """Return the error message without the item's location."""
     where = None if error.parts.where == location(item) else error.parts.where
     return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(on_command_line)

@@ -42,11 +42,9 @@ class _Adapter:
     named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def wrong(self, key: str, message: str, hint: str) -> AttnscopeError:
-        """Return the error for a value of the config that cannot be used."""
         return AttnscopeError(message, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)
 
     def flag(self, key: str) -> bool:
-        """Return a boolean."""
         value = self.config.get(key) or False
         if not isinstance(value, bool):
             raise self.wrong(key, f"is {format_value(value)}", "expected true or false")

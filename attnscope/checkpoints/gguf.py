@@ -59,15 +59,12 @@ class _Metadata:
         return value
 
     def integer(self, name: str, default: Any = ...) -> Any:
-        """Return a whole number."""
         return self.get(name, int, default)
 
     def number(self, name: str, default: Any = ...) -> Any:
-        """Return a number."""
         return self.get(name, (int, float), default)
 
     def require(self, name: str, expected: Any) -> None:
-        """Refuse any other value than this one."""
         if self.get(name, (int, float, bool, str), expected) != expected:
             value = self.values[f"{self.architecture}.{name}"]
             raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
@@ -77,7 +74,6 @@ class _Metadata:
         return self.tables.pop(name, None)
 
     def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
-        """Return the error for a value that cannot be used."""
         return AttnscopeError(message, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
 
     def check_unread(self) -> None:
@@ -166,7 +162,6 @@ def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str,
 
 
 def _shared_config(metadata: _Metadata) -> dict[str, Any]:
-    """Return the config keys that all architectures share."""
     words = metadata.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
@@ -203,7 +198,6 @@ def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, A
 
 
 def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
-    """Return the `rope_scaling` of a config.json."""
     kind = metadata.get("rope.scaling.type", str, "none")
     factor = metadata.number("rope.scaling.factor", None)
     original = metadata.integer("rope.scaling.original_context_length", None)
@@ -244,7 +238,6 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
 
 
 def _read_table(info: TensorInfo) -> tuple[float, ...]:
-    """Return the numbers of a short tensor."""
     if info.dtype != "F32" or len(info.shape) != 1 or not 0 < info.shape[0] <= _LONGEST_TABLE:
         raise AttnscopeError(f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}")
     with open_regular(info.file) as (file, _):

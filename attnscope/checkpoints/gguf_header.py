@@ -74,12 +74,10 @@ class _Reader:
         return start
 
     def scalar(self, code: str) -> Any:
-        """Return the next number."""
         start = self.take(struct.calcsize(f"<{code}"))
         return struct.unpack_from(f"<{code}", self.data, start)[0]
 
     def text(self) -> str:
-        """Return the next string."""
         length = self.scalar("Q")
         start = self.take(length)
         try:
@@ -88,7 +86,6 @@ class _Reader:
             raise AttnscopeError("a string in its header is not UTF-8", where=self.path) from e
 
     def value(self, kind: int) -> Any:
-        """Return the next value of metadata."""
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:

@@ -112,7 +112,6 @@ def transformer_folder(path: Path) -> str | None:
 
 
 def _sentence_transformers(path: Path) -> Located:
-    """Return the transformer of a sentence-transformers folder."""
     inner = transformer_folder(path)
     if inner is None and not _has(path, CONFIG):
         hint = f"pass the folder of the model that has a {CONFIG}"

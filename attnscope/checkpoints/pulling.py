@@ -96,7 +96,6 @@ class _Hub:
             library.utils.disable_progress_bars()
 
     def names(self) -> set[str]:
-        """Return the names of its files."""
         api = self._library.HfApi(endpoint=self._endpoint)
         info: Any = self._call(lambda: api.model_info(self.name))
         return {file.rfilename for file in info.siblings or ()}

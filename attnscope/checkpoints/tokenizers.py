@@ -104,7 +104,6 @@ def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
 
 
 def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None) -> FoundTokenizer:
-    """Make a tokenizer of a folder's files."""
     from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
 
     written = _read_options(path, present)

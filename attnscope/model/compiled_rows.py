@@ -144,7 +144,6 @@ def _write_softmax(module: ir.Module) -> None:
 
 
 def _write_sums(module: ir.Module) -> None:
-    """Write the loops behind `sums`."""
     b, arguments = _function(module, "sums", 5, 7)
     weights, kinds, reaches, sums, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = arguments
     n_vectors = b.mul(_divide_up(b, size, CHUNK), _LONG(2))
@@ -197,11 +196,9 @@ class _Row:
         self._full = b.sdiv(size, _LONG(LANES))
 
     def load(self, b: Any, number: Any) -> Any:
-        """Return a vector."""
         return b.load(self._vector(b, number), typ=_FLOATS, align=4)
 
     def store(self, b: Any, vector: Any, number: Any) -> None:
-        """Overwrite a vector."""
         b.store(vector, self._vector(b, number), align=4)
 
     def take_rest(self, b: Any, behind: float) -> None:
@@ -378,7 +375,6 @@ def _at(b: Any, start: Any, index: Any, kind: Any = _FLOAT) -> Any:
 
 
 def _vectors(b: Any, chunk: Any) -> tuple[Any, Any]:
-    """Return the numbers of a chunk's two vectors."""
     first = b.mul(chunk, _LONG(2))
     return first, b.add(first, _LONG(1))
 

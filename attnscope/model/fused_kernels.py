@@ -31,7 +31,6 @@ def _keep(new, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
 
 @triton.jit
 def _tanh(x):
-    """Compute tanh without overflow."""
     e = tl.exp(-2.0 * tl.abs(x))
     t = (1.0 - e) / (1.0 + e)
     return tl.where(x < 0, -t, t)

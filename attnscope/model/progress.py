@@ -108,7 +108,6 @@ class _TileCounter:
 
 
 def _visible_cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:
-    """Estimate the number of visible (query, key) pairs."""
     step = max(1, len(rows) // _SAMPLES)
     spans = [mask.key_range(row, row + 1, n_keys) for row in rows[::step]]
     return sum(end - start for start, end in spans) / max(1, len(spans)) * len(rows)

@@ -137,7 +137,6 @@ class _Queue(Generic[Part]):
         self.stop()
 
     def stop(self) -> None:
-        """Hand out nothing more."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

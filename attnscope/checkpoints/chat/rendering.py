@@ -135,7 +135,6 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
 
 
 def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield every text within a value, with its path."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -210,13 +209,11 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
 
 
 def _shared_start(first: str, second: str) -> int:
-    """Return the length of the common prefix of two texts."""
     pairs = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _core(texts: Sequence[_UserText], piece: tuple[int, int]) -> str:
-    """Return a piece without the white space around it."""
     n, place = piece
     return texts[n].pieces[place][1].strip()
 
@@ -286,7 +283,6 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
 def _ask(
     template: str, variables: Mapping[str, Any], variants: Sequence[Mapping[str, Any]], where: str, *, must: bool = True
 ) -> Any:
-    """Render a template; see sandbox."""
     try:
         answer = PROCESS.ask({"template": template, "variables": variables, "variants": variants})
     except TookTooLong:

@@ -87,7 +87,6 @@ class _Dict:
         return dict(*args, **values)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """Return a dict with these keys."""
         return dict.fromkeys(*args)
 
 
@@ -199,7 +198,6 @@ def _generated(
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    """Describe an error in a few words."""
     message = " ".join(str(error).split())
     if isinstance(error, TemplateSyntaxError):
         return {"kind": "syntax", "error": f"line {error.lineno}: {message}"}

@@ -154,7 +154,6 @@ def _answers(output: bytes) -> list[dict[str, Any]]:
 
 
 def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
-    """Write the index of several files."""
     table = {name: file for file, tensors in sizes.items() for name in tensors}
     if len(table) != sum(map(len, sizes.values())):
         raise AttnscopeError("a tensor is in more than one shard", where=path, hint="download the shards again")

@@ -83,7 +83,6 @@ def _kind(value: Any) -> str:
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    """Return an error of torch's loader in a few words."""
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
         named = _GLOBAL.search(text)

@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, Computed, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Computed, CopyOf, Family, Head, Outside, key
 
 _LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
 
@@ -8,15 +8,8 @@ BERT = Family(
     name="bert",
     model_types=("bert",),
     config={
-        "vocab_size": key("vocab_size"),
-        "d_model": key("hidden_size"),
-        "n_layers": key("num_hidden_layers"),
-        "n_heads": key("num_attention_heads"),
-        "n_kv_heads": CopyOf("n_heads"),
-        "d_head": HEAD_WIDTH,
-        "d_value": CopyOf("d_head"),
-        "d_mlp": key("intermediate_size"),
-        "max_positions": key("max_position_embeddings"),
+        **SIZES,
+        **HEADS,
         "mask": Computed(
             lambda reader, _: "causal" if reader.flag("is_decoder", default=False) else "bidirectional", ("is_decoder",)
         ),

@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, CopyOf, Family, Head, Outside, key
 
 _LAYER = "transformer.layer.{l}"
 
@@ -12,9 +12,7 @@ DISTILBERT = Family(
         "d_model": key("dim"),
         "n_layers": key("n_layers"),
         "n_heads": key("n_heads"),
-        "n_kv_heads": CopyOf("n_heads"),
-        "d_head": HEAD_WIDTH,
-        "d_value": CopyOf("d_head"),
+        **HEADS,
         "d_mlp": key("hidden_dim"),
         "max_positions": key("max_position_embeddings"),
         "mask": "bidirectional",

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnscope.base.model_config import Rope
 from attnscope.checkpoints.families.gemma2 import GEMMA2
+from attnscope.checkpoints.families.llama import QK_NORMS
 from attnscope.checkpoints.families.reader import ConfigReader, whole_number
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import Computed
@@ -58,8 +59,7 @@ GEMMA3 = replace(
     },
     modules={
         **GEMMA2.modules,
-        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
-        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+        **QK_NORMS,
     },
     requires={"use_bidirectional_attention": False},
     # transformers reads `attn_logit_softcapping`, but does not use it

@@ -1,16 +1,6 @@
 """GPT-2 (Radford et al., 2019): causal, pre-norm, learned positions, fused q, k, v stored transposed."""
 
-from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
-    HEAD_WIDTH,
-    Chunk,
-    Computed,
-    CopyOf,
-    Family,
-    Head,
-    Outside,
-    key,
-)
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Chunk, Computed, Family, Head, Outside, key
 
 _LAYER = "h.{l}"
 
@@ -22,9 +12,7 @@ GPT2 = Family(
         "d_model": key("n_embd"),
         "n_layers": key("n_layer"),
         "n_heads": key("n_head"),
-        "n_kv_heads": CopyOf("n_heads"),
-        "d_head": HEAD_WIDTH,
-        "d_value": CopyOf("d_head"),
+        **HEADS,
         "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)),
         "max_positions": key("n_positions"),
         "scale": Computed(

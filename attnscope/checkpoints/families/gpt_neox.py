@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al., 2022), as in Pythia: part of each head rotated, attention and MLP in parallel."""
 
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_WIDTH, Chunk, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Chunk, CopyOf, Family, Head, Outside, key
 
 _LAYER = "layers.{l}"
 _QKV = f"{_LAYER}.attention.query_key_value"
@@ -10,15 +10,8 @@ GPT_NEOX = Family(
     name="gpt_neox",
     model_types=("gpt_neox",),
     config={
-        "vocab_size": key("vocab_size"),
-        "d_model": key("hidden_size"),
-        "n_layers": key("num_hidden_layers"),
-        "n_heads": key("num_attention_heads"),
-        "n_kv_heads": CopyOf("n_heads"),
-        "d_head": HEAD_WIDTH,
-        "d_value": CopyOf("d_head"),
-        "d_mlp": key("intermediate_size"),
-        "max_positions": key("max_position_embeddings"),
+        **SIZES,
+        **HEADS,
         "qkv_bias": key("attention_bias", default=True),
         "out_bias": CopyOf("qkv_bias"),
         "positions": "rope",

@@ -1,24 +1,22 @@
 """Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_DIM, CopyOf, Entry, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_DIM, SIZES, CopyOf, Entry, Family, Head, Outside, key
 
 _LAYER = "layers.{l}"
 LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
+QK_NORMS = {
+    f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"
+}  # of later models
 
 LLAMA = Family(
     name="llama",
     model_types=("llama",),
     config={
-        "vocab_size": key("vocab_size"),
-        "d_model": key("hidden_size"),
-        "n_layers": key("num_hidden_layers"),
-        "n_heads": key("num_attention_heads"),
+        **SIZES,
         "n_kv_heads": key("num_key_value_heads", default=CopyOf("n_heads")),
         "d_head": HEAD_DIM,
         "d_value": CopyOf("d_head"),
-        "d_mlp": key("intermediate_size"),
-        "max_positions": key("max_position_embeddings"),
         "qkv_bias": key("attention_bias", default=False),
         "out_bias": CopyOf("qkv_bias"),
         "positions": "rope",

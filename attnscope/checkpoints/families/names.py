@@ -105,7 +105,6 @@ class Names:
                 yield TensorLocation(f"{base}.{spelled}", entry, number)
 
     def _entries(self, module: str) -> tuple[str | Chunk | Stacked | Outside, ...]:
-        """Return the family's entries for a native module."""
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)
         numberless = re.sub(r"\.experts\.\d+", ".experts.{x}", numberless)
         head = {} if self.family.head is None else self.family.head.modules

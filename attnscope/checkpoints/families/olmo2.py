@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.llama import LLAMA, QK_NORMS
 from attnscope.checkpoints.families.spec import key
 
 OLMO2 = replace(
@@ -19,8 +19,7 @@ OLMO2 = replace(
     },
     modules={
         **{name: entry for name, entry in LLAMA.modules.items() if "norm" not in name},
-        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
-        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+        **QK_NORMS,
         "blocks.{l}.norm_attention_out": "layers.{l}.post_attention_layernorm",
         "blocks.{l}.norm_mlp_out": "layers.{l}.post_feedforward_layernorm",
     },

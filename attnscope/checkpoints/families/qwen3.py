@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.llama import LLAMA, QK_NORMS
 from attnscope.checkpoints.families.qwen2 import QWEN_WINDOWS
 from attnscope.checkpoints.families.spec import KV_HEADS, key
 
@@ -20,8 +20,7 @@ QWEN3 = replace(
     },
     modules={
         **LLAMA.modules,
-        "blocks.{l}.attention.q_norm": "layers.{l}.self_attn.q_norm",
-        "blocks.{l}.attention.k_norm": "layers.{l}.self_attn.k_norm",
+        **QK_NORMS,
     },
     requires={},
     inert=frozenset({"attention_dropout"}),

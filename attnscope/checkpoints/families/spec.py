@@ -88,6 +88,19 @@ HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, otherwi
 KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 
+# the sizes that most families have under the same keys
+SIZES: Mapping[str, Key] = {
+    "vocab_size": key("vocab_size"),
+    "d_model": key("hidden_size"),
+    "n_layers": key("num_hidden_layers"),
+    "n_heads": key("num_attention_heads"),
+    "d_mlp": key("intermediate_size"),
+    "max_positions": key("max_position_embeddings"),
+}
+# every query head has keys of its own, and the heads share the width
+HEADS: Mapping[str, Any] = {"n_kv_heads": CopyOf("n_heads"), "d_head": HEAD_WIDTH, "d_value": CopyOf("d_head")}
+
+
 @dataclass(frozen=True)
 class Chunk:
     """One part of a module that stacks several native modules along its output rows."""

@@ -61,7 +61,6 @@ class _TokenizerMetadata:
         self.types: list[Any] = types + [1] * (len(self.tokens) - len(types))
 
     def get(self, name: str, kind: type[Any], default: Any = ...) -> Any:
-        """Return a value of this type."""
         value = self.metadata.get(f"tokenizer.ggml.{name}")
         if value is None and default is not ...:
             return default
@@ -71,7 +70,6 @@ class _TokenizerMetadata:
         return value
 
     def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
-        """Return the error for a value that cannot be used."""
         return AttnscopeError(message, where=f"{self.path}: tokenizer.ggml.{name}", hint=hint)
 
     def _texts(self, name: str) -> list[str]:
@@ -98,7 +96,6 @@ class _TokenizerMetadata:
         return merges
 
     def scores(self) -> list[float]:
-        """Return the score of every token."""
         scores: list[float] = self.get("scores", list)
         if len(scores) != len(self.tokens) or not all(isinstance(score, float) for score in scores):
             raise self.wrong("scores", "is not one number per token", "the file is damaged: download it again")
@@ -116,7 +113,6 @@ class _TokenizerMetadata:
         return assemble({"type": "BPE", **model}, added, post_processor=self._template(add_start))
 
     def _template(self, add_start: bool) -> dict[str, Any]:
-        """Return the template of tokens before and after every text."""
         start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
         opens, closes = ([] if n is None else [self.tokens[n]] for n in (start, end))

@@ -122,7 +122,6 @@ class FileTokenizer:
         return tokens
 
     def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
-        """Encode one text or two."""
         # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
         batch = [texts[0] if len(texts) == 1 else tuple(texts)]
         (encoding,) = call_rust(

@@ -84,7 +84,6 @@ def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str,
 
 
 def _count_strings(data: bytes) -> int:
-    """Count the strings in a JSON value."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     return data.count(b'"') // 2

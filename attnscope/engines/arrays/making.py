@@ -153,7 +153,6 @@ def _split_layers(
 
 
 def _numbers(layers: Any, count: int) -> list[int]:
-    """Return the numbers of `count` layers."""
     if layers is None:
         return list(range(count))
     listed = layers.tolist() if hasattr(layers, "tolist") else layers

@@ -47,7 +47,6 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
 
 
 def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[int, Any]:
-    """Return one value for each layer, read."""
     read = {"scale": _scale, "softcap": _softcap, "window": _window, "rope": _rope}.get(name)
     if np.ma.is_masked(value):
         raise AttnscopeError("is a masked array that hides numbers", where=name, hint="pass a plain one")

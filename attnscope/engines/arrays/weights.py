@@ -64,7 +64,6 @@ def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengt
 
 
 def _check(weights: torch.Tensor, lengths: Sequence[int], where: str) -> None:
-    """Refuse arrays that cannot be weights."""
     total = weights.sum(-1)
     too_much = (total > 1 + ROUNDING)[..., None].expand_as(weights)
     for bad, problem in ((weights < 0, "is below 0"), (too_much, "is in a row that sums to more than 1")):

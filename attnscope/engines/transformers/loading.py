@@ -102,7 +102,6 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
 
 
 def _table(model: Any, where: str | Path) -> tuple[int, int]:
-    """Return rows and width of the token embedding."""
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
     except NotImplementedError:

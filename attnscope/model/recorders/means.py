@@ -83,7 +83,6 @@ class _MeanRows:
                 self._masked[:, :, rows, outside] = -torch.inf
 
     def divide(self, n: int) -> None:
-        """Divide sums by the number of heads."""
         self.weights, self._masked = self.weights / n, self._masked / n
 
     def entropy(self) -> Tensor:
