@@ -126,7 +126,7 @@ class MatrixMask(Mask):
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         if heads is None or not self.per_head:
             return self.matrix[..., q, k]
-        return self.matrix[..., heads.to(q.device)[:, None, None], q, k]
+        return self.matrix[..., heads[:, None, None], q, k]
 
 
 def _over_cells(function: Callable[..., Any], *given: Any, scores: bool = False) -> Any:
@@ -171,7 +171,7 @@ class FunctionMask(Mask):
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         heads = torch.arange(self.n_heads, device=q.device) if heads is None else heads
-        places = torch.arange(self.n_texts, device=q.device), heads.to(q.device), q[:, 0], k[0]
+        places = torch.arange(self.n_texts, device=q.device), heads, q[:, 0], k[0]
         allowed = _call(arg("mask"), lambda: _over_cells(self.function, *places))
         if allowed.dtype != torch.bool:
             hint = "return True where attention is allowed"
@@ -208,7 +208,8 @@ class FunctionMask(Mask):
                 cells = cells.flatten(0, 2)
                 visible.append(cells.any(0))
                 everywhere.append(cells.all(0))
-            self._evaluated[number, n_keys] = _VisibleKeys.of(torch.cat(visible), torch.cat(everywhere))
+            cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()  # one wait for a GPU
+            self._evaluated[number, n_keys] = _VisibleKeys.of(*cells)
         return self._evaluated[number, n_keys]
 
     @cached_property
@@ -231,7 +232,7 @@ class _VisibleKeys:
         places = visible.nonzero()[:, 0]
         seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
         hidden = (~everywhere).nonzero()[:, 0]
-        ends = torch.cat((hidden.new_tensor([-1]), hidden, hidden.new_tensor([len(everywhere)])))
+        ends = torch.cat((torch.tensor([-1]), hidden, torch.tensor([len(everywhere)])))
         longest = int(ends.diff().argmax())
         return cls(seen, (int(ends[longest]) + 1, int(ends[longest + 1])))
 
@@ -247,7 +248,7 @@ class ScoreFunctionMask(Mask):
         return self._change
 
     def _change(self, scaled: Tensor, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        places = torch.arange(len(scaled), device=q.device), heads.to(q.device), q[:, 0], k[0]
+        places = torch.arange(len(scaled), device=q.device), heads, q[:, 0], k[0]
         if not scaled.numel():
             return scaled
         changed = _call(arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True))

@@ -7,8 +7,8 @@ comparison of `device.type`, and `is_cuda`, become True, then False. The tests o
 every family on a GPU, run if they execute the line, the fastest first, until one fails. Changes that no test finds are
 printed, and the command ends with 1. Changes without effect are listed below, with the reason. It forks, so Unix only.
 
-The first run traces every test, or those that pytest's -k selects; a range of changes uses what it has noted. `--most`
-limits the tests of a change.
+Examples of hypothesis are not shrunk. The first run traces every test, or those that pytest's -k selects; a range of
+changes uses what it has noted. `--most` limits the tests of a change.
 """
 
 import argparse
@@ -31,6 +31,8 @@ ROOT = Path(__file__).parent.parent.parent
 TESTS = ("tests/devices", "tests/parity/test_cuda.py")
 COPIED = ("attnscope", "tests", "configs", "sample_weights", "benchmarks", "pyproject.toml")
 LIMIT = 120  # seconds of the tests of one change
+# Lines that tests run in processes that they start, where they are not traced: the tests of these files
+CHILDREN = {"attnscope/batch/loading.py": ("tests/devices/test_workers.py",)}
 # A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
 _SPEED = "a choice of what is faster on the CPU; the numbers are the same"
@@ -39,10 +41,9 @@ EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
     "torch.tensor(positions, dtype=torch.int64, device=like.device)": _INDEX,
     "b, h, q, k = torch.tensor(edges, device=tile.device)": _INDEX,
-    "numbers = torch.arange(heads[0], heads[-1] + 1, device=device)": _INDEX,
-    "numbers = torch.arange(adjacent.start, adjacent.stop, device=q.device)": _INDEX,
     "torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)": _INDEX,
-    "heads = torch.arange(self.n_heads, device=q.device)": "the next line moves them",
+    "heads = torch.arange(weights.shape[1], device=weights.device)": _INDEX,
+    'memory = _ARENA.allocate(ends[-1]) if like.device.type == "cpu" … → False': "memory of the CPU is not reused",
     "model.device.type == 'cpu' → False … if model.device.type": "then each worker reads the weights for itself",
     'limit = 0.0 if exam.subject.device.type == "cpu" … → True': "sums of the simulation have the CPU's order",
     "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
@@ -117,10 +118,10 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         starts.append(starts[-1] + len(line))
     name = str(path.relative_to(ROOT))
 
-    def mutant(node: ast.AST, text: str, what: str, after: ast.AST | None = None) -> Mutant:
+    def mutant(node: ast.AST, text: str, what: str, method: ast.Attribute | None = None) -> Mutant:
         begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        if after is not None:
-            begin = starts[after.end_lineno - 1] + after.end_col_offset  # type: ignore[attr-defined]
+        if method is not None:  # behind its object, which may stand in parentheses
+            begin = starts[method.end_lineno - 1] + method.end_col_offset - len(f".{method.attr}")  # type: ignore[operator]
         end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
         return Mutant(name, node.lineno, begin, end, text, what)  # type: ignore[attr-defined]
 
@@ -132,7 +133,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
             if isinstance(node.func, ast.Attribute):
                 moves = node.func.attr == "to" and node.args and "device" in ast.unparse(node.args[0])
                 if moves or (node.func.attr == "cpu" and not node.args):
-                    yield mutant(node, "", f"without .{node.func.attr}()", after=node.func.value)
+                    yield mutant(node, "", f"without .{node.func.attr}()", method=node.func)
         is_type = isinstance(node, ast.Compare) and "device.type" in ast.unparse(node.left)
         if is_type or (isinstance(node, ast.Attribute) and node.attr == "is_cuda"):
             for value in ("True", "False"):
@@ -185,8 +186,14 @@ def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None, keyword:
     os.dup2(log, 2)
     try:
         import pytest
+        from hypothesis import Phase, settings
 
-        plugins = [] if plugin is None else [plugin]
+        class NoShrinking:
+            def pytest_collection(self) -> None:
+                settings.register_profile("mutants", parent=settings(), phases=[Phase.generate])
+                settings.load_profile("mutants")
+
+        plugins = [NoShrinking(), *([] if plugin is None else [plugin])]
         options = [
             "-n",
             "0",
@@ -284,6 +291,7 @@ def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any
         return True
     touching = [name for name, (_, seen) in tests.items() if [mutant.path, mutant.line] in seen]
     touching.sort(key=lambda name: tests[name][0])
+    touching = touching or list(CHILDREN.get(mutant.path, ()))
     code = 0
     if touching:
         path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])

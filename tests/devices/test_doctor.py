@@ -1,29 +1,45 @@
 """`doctor` gives the same verdicts on a model that is on a GPU, wherever its batch is."""
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import attnscope
 from attnscope.base.errors import UsageError
+from attnscope.engines.transformers.backends import with_settings_kept
+from attnscope.studies.doctor import run
+from attnscope.studies.doctor.positions import _used
 from tests.devices.test_attend import moved
-from tests.doctor.bugs import Arguments, model
+from tests.doctor.bugs import Arguments, block_mask, model, pack
 from tests.doctor.sound import batches
+from tests.helpers.tiny_models import LONGROPE
 
-NAMES = ("qwen2, flattened", "llama, prefix", "gemma3, padded right with labels", "bert, collator that masks")
+NAMES = (
+    "qwen2, flattened", "llama, prefix", "gemma3, padded right with labels", "bert, collator that masks", "t5",
+    "llama, boolean 4-D mask under sdpa", "a module of one's own, float32",
+)  # fmt: skip
 MORE = (
-    "qwen2, 4-D mask", "gpt2, padded left with positions", "gpt_oss, padded right with labels", "t5",
-    "llama, batch of a tokenizer",
+    "qwen2, 4-D mask", "gpt2, padded left with positions", "gpt_oss, padded right with labels",
+    "llama, batch of a tokenizer", "a module of one's own, bfloat16",
 )  # fmt: skip
 CASES = (*NAMES, *MORE) if int(os.environ.get("ATTNSCOPE_EXAMPLES", 60)) > 60 else NAMES
 
 
 def verdicts(arguments: Arguments) -> dict[str, str]:
-    result = attnscope.doctor(**{**arguments, "attn": ["eager"]})
+    attn = arguments.get("attn", ["own" if "call" in arguments else "eager"])
+    result = attnscope.doctor(**{**arguments, "attn": attn})
     assert all(backend.ran for backend in result.data.backends)
-    assert result.data.device == str(arguments["model"].device)
+    assert result.data.device == str(next(arguments["model"].parameters()).device)
     return {check.name: check.verdict for check in result.checks}
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leave these checks, and that of dropout, which verdicts depend on."""
+    monkeypatch.setattr(run, "CHECKS", [check for check in run.CHECKS if check.name in (*names, "dropout")])
 
 
 @pytest.mark.cuda
@@ -38,6 +54,80 @@ def test_a_model_on_a_gpu_gets_the_verdicts_of_the_cpu(gpu: str, name: str) -> N
     batch_is_there = {**on_gpu, "batch": moved(dict(arguments.get("batch") or {}), torch.device(gpu)) or None}
     assert verdicts(on_gpu if name.startswith(("qwen2", "gemma3")) else batch_is_there) == expected
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@pytest.mark.cuda
+def test_a_model_in_bfloat16_gets_the_verdicts_of_the_cpu(gpu: str) -> None:
+    expected = verdicts({"model": model("llama").bfloat16()})
+    assert verdicts({"model": model("llama").bfloat16().to(gpu)}) == expected
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("on_gpu", ["input_ids", "attention_mask position_ids cu_seq_lens_q"])
+def test_parts_of_a_batch_may_be_on_different_devices(gpu: str, on_gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model and the documents that the caller states are on others as well."""
+    only(monkeypatch, "packed_documents", "mask_4d")
+    tokens, positions, documents = pack()
+    given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "position_ids": positions}
+    batch = {**given, "cu_seq_lens_q": torch.tensor([0, 6, 11, 18])}
+    blocks = {"input_ids": tokens, "attention_mask": block_mask(documents)}
+    for parts, more in ((batch, {}), (blocks, {}), (given, {"documents": documents})):
+        there = {name: part.to(gpu) if name in on_gpu.split() else part for name, part in parts.items()}
+        expected = verdicts({"model": model("llama"), "batch": parts, **more})
+        assert verdicts({"model": model("llama").to(gpu), "batch": there, **more}) == expected
+
+
+@pytest.mark.cuda
+def test_a_checkpoint_is_examined_on_the_gpu(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "future")
+    model("llama").save_pretrained(tmp_path)
+    result = attnscope.doctor(str(tmp_path), attn=["eager"], device=gpu)
+    assert result.data.device == gpu
+    assert [check.verdict for check in result.checks] == ["ok", "ok"]
+
+
+class Turned(nn.Module):
+    """Frequencies that a module changes in its forward pass, as LongRoPE does for long texts."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("inv_freq", torch.tensor([1.0, 0.5, 0.25]))
+
+    def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.factor:
+            raise TypeError("a module of anyone has another signature")
+        angles = positions[..., None] * self.inv_freq * self.factor + x
+        return torch.cat((angles, angles), -1).cos(), torch.cat((angles, angles), -1).sin()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("factor", [0.5, 1.0, 0.0])
+def test_frequencies_are_read_from_a_module_on_the_gpu(gpu: str, factor: float) -> None:
+    module = Turned(factor).to(gpu)
+    used, scale = _used(SimpleNamespace(), module, None, module.inv_freq, 64)
+    assert used.tolist() == pytest.approx([(factor or 1) * rate for rate in (1.0, 0.5, 0.25)])
+    assert scale == 1
+
+
+@pytest.mark.cuda
+def test_longrope_is_examined_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "rope_scaling")
+    made = model("phi3", original_max_position_embeddings=12, max_position_embeddings=48, **LONGROPE)
+    batch = {"input_ids": torch.arange(5, 25)[None]}
+    assert verdicts({"model": made.to(gpu), "batch": batch}) == {"rope_scaling": "ok", "dropout": "ok"}
+
+
+def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
+    simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or torch.get_rng_state())
+    for device, expected in (("cpu", []), (simulated, [1])):
+        kept.clear()
+        with with_settings_kept(nn.Linear(2, 2).to(device)):
+            pass
+        assert kept == expected
 
 
 @pytest.mark.usefixtures("simulated")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.gpu import WORTH_A_GPU, cuda_device, tile_bytes, tile_scores
 from attnscope.engines.opening import open_source
@@ -63,6 +64,18 @@ def test_weights_that_fit_into_the_gpu_alone_are_kept(
     monkeypatch.setattr(host, "available_memory", lambda: 2 * 200 * MIB)
     with pytest.raises(AttnscopeError, match="half of the free memory is 200"):
         plan(device=simulated)
+
+
+def test_the_memory_of_the_host_is_not_checked_while_a_gpu_computes(
+    simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(limit: object) -> None:
+        raise AttnscopeError("the host is full")
+
+    monkeypatch.setattr(host.MemoryLimit, "check", full)
+    attnscope.inspect("the bank", device=simulated)
+    with pytest.raises(AttnscopeError, match="the host is full"):
+        attnscope.inspect("the bank", device="cpu")
 
 
 def test_auto_is_the_cpu_for_little_work(simulated: str) -> None:

@@ -1,5 +1,7 @@
 """Python's calls with what the caller has on a GPU: models, masks and devices."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -50,23 +52,46 @@ def test_a_mask_may_be_on_a_gpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
-def test_functions_of_flexattention_are_evaluated_on_the_gpu(gpu: str) -> None:
+@pytest.mark.parametrize(("layer", "head"), [("all", "all"), (1, [0, 2])])
+def test_functions_of_flexattention_are_evaluated_on_the_gpu(gpu: str, layer: object, head: object) -> None:
     functions = {
-        "mask": lambda text, head, query, key: (query >= key) | (head == 1),
-        "score_mod": lambda score, text, head, query, key: score - (query - key).abs() * 0.1,
+        "mask": lambda text, head, query, key: (query >= key + text) | (head == 1),
+        "score_mod": lambda score, text, head, query, key: score - (query - key).abs() * 0.1 * (head + text),
     }
-    options = {"layer": "all", "head": "all", **functions}
+    options = {"layer": layer, "head": head, **functions}
     cpu, other = (attnscope.inspect(" ".join(TOKENS), device=device, **options) for device in ("cpu", gpu))
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
 
 
 @pytest.mark.cuda
-def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str) -> None:
+@pytest.mark.parametrize("more", [{"cu_seqlens": [0, 2, 5]}, {}], ids=["packed texts", "the last queries"])
+def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str, more: dict[str, object]) -> None:
     draw = np.random.default_rng(0)
     q, k, v = (draw.normal(size=(2, 4, 5, 8)).astype(np.float32) for _ in range(3))
-    arrays = attnscope.from_qkv(q, k, v, sinks=draw.normal(size=4).astype(np.float32))
+    q = q if more else q[:, :, 2:]
+    arrays = attnscope.from_qkv(q, k, v, sinks=draw.normal(size=4).astype(np.float32), **more)
     cpu, other = (attnscope.inspect(qkv=arrays, device=device, layer=0, head="all") for device in ("cpu", gpu))
     assert other.data.provenance.device == gpu
+    assert len(other.data.texts) == (2 if more else 1)
+    np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_a_function_of_a_long_text_is_evaluated_on_the_gpu(gpu: str) -> None:
+    """Which keys each run of rows may see is found there as well."""
+    q, k = torch.randn(2, 1, 600, 4, generator=torch.Generator().manual_seed(0))
+    mask = lambda text, head, query, key: (query >= key) & (query - key < 40 + text + head)  # noqa: E731
+    reports = [attnscope.from_qkv(q, k, mask=mask, device=device) for device in ("cpu", gpu)]
+    cpu, other = (report.data.texts[0].heads[0].rows.entropy for report in reports)
+    np.testing.assert_allclose(other, cpu, atol=1e-5)
+    assert max(cpu) < np.log2(41)
+
+
+@pytest.mark.cuda
+def test_positions_that_are_given_are_those_of_the_gpu(gpu: str, model: hf.PreTrainedModel, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    given = {"input_ids": [[4, 9, 5, 6]], "position_ids": [[3, 4, 9, 1]], "layer": "all", "head": "all"}
+    cpu, other = (attnscope.inspect(model=str(tmp_path), device=device, **given) for device in ("cpu", gpu))
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
 
 
@@ -74,7 +99,10 @@ def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"mask": lambda text, head, query, key: query >= key, "score_mod": lambda s, text, head, query, key: s - head},
+        {
+            "mask": lambda text, head, query, key: query >= key + text,
+            "score_mod": lambda score, text, head, query, key: score - head - text,
+        },
         {"mask": torch.linspace(-1, 1, 100).view(4, 5, 5), "rope": {"theta": 100.0, "interleaved": True}},
         {"output": torch.ones(4, 5, 8), "sinks": torch.ones(4)},
         {"cu_seqlens": torch.tensor([0, 2, 5]), "layout": "htd"},

@@ -338,10 +338,10 @@ class PlainDecoder(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         rows, length = input_ids.shape
-        place = torch.arange(length)
+        place = torch.arange(length, device=input_ids.device)
         allowed = (place <= place[:, None]).repeat(rows, 4, 1, 1)
         if attention_mask is not None:
-            allowed &= attention_mask[:, None, None].bool() | torch.eye(length, dtype=torch.bool)
+            allowed &= attention_mask[:, None, None].bool() | (place == place[:, None])
         x = self.table[input_ids] + self.places(place)
         for layer, (inner, outer) in enumerate(zip(self.inner, self.outer, strict=True)):
             if layer == self.later:  # one head sees the last token from the one before

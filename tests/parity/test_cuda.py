@@ -5,20 +5,28 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import transformers as hf
 from msgspec.structs import replace
 
 from attnscope.base.model_config import ModelConfig
 from tests.helpers import native_stages
 from tests.helpers.reference_stages import Stages
 from tests.helpers.stage_differences import differences
-from tests.helpers.tiny_models import TABLE, VOCAB, Row
+from tests.helpers.tiny_models import LONGROPE, TABLE, VOCAB, Row
 from tests.helpers.token_batches import batch
 
 TOLERANCE = 1e-4  # float32 on both sides, whose products are summed in another order
 
 
+_LONG = {  # a text of 11 tokens is longer than 8
+    "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 40, "max_position_embeddings": 48, "original_max_position_embeddings": 8, "pad_token_id": 0,
+}  # fmt: skip
+ROWS = (*TABLE, Row("phi3 longrope", hf.Phi3ForCausalLM, {**_LONG, **LONGROPE}))
+
+
 @pytest.mark.cuda
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_stage_equals_the_cpu(gpu: str, row: Row, tmp_path: Path) -> None:
     assert _difference(row, tmp_path, gpu) < TOLERANCE
 

@@ -145,8 +145,7 @@ class WordRecorder(BaseRecorder):
         row, key = index // values.shape[3], index % values.shape[3] + tile.k0
         head, row = row // values.shape[2], row % values.shape[2] + overlap.rows.start
         text, head = head // values.shape[1], head % values.shape[1]
-        here = overlap.index
-        head = head + here.start if isinstance(here, slice) else torch.tensor(here, device=head.device)[head]
+        head = head + overlap.here[0]  # the heads of a tile are neighbours among sorted heads
         place = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
         return values.flatten()[index], place
 

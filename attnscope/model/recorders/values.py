@@ -19,7 +19,7 @@ class ValueRecorder(BaseRecorder):
     def update(self, tile: Tile) -> None:
         inputs = tile.inputs
         if self.recorded is None:
-            groups = inputs.group(torch.tensor(self.heads, device=inputs.v.device))
+            groups = inputs.group(torch.tensor(self.heads))
             self.recorded = inputs.v[0, groups].float()
 
     def compute(self) -> Tensor:

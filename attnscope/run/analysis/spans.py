@@ -45,13 +45,13 @@ class SpanRecorders:
         """
         spans, query = self._spans[text], self._queries[text]
         count, n = len(spans.names), len(spans.of_token)
-        weights = torch.stack([recorder.compute()[text, :, :count, :count].cpu() for recorder in self._of_layers])
+        weights = torch.stack([recorder.compute()[text, :, :count, :count] for recorder in self._of_layers])
         sinks = [recorder.sink() for recorder in self._of_layers]
         sink = None
         if any(recorder is not None for recorder in sinks):
             # A layer without sinks gives them no weight.
-            none = torch.zeros(self._sizes[1], count, dtype=weights.dtype)
-            sink = torch.stack([none if recorder is None else recorder[text, :, :count].cpu() for recorder in sinks])
+            none = torch.zeros_like(weights[0, ..., 0])
+            sink = torch.stack([none if recorder is None else recorder[text, :, :count] for recorder in sinks])
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
         kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
         shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]

@@ -133,6 +133,7 @@ def read_batch(
     ids = tensors.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or not ids.numel():
         raise UsageError("has no input_ids of (rows, tokens)", where="batch", hint="pass what the model is called with")
+    tensors = {key: value.to(ids.device) if isinstance(value, Tensor) else value for key, value in tensors.items()}
     notes = []
     if rows is not None and len(ids) > rows:
         notes.append(f"the first {rows} of {len(ids)} rows are examined")
@@ -211,7 +212,7 @@ def _allowed(mask: Tensor, ids: Tensor) -> Tensor | None:
         allowed = pairs == 1 if ones else pairs > -1e3
     else:
         allowed = pairs != 0
-    return allowed.expand(len(ids), -1, -1).to(ids.device)
+    return allowed.expand(len(ids), -1, -1)
 
 
 def _documents(

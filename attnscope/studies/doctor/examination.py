@@ -239,7 +239,7 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
 
     Where one of two numbers is not finite and the other is, the difference is infinite.
     """
-    output, reference = output.float(), reference.float().to(output.device)
+    output, reference = output.float(), reference.float()
     gap = (output - reference).abs().amax(-1)  # (B, T)
     if not bool(gap.isfinite().all()):
         equal = (output == reference) | (output.isnan() & reference.isnan())

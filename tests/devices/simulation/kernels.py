@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,41 +13,31 @@ from torch._ops import OpOverload
 
 aten: Any = torch.ops.aten
 
-COPIES = {aten.copy_.default, aten._to_copy.default, aten._copy_from.default}
-INDEXED = {
+_COPIES = {aten.copy_.default, aten._to_copy.default, aten._copy_from.default}
+_INDEXED = {
     aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default,
     aten._unsafe_index.Tensor,
 }  # fmt: skip
-FRESH = {
+_FRESH = {
     aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
     aten.new_empty_strided.default,
 }  # fmt: skip
-PRODUCTS = {
+_PRODUCTS = {
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default, aten.dot.default,
     aten.mm.out, aten.bmm.out, aten.bmm.dtype_out, aten.addmm.out, aten.baddbmm.out, aten.addmv.default,
 }  # fmt: skip
-SIZED_BY_NUMBERS = {
+_SIZED_BY_NUMBERS = {
     aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten._unique.default,
     aten.unique_dim.default, aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default,
     aten.equal.default,
 }  # fmt: skip
-READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
+_READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 _VIEWS = {aten.detach.default, aten.alias.default, aten._unsafe_view.default}
 # Not tagged as pointwise, though a 0-dimensional tensor of the CPU may be an operand of them, too.
 _TAKES_SCALARS = {
     "masked_fill", "masked_fill_", "where", "fill_", "index_put_", "index_put", "_index_put_impl_", "lerp", "addcmul",
     "addcmul_", "clamp", "clamp_", "clamp_min", "clamp_max", "isin", "index_fill_", "minimum", "maximum",
 }  # fmt: skip
-
-
-def launches_nothing(op: OpOverload) -> bool:
-    """Tell whether an operator only makes a view, or room."""
-    return bool(op.is_view) or op in _VIEWS or op in FRESH
-
-
-def takes_host_scalars(op: OpOverload) -> bool:
-    """Tell whether an operator on the device takes 0-dimensional operands from the CPU."""
-    return torch.Tag.pointwise in op.tags or op._schema.name.removeprefix("aten::") in _TAKES_SCALARS
 
 
 @cache
@@ -74,17 +65,61 @@ def _backends() -> dict[str, set[str] | None]:
     return table
 
 
-def has_kernel(op: OpOverload, backend: str) -> bool:
-    """Tell whether `CUDA` or `MPS` can run an operator; operators that torch's table lacks are assumed to be there."""
-    name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name or 'default'}"
-    backends = _backends().get(name)
-    return backends is None or backend in backends
+@dataclass(frozen=True)
+class Operator:
+    """What is known of an operator, whatever its operands are.
+
+    Attributes:
+        name: Its name without `aten::`, under which launches are counted.
+        composite: Whether torch takes it apart before a device sees it.
+        launches: Whether it does more than make a view, or room.
+        copies: Whether it copies between devices.
+        indexed: Whether it takes tensors as indices.
+        fresh: Whether it makes room that nobody has written yet.
+        multiplies: Whether it multiplies matrices.
+        sized: Whether the shape of its result depends on numbers.
+        reads: Whether its result is a number on the host.
+        takes_scalars: Whether it takes 0-dimensional operands from the CPU.
+    """
+
+    name: str
+    composite: bool
+    launches: bool
+    copies: bool
+    indexed: bool
+    fresh: bool
+    multiplies: bool
+    sized: bool
+    reads: bool
+    takes_scalars: bool
+    _backends: frozenset[str] | None
+
+    def runs_on(self, backend: str) -> bool:
+        """Tell whether `CUDA` or `MPS` has a kernel for it."""
+        return self._backends is None or backend in self._backends
 
 
 @cache
-def is_made_of_operators(op: OpOverload) -> bool:
-    """Tell whether torch takes an operator apart before a device sees it."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+def described(op: OpOverload) -> Operator:
+    """Describe an operator; those that torch's table lacks are assumed to have kernels."""
+    name = op._schema.name.removeprefix("aten::")
+    backends = _backends().get(f"{name}.{op._schema.overload_name or 'default'}")
+    if op._schema.name.startswith(("mkldnn", "quantized")):
+        backends = set()
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return Operator(
+        name,
+        composite=torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key),
+        launches=not (op.is_view or op in _VIEWS or op in _FRESH),
+        copies=op in _COPIES,
+        indexed=op in _INDEXED,
+        fresh=op in _FRESH,
+        multiplies=op in _PRODUCTS,
+        sized=op in _SIZED_BY_NUMBERS,
+        reads=op in _READS,
+        takes_scalars=torch.Tag.pointwise in op.tags or name in _TAKES_SCALARS,
+        _backends=None if backends is None else frozenset(backends),
+    )
 
 
 def tensor_float_32(x: Tensor) -> Tensor:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from tests.devices.simulation.counts import counts, memory
-from tests.devices.simulation.kernels import (
-    COPIES,
-    FRESH,
-    INDEXED,
-    PRODUCTS,
-    READS,
-    SIZED_BY_NUMBERS,
-    aten,
-    attention_kernel,
-    has_kernel,
-    is_made_of_operators,
-    launches_nothing,
-    takes_host_scalars,
-    tensor_float_32,
-)
+from tests.devices.simulation.kernels import Operator, aten, attention_kernel, described, tensor_float_32
 from tests.devices.simulation.streams import SimulatedStream, streams
 
 SIMULATED = ("cuda", "mps")
@@ -97,7 +82,7 @@ class SimulatedTensor(Tensor):
         kwargs = kwargs or {}
         if op is aten.scaled_dot_product_attention.default:
             return _attention(op, args, kwargs)
-        if is_made_of_operators(op):  # taken apart, so that kernels are counted as they are launched
+        if described(op).composite:  # taken apart, so that kernels are counted as they are launched
             return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         return run(op, args, kwargs)
 
@@ -141,7 +126,7 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         RuntimeError: The device refuses it.
         TypeError: It would make float64 on a device without.
     """
-    flat, tree = pytree.tree_flatten((args, dict(kwargs)))
+    known, flat = described(op), [*_leaves(args), *_leaves(kwargs.values())]
     on_device = [x for x in flat if isinstance(x, SimulatedTensor)]
     on_host = [x for x in flat if isinstance(x, Tensor) and not isinstance(x, SimulatedTensor)]
     place = on_device[0].device if on_device else None
@@ -150,25 +135,27 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         target = torch.device(target)
         place = _numbered(target) if target.type in SIMULATED else None
     device = place or (on_device[0].device if on_device else None)
-    _check(op, args, on_device, on_host, flat, device)
+    if device is not None:
+        _check(op, known, args, on_device, on_host, device)
+        if any(isinstance(x, torch.Generator) and x.device.type != device.type for x in flat):
+            raise RuntimeError(f"Expected a '{device.type}' device type for generator ({op})")
     streams.read(x.numbers for x in on_device)
     if _copies_later(op, args, kwargs):
         return args[0]
-    if not launches_nothing(op):
+    if known.launches:
         streams.current().launch()
-    _count(op, args, on_device, place)
-    numbers = [x.numbers if isinstance(x, SimulatedTensor) else x for x in flat]
-    plain_args, plain_kwargs = pytree.tree_unflatten(numbers, tree)
+    _count(op, known, args, on_device, place)
+    plain_args, plain_kwargs = [_plain(x) for x in args], {name: _plain(x) for name, x in kwargs.items()}
     if target is not None and target.type in SIMULATED:
         plain_kwargs["device"] = torch.device("cpu")
-    result = _compute(op, plain_args, plain_kwargs)
-    if op in FRESH and isinstance(result, Tensor):
+    result = _compute(op, known, plain_args, plain_kwargs)
+    if known.fresh and isinstance(result, Tensor):
         _spoil(result)
-    if op is aten._to_copy.default and any(result is x for x in numbers):
+    owners = {id(x.numbers): x for x in on_device}
+    if op is aten._to_copy.default and (id(result) in owners or any(result is x for x in on_host)):
         result = result.clone()
-    owners = {id(n): x for n, x in zip(numbers, flat, strict=True) if isinstance(x, SimulatedTensor)}
 
-    def wrap(x: object) -> object:
+    def wrap(x: Any) -> Any:
         if not isinstance(x, Tensor) or isinstance(x, SimulatedTensor):
             return x
         owner = owners.get(id(x))
@@ -179,14 +166,31 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         if place is None:
             return x
         _check_dtype(x.dtype, place)
+        if not torch.is_inference_mode_enabled() or x.is_inference():
+            return SimulatedTensor(x, place)
         # a view of a tensor from outside of inference mode is not an inference tensor
-        with torch.inference_mode(torch.is_inference_mode_enabled() and x.is_inference()):
+        with torch.inference_mode(mode=False):
             return SimulatedTensor(x, place)
 
-    wrapped = pytree.tree_map(wrap, result)
-    if not launches_nothing(op):
-        streams.write(x.numbers for x in pytree.tree_leaves(wrapped) if isinstance(x, SimulatedTensor))
+    wrapped = type(result)(map(wrap, result)) if isinstance(result, list | tuple) else wrap(result)
+    if known.launches:
+        streams.write(x.numbers for x in _leaves([wrapped]) if isinstance(x, SimulatedTensor))
     return wrapped
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument with the numbers of tensors in place of the tensors."""
+    if isinstance(value, SimulatedTensor):
+        return value.numbers
+    return type(value)([_plain(part) for part in value]) if isinstance(value, list | tuple) else value
 
 
 def _copies_later(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -213,36 +217,32 @@ def _numbered(device: torch.device) -> torch.device:
 
 def _check(
     op: OpOverload,
+    known: Operator,
     args: Sequence[Any],
     on_device: Sequence[Tensor],
     on_host: Sequence[Tensor],
-    flat: Sequence[object],
-    device: torch.device | None,
+    device: torch.device,
 ) -> None:
-    """Refuse what a device refuses: operands elsewhere, operators without a kernel, generators of the CPU."""
-    if device is None:
-        return
-    if op not in COPIES:
-        devices = {str(x.device) for x in on_device}
-        if len(devices) > 1 or (on_device and _misplaced(op, args, on_host)):
-            places = " and ".join(sorted(devices | {str(x.device) for x in on_host}))
+    """Refuse what a device refuses: operands elsewhere, operators without a kernel."""
+    if not known.copies and on_device:
+        elsewhere = any(x.device != on_device[0].device for x in on_device)
+        if elsewhere or _misplaced(known, args, on_host):
+            places = " and ".join(sorted({str(x.device) for x in (*on_device, *on_host)}))
             shapes = ", ".join(str(tuple(x.shape)) for x in on_host)
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {places} "
                 f"({op}; on the CPU: {shapes})"
             )
-    if any(isinstance(x, torch.Generator) and x.device.type != device.type for x in flat):
-        raise RuntimeError(f"Expected a '{device.type}' device type for generator ({op})")
     backend = device.type.upper()
-    if op._schema.name.startswith(("mkldnn", "quantized")) or not has_kernel(op, backend):
+    if not known.runs_on(backend):
         raise RuntimeError(f"Could not run '{op}' with arguments from the '{backend}' backend")
-    if op in PRODUCTS and on_device and not (on_device[0].is_floating_point() or on_device[0].is_complex()):
+    if known.multiplies and on_device and not (on_device[0].is_floating_point() or on_device[0].is_complex()):
         raise RuntimeError(f"\"{op._opname}_cuda\" not implemented for '{on_device[0].dtype}'")
 
 
-def _misplaced(op: OpOverload, args: Sequence[Any], on_host: Sequence[Tensor]) -> bool:
+def _misplaced(known: Operator, args: Sequence[Any], on_host: Sequence[Tensor]) -> bool:
     """Tell whether an operator on the device has an operand on the host that it does not take."""
-    if op in INDEXED:  # indices from the host are copied to the device, but not the other way round
+    if known.indexed:  # indices from the host are copied to the device, but not the other way round
         if not isinstance(args[0], SimulatedTensor):
             return True
         uploaded = [i for i in args[1] if i is not None and not isinstance(i, SimulatedTensor)]
@@ -250,7 +250,7 @@ def _misplaced(op: OpOverload, args: Sequence[Any], on_host: Sequence[Tensor]) -
             counts.wait("upload", index.nbytes)
         values = [x for x in args[2:] if isinstance(x, Tensor) and not isinstance(x, SimulatedTensor)]
         return any(x.ndim for x in values)
-    return any(x.ndim for x in on_host) or bool(on_host and not takes_host_scalars(op))
+    return any(x.ndim for x in on_host) or bool(on_host and not known.takes_scalars)
 
 
 def _check_dtype(dtype: torch.dtype, device: torch.device) -> None:
@@ -261,8 +261,10 @@ def _check_dtype(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _count(op: OpOverload, args: Sequence[Any], on_device: Sequence[Tensor], place: torch.device | None) -> None:
-    if op in COPIES:
+def _count(
+    op: OpOverload, known: Operator, args: Sequence[Any], on_device: Sequence[Tensor], place: torch.device | None
+) -> None:
+    if known.copies:
         source = args[1] if op is aten.copy_.default else args[0]
         arrives = isinstance(args[0], SimulatedTensor) if op is aten.copy_.default else place is not None
         if isinstance(source, SimulatedTensor) and not arrives:
@@ -271,20 +273,20 @@ def _count(op: OpOverload, args: Sequence[Any], on_device: Sequence[Tensor], pla
         if not isinstance(source, SimulatedTensor) and arrives and isinstance(source, Tensor):
             counts.wait("upload", source.nbytes)
             return
-    elif op in READS:
+    elif known.reads:
         counts.wait("read", on_device[0].element_size())
         return
-    masks = args[1] if op in INDEXED else ()
-    if op in SIZED_BY_NUMBERS or any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in masks):
+    masks = args[1] if known.indexed else ()
+    if known.sized or any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in masks):
         counts.wait("size")
-    if not launches_nothing(op):
-        counts.launch(op._schema.name.removeprefix("aten::"))
+    if known.launches:
+        counts.launch(known.name)
 
 
-def _compute(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _compute(op: OpOverload, known: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if op is aten.bmm.dtype_out:  # 16-bit numbers, added up in float32
         return aten.bmm.out(args[0].float(), args[1].float(), **kwargs)
-    if op in PRODUCTS and torch.backends.cuda.matmul.allow_tf32:
+    if known.multiplies and torch.backends.cuda.matmul.allow_tf32:
         args = [tensor_float_32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
     if op in (aten._softmax.default, aten._log_softmax.default) and args[2]:  # CUDA's kernels widen on their way
         return op(args[0].float(), args[1], False)
