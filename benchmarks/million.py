@@ -2,13 +2,14 @@
 
 What a text costs is measured first, with two models, as seconds of a CPU and bytes of a record: `--texts-a-second` and
 `--bytes` take other costs. Workers differ in speed, some are stragglers, all fail at random and start again, and a disk
-takes so many bytes a second from all of them together. A worker that fails loses the windows that were not safe, as the
-journal does.
+takes so many bytes a second from all of them together, until it is full. A worker that fails loses the windows that
+were not safe, as the journal does.
 """
 
 import argparse
 import heapq
 import importlib.util
+import math
 import os
 import random
 import subprocess
@@ -35,10 +36,11 @@ class Costs:
     hours_between_failures: float = 8.0
     start: float = 60.0  # seconds to queue and start again, and to read the input
     disk: float = 500e6  # bytes a second, of all workers together
+    capacity: float = math.inf  # bytes that the disk holds
 
 
 def simulate(costs, seed, *, shards_each):
-    """Seconds until the last shard is done, seconds of work lost, and restarts.
+    """Seconds until the last shard is done or the disk is full, seconds of work lost, restarts, and texts written.
 
     Args:
         costs: What a text costs.
@@ -55,7 +57,7 @@ def simulate(costs, seed, *, shards_each):
     share = costs.disk / costs.workers  # a worker that needs more than its share waits for the disk
     ready, lost, restarts = [(costs.start, worker) for worker in range(costs.workers)], 0.0, 0
     heapq.heapify(ready)
-    end = 0.0
+    finished = []  # when each block is
     for shard in sorted(shards, reverse=True) if shards_each > 1 else shards:
         now, worker = heapq.heappop(ready)
         seconds = costs.block / min(costs.rate * speeds[worker], share / costs.size)  # of a block
@@ -64,9 +66,12 @@ def simulate(costs, seed, *, shards_each):
                 half = luck.random() * 2 * seconds  # at most the last two windows
                 now, lost, restarts = now + half + costs.start, lost + half, restarts + 1
             now += seconds
-        end = max(end, now)
+            finished.append(now)
         heapq.heappush(ready, (now, worker))
-    return end, lost, restarts
+    room = costs.capacity / (costs.block * costs.size)
+    if room < costs.texts / costs.block:
+        return sorted(finished)[int(room)], lost, restarts, int(room) * costs.block
+    return max(finished), lost, restarts, costs.texts
 
 
 def measure(model, texts):
@@ -118,6 +123,7 @@ def main():
     parser.add_argument("--bytes", type=float, default=15_000)
     parser.add_argument("--texts", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--capacity", type=float, default=20e9, help="bytes that the disk holds")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     costs = [("given", (given.texts_a_second, given.bytes))] if given.texts_a_second else measured()
@@ -127,9 +133,13 @@ def main():
         for shards_each, way in ((1, "job array, one shard each"), (4, "actors, four shards each")):
             for disk in (500e6, 50e6):
                 share = Costs(given.texts, given.workers, rate, size, disk=disk)
-                end, lost, restarts = simulate(share, given.seed, shards_each=shards_each)
+                end, lost, restarts, _ = simulate(share, given.seed, shards_each=shards_each)
                 result = f"{end / 60:.1f} min, {restarts} restarts, {lost:.0f} s of work lost"
                 print(f"  {way}, disk of {disk / 1e6:,.0f} MB/s: {result}")
+        if given.capacity < given.texts * size:
+            small = Costs(given.texts, given.workers, rate, size, capacity=given.capacity)
+            end, _, _, written = simulate(small, given.seed, shards_each=1)
+            print(f"  a disk of {given.capacity / 1e9:.0f} GB is full after {end / 60:.1f} min and {written:,} texts")
 
 
 if __name__ == "__main__":
