@@ -138,8 +138,15 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, reader: str) -> None
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("argv", [["run", "-"], ["run", "--file", "-"], ["batch", "-", "-o", "d.jsonl"]])
-@pytest.mark.parametrize("kind", ["failing", "closed"])
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (["run", "-"], "failing"),
+        (["run", "--file", "-"], "failing"),
+        (["batch", "-", "-o", "d.jsonl"], "failing"),
+        (["run", "--file", "-"], "closed"),  # starts Python
+    ],
+)
 def test_standard_input_that_cannot_be_read(tmp_path: Path, argv: list[str], kind: str) -> None:
     argv, how = [*argv, "--config", "causal"], {"cwd": tmp_path, "env": environment()}
     if kind == "closed":

@@ -22,6 +22,7 @@ from tests.helpers.stage_differences import TOLERANCE, differences
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.token_batches import batch
 from tests.helpers.tokenizer_files import content, write
+from tests.helpers.unpickling import unpickle_here
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),
@@ -265,7 +266,10 @@ def test_a_missing_number_is_one_error(files: Path, capsys: pytest.CaptureFixtur
     assert f"{name}: contains nan at [3, 1]" in capsys.readouterr().err
 
 
-def test_a_pickled_adapter_names_the_import(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickled_adapter_names_the_import(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpickle_here(monkeypatch)
     adapter = files / "adapter"
     tensors = load_file(adapter / "adapter_model.safetensors")
     (adapter / "adapter_model.safetensors").unlink()

@@ -10,13 +10,16 @@ from attnscope.studies.check.measures import worst_differences
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.check.run import check
 from tests.checks.sentences import MODELS, check_sentences
+from tests.helpers.draws import drawn
+from tests.helpers.unpickling import unpickle_here
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_no_sentence_raises_a_false_alarm(name, tmp_path):
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "smollm2"])  # for smollm2, the next test
+def test_no_sentence_raises_a_false_alarm(name, tmp_path, monkeypatch):
     if find_spec(MODELS[name].package) is None:
         pytest.skip(f"{MODELS[name].package} is not installed")
-    found = list(check_sentences(name, 2, 7, tmp_path))
+    unpickle_here(monkeypatch)
+    found = list(check_sentences(name, drawn(2), 7, tmp_path))
     assert {one.name for _, one in found} >= {"computing in tiles changes nothing", "equals eager transformers: output"}
     assert [(text, one) for text, one in found if one.verdict == "fail"] == []
 
@@ -31,6 +34,7 @@ def test_a_massive_activation_that_amplifies_rounding_is_no_false_alarm(smollm2,
     report = check(RunConfig(tuple(map(TextInput, texts)), str(smollm2)))
     assert report.passed
     assert len(of_texts) == 2
+    assert {one.name for one in report.checks} >= {"computing in tiles changes nothing"}
     for found in of_texts:
         weights = next(one for one in found if (one.reference, one.stage) == ("eager transformers", "weights"))
         assert weights.limits[0] == FLOOR, "nothing has grown in the first layer"

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
-from attnscope.checkpoints.convert_pickle import folder as convert_folder
 from attnscope.checkpoints.convert_pickle import unpickle
 from attnscope.checkpoints.convert_pickle.folder import _plan
 from attnscope.cli import main
 from tests.helpers import native_stages
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.tokenizer_files import content, write
+from tests.helpers.unpickling import unpickle_here
 
 RUN = "/tmp/attnscope-was-run"
 ROWS = {row.name: row for row in TABLE}
@@ -63,15 +62,7 @@ def test_the_same_model_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading process's own function, called here: a process for each case takes seconds."""
-
-    def read(command: list[str], **_: Any) -> "subprocess.CompletedProcess[bytes]":
-        memory, seconds, *paths = command[command.index("-m") + 2 :]
-        answers = unpickle.main(int(memory), int(seconds), *paths)
-        return subprocess.CompletedProcess(command, 0, json.dumps(answers).encode())
-
-    monkeypatch.setattr(unpickle, "limit_process", lambda memory, seconds: None)
-    monkeypatch.setattr(convert_folder.subprocess, "run", read)
+    unpickle_here(monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "tokenizer.json"])

@@ -1,14 +1,14 @@
 """An installation without the extra `fast`: the same findings in long texts, and one line about what it would gain."""
 
+import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from attnscope.findings.codec import from_json
+from tests.helpers import fork_server
 
-WITHOUT = "import sys; sys.modules['llvmlite'] = None; from attnscope.cli import main; sys.exit(main(sys.argv[1:]))"
 STACK = """
 d_model = 24
 n_heads = 12
@@ -24,22 +24,24 @@ GAIN = "attention in long texts takes about 0.7 of this time with llvmlite: pip 
 
 @pytest.fixture
 def run(tmp_path):
-    """A function that runs every head of a text of so many words, with or without llvmlite; its Report and stderr."""
+    """A function that runs every head of a text of so many words, without some modules; its Report and stderr."""
     (tmp_path / "stack.toml").write_text(STACK)
 
-    def of_words(count, python):
+    def of_words(count, *hidden):
         text = tmp_path / f"{count}.txt"
         text.write_text(" ".join(f"w{i * i % 83}" for i in range(count)))
         given = ["run", "--file", text, "--config", tmp_path / "stack.toml", "--format", "json"]
         given += ["--layer", "all", "--head", "all", "--stage", "none"]
-        ran = subprocess.run([sys.executable, *python, *map(str, given)], capture_output=True, text=True, check=True)
-        return from_json(ran.stdout), ran.stderr
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        ran = fork_server.run("", *map(str, given), env=dict(os.environ), hidden=hidden, **pipes)
+        assert ran.returncode == 0
+        return from_json(ran.stdout), ran.stderr.decode()
 
     return of_words
 
 
 def test_a_long_text_has_the_same_findings_and_says_once_what_llvmlite_would_gain(run):
-    (without, stderr), (fast, quiet) = run(900, ["-c", WITHOUT]), run(900, ["-m", "attnscope"])
+    (without, stderr), (fast, quiet) = run(900, "llvmlite"), run(900)
     assert (stderr, quiet) == (f"attnscope: warning: {GAIN}\n", "")
     heads = list(zip(without.texts[0].heads, fast.texts[0].heads, strict=True))
     assert len(heads) == 24
@@ -49,4 +51,4 @@ def test_a_long_text_has_the_same_findings_and_says_once_what_llvmlite_would_gai
 
 
 def test_a_short_text_says_nothing(run):
-    assert run(20, ["-c", WITHOUT])[1] == ""
+    assert run(20, "llvmlite")[1] == ""

@@ -3,9 +3,14 @@
 import importlib.util
 import re
 import subprocess
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+
+from attnscope.cli import main
+from tests.helpers.unpickling import unpickle_here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rxnmapper.md").read_text()
 REACTION = "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F"
@@ -24,9 +29,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (block,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     install, *lines = block.splitlines()
     assert install == "pip install --no-deps rxnmapper"
-    for line in lines:
-        done = subprocess.run(["bash", "-c", line], cwd=place, capture_output=True, text=True, check=True)
-        (place / "printed").write_text(done.stdout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("COLUMNS", "80")
+        unpickle_here(patch)
+        for line in lines:
+            # The shell expands the command line, and attnscope runs here.
+            shell = ["bash", "-c", f"attnscope() {{ printf '%s\\0' \"$@\"; }}; {line}"]
+            words = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split("\0")
+            with redirect_stdout(StringIO()) as printed:
+                assert main(words[:-1]) == 0
+            (place / "printed").write_text(printed.getvalue())
     return place
 
 

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.tokenizers import open_tokenizer
+from tests.helpers.draws import drawn
 
-COUNT = 2000
+COUNT = drawn(1000)
 SENTENCES = [
     "The bank by the river was eroded.", "Der Fluß überquert die Brücke, naïve façade!", "河边的银行被侵蚀了。",
     "It's 3.14159 or 2,718 — isn't it?", "e-mail: someone@example.org / https://x.y/z?q=1&r=2", "Ελληνικά и русский",
