@@ -144,16 +144,11 @@ def _table(kind: str, settings: Settings, records: list[Record]) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
-    names = tables.columns(kind, settings)
-    schema = pa.schema([(name, tables.arrow_type(pa, name)) for name in names])
-    parts = [schema.empty_table()]
-    for record in records:
-        for table in tables.tables(kind, record):
-            cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
-            parts.append(pa.table(cells, schema=schema))
+    schema = tables.arrow_schema(tables.columns(kind, settings))
+    rows = [tables.arrow_table(table, schema) for record in records for table in tables.tables(kind, record)]
     content = io.BytesIO()
-    words = [name for name in names if name in tables.WORDS]
-    table = pa.concat_tables(parts).combine_chunks()
+    words = [name for name in schema.names if name in tables.WORDS]
+    table = pa.concat_tables([schema.empty_table(), *rows]).combine_chunks()
     options = {"compression": "zstd", "use_dictionary": words, "write_statistics": True}
     with parquet.ParquetWriter(content, schema, **options) as file:
         if table.num_rows:  # else there is no group of rows, which datasets could not read

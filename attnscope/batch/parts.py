@@ -113,7 +113,7 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
         header = _read_header(lines)
         end = None
         if header is not None:
-            end = _read_end(lines) if layout.packing is None else None
+            end = read_end(lines) if layout.packing is None else None
         if header is None or end is not None:
             return ShardPart(path, header, end, 0 if end is None else end.records)
         if layout.packing is not None or count:
@@ -138,16 +138,19 @@ def _read_header(lines: Path) -> Header | None:
         raise AttnscopeError(f"is not a dump ({e})", where=lines, hint="create one with attnscope batch") from e
 
 
-def _read_end(lines: Path) -> End | None:
+def read_end(lines: Path) -> End | None:
     """Return the end line of a plain file; whether its check is right is found out when all of it is read."""
     with open(lines, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))
-        last = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
-    if not last.startswith(END):
-        return None
+        return end_of(file.read())
+
+
+def end_of(tail: bytes) -> End | None:
+    """Return the end line in the last bytes of a dump; None if their last line is another one."""
+    last = tail.removesuffix(b"\n").rpartition(b"\n")[2]
     try:
-        return decode_json(last, End)  # type: ignore[no-any-return]
+        return decode_json(last, End) if last.startswith(END) else None
     except ValueError:
         return None
 
@@ -162,11 +165,8 @@ def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
                 last = (last + piece)[-_END_BYTES:]
     except (TruncatedFrame, EOFError):
         pass
-    tail = last.removesuffix(b"\n").rpartition(b"\n")[2]
-    if last.endswith(b"\n") and tail.startswith(END):
-        end = decode_json(tail, End)
-        return ShardPart(path, header, end, end.records)
-    return ShardPart(path, header, None, max(0, count))
+    end = end_of(last) if last.endswith(b"\n") else None
+    return ShardPart(path, header, end, max(0, count) if end is None else end.records)
 
 
 def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:

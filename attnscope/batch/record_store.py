@@ -12,13 +12,11 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.formats import format_of
-from attnscope.batch.header import END
 from attnscope.batch.journal import CHECK_BYTES
-from attnscope.batch.records import End
+from attnscope.batch.parts import read_end
 from attnscope.batch.sinks import INDEX
 
 _MOST_BYTES = 128 << 20  # JSON of records that is kept
-_TAIL = 4096  # bytes at the end of a file that hold its last line
 _EVERY = 64  # records between two reports of progress
 
 Progress = Callable[[int, int], None]  # records read, and how many there are; 0 if that is not known
@@ -47,7 +45,8 @@ class RecordStore:
         self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None
         self._lines = path / INDEX if path.is_dir() else path
         self._at = self._first_line() if self._plain else 0
-        self.total: int | None = self._count() if self._plain else None
+        end = read_end(self._lines) if self._plain else None
+        self.total = None if end is None else end.ok
 
     def __len__(self) -> int:
         """Count the records that have been read."""
@@ -56,18 +55,6 @@ class RecordStore:
     def _first_line(self) -> int:
         with open(self._lines, "rb") as file:
             return len(file.readline())
-
-    def _count(self) -> int | None:
-        """Return the number of records with findings from the last line; None if that is no end line."""
-        with open(self._lines, "rb") as file:
-            file.seek(max(0, self._lines.stat().st_size - _TAIL))
-            line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-        if not line.startswith(END):
-            return None
-        try:
-            return msgspec.json.decode(line, type=End).ok
-        except msgspec.DecodeError:
-            return None
 
     def reach(self, number: int | None, progress: Progress = lambda _done, _total: None) -> bool:
         """Read up to a record, or all of them for None; return whether there is such a record."""

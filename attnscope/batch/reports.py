@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch import tables
@@ -61,7 +61,7 @@ def records_of(report: Report) -> Iterator[Record]:
     """Yield every text as a record with the content of tables; weights between spans are a record of their own."""
     for text in report.texts:
         if text.heads:
-            yield _record(text)
+            yield _head_record(text)
         if text.spans is not None:
             yield _span_record(text, text.spans)
 
@@ -70,13 +70,8 @@ def _span_record(text: TextReport, report: SpanReport) -> Record:
     n_layers, n_heads = report.weights.shape[:2]
     units = n_layers * n_heads
     sink = None if report.sink is None else report.sink.reshape(units, -1)
-    return Record(
-        text.index,
-        text.index,
-        text.index + 1,
-        "",
-        "ok",
-        text=text.text,
+    return _record(
+        text,
         tokens=text.tokens[: len(report.text.of_token)],
         units=[(layer, head) for layer in range(n_layers) for head in range(n_heads)],
         divided=report.text,
@@ -84,16 +79,15 @@ def _span_record(text: TextReport, report: SpanReport) -> Record:
     )
 
 
-def _record(text: TextReport) -> Record:
+def _record(text: TextReport, **contents: Any) -> Record:
+    return Record(text.index, text.index, text.index + 1, "", "ok", text=text.text, **contents)
+
+
+def _head_record(text: TextReport) -> Record:
     arrays = stacked(text.heads).items()
     parts = gather_parts({path: array for path, array in arrays if not path.startswith(("pooled.", "words."))})
-    return Record(
-        text.index,
-        text.index,
-        text.index + 1,
-        "",
-        "ok",
-        text=text.text,
+    return _record(
+        text,
         tokens=text.tokens,
         sources=text.context,
         queries=text.queries,

@@ -273,13 +273,11 @@ def _write_parquet(rows: TableRows, file: BinaryIO) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    names = rows.columns
-    schema = pa.schema([(name, arrow_type(pa, name)) for name in names])
+    schema = arrow_schema(rows.columns)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         waiting: list[Any] = []
         for table in rows:
-            cells = {name: pa.array(table[name], schema.field(name).type, from_pandas=True) for name in names}
-            waiting.append(pa.table(cells, schema=schema))
+            waiting.append(arrow_table(table, schema))
             if sum(len(part) for part in waiting) >= _PART:
                 writer.write_table(pa.concat_tables(waiting))
                 waiting = []
@@ -287,8 +285,22 @@ def _write_parquet(rows: TableRows, file: BinaryIO) -> None:
             writer.write_table(pa.concat_tables(waiting))
 
 
-def arrow_type(pa: Any, name: str) -> Any:
-    """Return the type of a column in Arrow."""
+def arrow_schema(names: Sequence[str]) -> Any:
+    """Return the names and types of columns in Arrow."""
+    import pyarrow as pa
+
+    return pa.schema([(name, _arrow_type(pa, name)) for name in names])
+
+
+def arrow_table(table: Table, schema: Any) -> Any:
+    """Return a part of a table in Arrow; NaN is null."""
+    import pyarrow as pa
+
+    cells = {field.name: pa.array(table[field.name], field.type, from_pandas=True) for field in schema}
+    return pa.table(cells, schema=schema)
+
+
+def _arrow_type(pa: Any, name: str) -> Any:
     return pa.int64() if name in INTEGERS else pa.string() if name in WORDS else pa.float32()
 
 
@@ -343,7 +355,7 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     """Return a column as an array; another type is converted if that is lossless."""
-    column, kind = part.column(name), arrow_type(pa, name)
+    column, kind = part.column(name), _arrow_type(pa, name)
     try:
         cells = column.cast(kind)
     except pa.ArrowException as e:

@@ -5,9 +5,8 @@ from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_DIM, SIZES, Co
 
 _LAYER = "layers.{l}"
 LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
-QK_NORMS = {
-    f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"
-}  # of later models
+# of families that are made of Llama
+QK_NORMS = {f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"}
 
 LLAMA = Family(
     name="llama",

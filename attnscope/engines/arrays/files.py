@@ -156,13 +156,17 @@ def _archive(file: BinaryIO, path: Path) -> zipfile.ZipFile:
         raise AttnscopeError(f"is not an .npz file ({e})", where=path, hint="write it with numpy.savez") from e
 
 
+def _npy_header(entry: Any) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
+    """Return shape, whether it is in Fortran's order, and type; the numbers follow."""
+    old = np.lib.format.read_magic(entry) == (1, 0)
+    return np.lib.format.read_array_header_1_0(entry) if old else np.lib.format.read_array_header_2_0(entry)
+
+
 def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArray:
     """Read the header of an array, and hold it against the size that the archive says."""
     where = f"{path}: {info.filename.removesuffix('.npy')}"
     try:
-        version = np.lib.format.read_magic(entry)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(entry)
+        shape, fortran, dtype = _npy_header(entry)
         start = entry.tell()
     except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
@@ -191,13 +195,7 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
             order = "F" if fortran else "C"
             try:
                 with _archive(file, path).open(name) as entry:
-                    version = np.lib.format.read_magic(entry)
-                    read = (
-                        np.lib.format.read_array_header_1_0
-                        if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0
-                    )
-                    read(entry)
+                    _npy_header(entry)
                     data = entry.read(array.nbytes)
             except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
                 raise AttnscopeError(f"cannot be read ({e})", where=f"{path}: {array.name}") from e

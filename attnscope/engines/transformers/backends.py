@@ -149,12 +149,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def is_of_transformers(model: Any) -> bool:
-    """Tell whether a model is one of transformers."""
-    transformers: Any = sys.modules.get("transformers")
-    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
-
-
 def kind_of(model: Any) -> str | None:
     """Tell which tokens a model of transformers is meant to see: `causal`, `bidirectional` or `encoder-decoder`.
 

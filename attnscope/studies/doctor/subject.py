@@ -14,12 +14,12 @@ from attnscope.engines.transformers.backends import (
     BackendCall,
     OnCall,
     backend_of,
-    is_of_transformers,
     kind_of,
     using_backend,
     watching,
 )
 from attnscope.engines.transformers.blocks import cache_argument
+from attnscope.engines.transformers.opening import is_pretrained
 from attnscope.studies.check.rounding import rounded_again
 from attnscope.studies.doctor.any_tokenizer import AnyTokenizer
 from attnscope.studies.doctor.operators import RoundedOperators
@@ -224,7 +224,7 @@ def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None
     if not isinstance(model, nn.Module):
         hint = "pass a folder, a transformers model, or any torch.nn.Module with call="
         raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
-    core = next((module for module in model.modules() if is_of_transformers(module)), None)
+    core = next((module for module in model.modules() if is_pretrained(module)), None)
     config: Any = getattr(model if core is None else core, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
