@@ -7,13 +7,17 @@ from pathlib import Path
 from attnscope.base.errors import AttnscopeError
 
 
+class OutputInUse(AttnscopeError):
+    """Another process writes to the output."""
+
+
 @contextmanager
 def naming_errors(path: Path, *, reading: bool = False) -> Iterator[None]:
     """Turn an OSError into an AttnscopeError that names the file."""
     try:
         yield
     except BlockingIOError as e:
-        raise AttnscopeError(
+        raise OutputInUse(
             "another process is writing to it", where=path, hint="wait for it, or choose another output"
         ) from e
     except OSError as e:

@@ -22,6 +22,7 @@ from attnscope.base.system.signals import ended_by_sigterm
 from attnscope.batch.changes import find_change
 from attnscope.batch.convert import merge
 from attnscope.batch.dump import write_dump
+from attnscope.batch.file_errors import OutputInUse
 from attnscope.batch.formats import ending_of
 from attnscope.batch.frames import packing_of
 from attnscope.batch.header import Header
@@ -74,8 +75,8 @@ class ShardWriter:
             try:
                 write_dump(order, lambda summary, total: None, session=self._session, given=given)
                 return
-            except AttnscopeError as e:
-                if "another process is writing" not in e.parts.message or time.monotonic() > until:
+            except OutputInUse:
+                if time.monotonic() > until:
                     raise
                 time.sleep(1)
 

@@ -18,6 +18,7 @@ from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.run import Report, TextReport
+from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of, units_known
 from attnscope.studies.explore.units import UNNAMED, TextUnits
@@ -195,7 +196,7 @@ def _head(header: Header, record: Record, unit: int) -> WalkHead:
     if top is not None and top.keys.shape[2]:
         measures = {"weight": top.weight, "value": top.value, "projected": top.projected}
         known = {name: numbers[unit] for name, numbers in measures.items() if numbers is not None}
-        left_out = [] if header.settings.special else ["special tokens", "first token"]
+        left_out = [] if header.settings.special else [*LEFT_OUT]
         sources = RankedSources(header.settings.by, top.keys[unit], known, left_out)
         if not left_out:
             masked = set(np.flatnonzero(top.keys[unit, :, 0] < 0).tolist())

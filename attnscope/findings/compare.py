@@ -235,6 +235,10 @@ class TriedSetting(msgspec.Struct, frozen=True):
     difference: float
 
 
+# A setting that a diagnosis needs if the given queries are scaled already.
+SCALED_ALREADY = "scale in q"
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """Why the weights of given queries and keys differ from a model's, found by trying its settings on them.
 

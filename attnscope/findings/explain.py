@@ -1,7 +1,7 @@
 """What `attnscope explain` found, as plain data: one query of one head, from what enters the layer to its output."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -10,6 +10,10 @@ from attnscope.findings.provenance import TextFindings
 from attnscope.findings.tables import Table
 
 EXPLAIN_SCHEMA = "attnscope.explain/1"
+# A step of the arithmetic; `key` is that of the cells in depth.
+Step = Literal[
+    "embedding", "embedding norm", "norm", "query", "key", "position", "parts", "scaled", "weights", "output"
+]
 _OfKeys = Annotated[Floats, along("key")]
 
 
@@ -45,14 +49,13 @@ class ArithmeticCheck(msgspec.Struct, frozen=True):
     """A step of the arithmetic, recomputed in float64 and compared with the model.
 
     Attributes:
-        name: `embedding`, `embedding norm`, `norm`, `query`, `key` (of the cells in depth), `position`, `parts`,
-            `scaled`, `weights` or `output`; each only if the model has this step.
+        name: The step; each only if the model has it.
         said: The equation that is checked.
         difference: The largest absolute difference.
         tolerance: Largest difference that rounding explains in the type of the step.
     """
 
-    name: str
+    name: Step
     said: str
     difference: float
     tolerance: float
@@ -252,6 +255,6 @@ class Explanation(TextFindings, frozen=True):
         numbers = {name: values for name, values in msgspec.structs.asdict(self.row).items() if values is not None}
         return {"key": self.keys, "key_token": [self.sources[key].text for key in self.keys], **numbers}
 
-    def check(self, name: str) -> ArithmeticCheck | None:
+    def check(self, name: Step) -> ArithmeticCheck | None:
         """Return the check of this name, if the model has the step."""
         return next((check for check in self.checks if check.name == name), None)

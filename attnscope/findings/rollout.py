@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Matrix, Places, along
+from attnscope.findings.tokens import LeftOut
 
 # Value of --measure for the weights of heads.
 ATTENTION = "weights"
@@ -67,7 +68,7 @@ class TokenRollout(msgspec.Struct, frozen=True):
         nothing: Positions of the queries that no token contributes to.
         keys: Positions of the strongest sources of every query, (queries, rank); −1 if there are fewer.
         values: Their shares, (queries, rank).
-        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
+        left_out: Tokens that are excluded from the ranking.
     """
 
     measure: str
@@ -76,7 +77,7 @@ class TokenRollout(msgspec.Struct, frozen=True):
     nothing: Annotated[list[int], along(positions="token")]
     keys: Annotated[Places, along("query", "rank", positions="source", or_none=True)]
     values: Annotated[Matrix, along("query", "rank")]
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.rollout import TokenRollout
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
+from attnscope.findings.tokens import LeftOut
 
 SCHEMA = "attnscope.report/1"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
@@ -32,7 +33,7 @@ class Top(msgspec.Struct, frozen=True):
         weight: α_ij, the attention weight.
         value: α_ij·‖v_j‖.
         projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None unless requested.
-        left_out: Tokens that are excluded from the ranking: `special tokens`, `first token`.
+        left_out: Tokens that are excluded from the ranking.
     """
 
     by: str
@@ -40,7 +41,7 @@ class Top(msgspec.Struct, frozen=True):
     weight: Annotated[Matrix, along("query", "rank")]
     value: Annotated[Matrix, along("query", "rank")]
     projected: Annotated[Matrix, along("query", "rank")] | None = None
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""

@@ -4,9 +4,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
+
+# Tokens that a ranking may exclude, because most heads attend to them.
+LeftOut = Literal["special tokens", "first token"]
+LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
 
 
 class Token(msgspec.Struct, frozen=True):

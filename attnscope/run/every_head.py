@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from attnscope.findings.tokens import LEFT_OUT
 from attnscope.run.plan import RunPlan
 from attnscope.run.summary_plan import SummaryPlan, plan_summary
 
@@ -44,7 +45,7 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
         listed = [row for row in summary.record_spec.rows if row < length]
         extent = TextExtent.of(text_plan.tokens, len(text_plan.context or text_plan.tokens), listed)
     place = TextSlice(index, queries, keys, extent)
-    left_out = [] if plan.run.special else ["special tokens", "first token"]
+    left_out = [] if plan.run.special else [*LEFT_OUT]
     heads = [
         head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod)
         for unit, recorded in trace.recorded

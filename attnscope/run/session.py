@@ -24,7 +24,7 @@ from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.run import Report, TextReport, with_words
 from attnscope.findings.spans import TextSpans
-from attnscope.findings.tokens import PADDING
+from attnscope.findings.tokens import LEFT_OUT, PADDING
 from attnscope.request.masks.expression import is_mask, spell_mask, used_mask
 from attnscope.request.masks.terms import (
     DocumentEnds,
@@ -527,7 +527,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     text, n_keys = run.texts[text_plan.number], len(text_plan.context or text_plan.tokens)
     extent = TextExtent.of(text_plan.tokens, n_keys) if text_plan.pool else None
     place = TextSlice(index, text_plan.queries, text_plan.keys, extent, n_keys)
-    left_out = [] if run.special else ["special tokens", "first token"]
+    left_out = [] if run.special else [*LEFT_OUT]
     heads = []
     for unit, recorded in trace.recorded:
         heads.append(head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod))

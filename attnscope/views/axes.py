@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from attnscope.findings.run import TextReport
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import LEFT_OUT, LeftOut, Token
 from attnscope.views.spans import Span, token_span
 
 # Position of the column without a key.
@@ -109,8 +109,9 @@ def format_positions(positions: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-def ranked_out(sources: Sequence[Token], left_out: Sequence[str]) -> np.ndarray:
+def ranked_out(sources: Sequence[Token], left_out: Sequence[LeftOut]) -> np.ndarray:
     """Say which sources do not take part in rankings."""
-    excluded = np.array([token.special for token in sources]) & ("special tokens" in left_out)
-    excluded[0] |= "first token" in left_out
+    special, first = (name in left_out for name in LEFT_OUT)
+    excluded = np.array([token.special for token in sources]) & special
+    excluded[0] |= first
     return excluded

@@ -142,7 +142,7 @@ class Checker:
         """Return what is true of the place, or of the pinned one."""
         place = self.app.state.place
         spot, cuts = (place.pinned, place.pinned_cuts) if pinned else (place.spot, place.cuts)
-        return self.truth.under(cuts, spot.mask)
+        return self.truth.under(tuple(cut.written for cut in cuts), spot.mask)
 
     def table(self, stage="weights", pinned=False):
         """Return the whole matrix of a stage of the place, or of the pinned one."""

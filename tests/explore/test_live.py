@@ -60,7 +60,7 @@ def predicted(lines):
 def test_cuts_show_the_predictions_of_ablate(panel):
     async def act(app, press, _pilot):
         await press("2", "g", "j", "j", "j", "j", panel, "x")
-        (cut,) = app.state.place.cuts
+        ((cut, _),) = app.state.place.cuts
         shown = predicted(region_text(app, "row"))
         assert ("→ cut: weight 0" in " ".join(region_text(app, "row"))) == (panel == "2")
         await press("x")
@@ -284,7 +284,7 @@ def test_after_a_cut_the_matrices_are_those_of_the_run_without_it():
         place = app.state.place.spot
         before = app.state.head.stages["weights"].copy()
         await press("1", "{", "{", "x", "}", "}", "2", "s", "s", "s", "s")
-        cut, title = app.state.place.cuts, region_text(app, "title")[0]
+        cut, title = tuple(cut.written for cut in app.state.place.cuts), region_text(app, "title")[0]
         spot, after = app.state.place.spot, app.state.head
         await press("X")
         return place, before, cut, title, spot, after, app.state.head.stages["weights"]

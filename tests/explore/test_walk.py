@@ -15,7 +15,7 @@ from attnscope.studies.explore.scenes import run_command
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, difference, query_word, strongest_key
 from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell_keys
 from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
-from attnscope.views.walk.scene import STAGES, Variant, WalkHead
+from attnscope.views.walk.scene import STAGES, Cut, RunCommand, Variant, WalkHead
 
 TEXT = "The bank by the river was not the bank that lent us money"
 OWN = Variant()
@@ -84,8 +84,8 @@ def test_command_repeats_the_place(source):
     said = command(scene, Spot(layer=3, head=1, query=4))
     assert said == f"attnscope run '{TEXT}' --layer 3 --head 1 --query river"
     assert query_word(scene, 1) == "1"  # `bank` occurs twice
-    scene = replace(scene, command="attnscope run x")
-    assert command(scene, Spot(query=0), "output", ["L1H0"]).endswith(
+    scene = replace(scene, command=RunCommand("x"))
+    assert command(scene, Spot(query=0), "output", [Cut("L1H0", edge=False)]).endswith(
         " x --cut L1H0 --layer 0 --head 0 --query 0 --stage output"
     )
 
@@ -152,8 +152,9 @@ def test_steps_and_their_opposites_cancel():
         there = apply(start, Action(one), bounds)
         assert there != start
         assert apply(there, Action(other), bounds) == start
-    cut = apply(start, Action("cut", "L1H1"), bounds)
-    assert cut.cuts == ("L1H1",) and apply(cut, Action("cut", "L1H1"), bounds) == start
+    head = Cut("L1H1", edge=False)
+    cut = apply(start, Action("cut", head), bounds)
+    assert cut.cuts == (head,) and apply(cut, Action("cut", head), bounds) == start
     pinned = apply(apply(start, Action("pin"), bounds), Action("next_head"), bounds)
     swapped = apply(pinned, Action("swap"), bounds)
     assert (swapped.spot, swapped.pinned) == (pinned.pinned, pinned.spot)
@@ -234,7 +235,7 @@ def test_a_head_without_numbers_has_no_row():
 )
 def test_the_command_on_leaving_holds_nothing_that_a_terminal_obeys_and_is_still_the_text(text):
     report = attnscope.inspect("a bank").data
-    command = run_command(report.provenance, report.mask, text)
+    command = run_command(report.provenance, report.mask, text).spell()
     assert not any(unicodedata.category(character) in ("Cc", "Cf") for character in command)
     shell = ["bash", "-c", command.replace("attnscope run ", "printf %s ", 1)]
     printed = subprocess.run(shell, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}).stdout.decode()

@@ -10,6 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.row_statistics import Rows as RowFacts
 from attnscope.findings.run import HeadReport, Top
+from attnscope.findings.tokens import LeftOut
 from attnscope.model.recorders import strongest
 from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
 from attnscope.request.record_spec import RecordSpec
@@ -39,7 +40,7 @@ def head_report(
     trace: Trace,
     place: TextSlice,
     *,
-    left_out: list[str],
+    left_out: list[LeftOut],
     score_mod: str | None = None,
 ) -> HeadReport:
     """Return one unit's findings about one text.
@@ -101,7 +102,7 @@ def _index_of(chosen: list[int], among: list[int]) -> "slice | Tensor":
     return slice(first, last + 1) if last - first + 1 == len(chosen) else index
 
 
-def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor", left_out: list[str]) -> Top:
+def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor", left_out: list[LeftOut]) -> Top:
     record_spec = trace.record_spec
     if not record_spec.rows:
         none = torch.empty(0, record_spec.top)

@@ -13,7 +13,7 @@ from attnscope.engines.arrays.given import GivenArrays
 from attnscope.engines.arrays.masks import split_windows
 from attnscope.engines.arrays.opening import ArraysInMemory
 from attnscope.engines.arrays.settings import GivenRope, LayerSettings
-from attnscope.findings.compare import Comparison, Diagnosis, TriedSetting
+from attnscope.findings.compare import SCALED_ALREADY, Comparison, Diagnosis, TriedSetting
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection
@@ -29,7 +29,6 @@ _EXACT, _NARROW = 1e-4, 2e-2  # largest differences of weights that rounding exp
 _ROWS = 256  # rows of a text that settings are tried on
 _SAME = 1e-6  # relative difference of numbers that are the same setting
 _MODEL_FIELDS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine")
-_FOLDED = "scale in q"
 Settings = Mapping[int, LayerSettings]
 
 
@@ -184,13 +183,13 @@ class _Trial:
         if given.size <= self._limit:
             return [], given
         best, left = list(names), self._gap(set(names), model, masks)
-        attempts = [[*names, "rope"], [*names, _FOLDED], [*names, "rope", _FOLDED]]
+        attempts = [[*names, "rope"], [*names, SCALED_ALREADY], [*names, "rope", SCALED_ALREADY]]
         for attempt in attempts if left.size > self._limit else ():
             if "rope" in attempt and not any(layer_settings.rope for layer_settings in model.values()):
                 continue
             gap = self._gap(set(attempt), model, masks)
             if gap.size <= self._limit:
-                best, left = [name for name in attempt if name != "scale" or _FOLDED not in attempt], gap
+                best, left = [name for name in attempt if name != "scale" or SCALED_ALREADY not in attempt], gap
                 break
         if left.size > self._limit:
             return [], left
@@ -232,7 +231,7 @@ class _Trial:
             name: {layer: getattr(settings, name) for layer, settings in model.items()}
             for name in names & {"scale", "softcap", "sinks", "rope"}
         }
-        if _FOLDED in names:
+        if SCALED_ALREADY in names:
             changes["scale"] = dict.fromkeys(model, 1.0)
         if names & {"mask", "window"} and masks is not None:
             (given_mask, mine_windows), (model_mask, their_windows) = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnscope.findings.compare import Comparison, Diagnosis
+from attnscope.findings.compare import SCALED_ALREADY, Comparison, Diagnosis
 from attnscope.findings.tokens import spell_piece
 from attnscope.views.parts import GAP, Column, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -62,13 +62,13 @@ def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:
 
 
 def _advice(needed: Sequence[str]) -> str:
-    settings = [name for name in needed if name not in ("rope", "scale in q")]
+    settings = [name for name in needed if name not in ("rope", SCALED_ALREADY)]
     advice = []
     if settings:
         advice.append(f"the other side forgets {_listed(settings)}, or the arrays were saved without")
     if "rope" in needed:
         advice.append("q and k were saved before they were rotated")
-    if "scale in q" in needed:
+    if SCALED_ALREADY in needed:
         advice.append("q was saved with the scale in it (pass scale 1)")
     return "; ".join(advice)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.findings.explain import ArithmeticCheck, Part
+from attnscope.findings.explain import ArithmeticCheck, Part, Step
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -13,7 +13,7 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 
 
 def check(
-    name: str, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
+    name: Step, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
 ) -> ArithmeticCheck:
     """Compare a recomputed step with the model's numbers.
 

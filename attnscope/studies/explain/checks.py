@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.findings.explain import ArithmeticCheck, ExplainedCell
+from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Step
 from attnscope.studies.explain import arithmetic
 from attnscope.studies.explain.arithmetic import Numbers, check
 from attnscope.studies.explain.location import QueryLocation
@@ -92,13 +92,14 @@ def _projection_checks(
     captured, checks = capture.captured, []
     of_query = [(capture.captured["x"], captured["q"])]
     of_keys = [(capture.key_input(key), captured["k"][key]) for key in keys]
-    for letter, head, pairs in (("q", location.head, of_query), ("k", capture.group or 0, of_keys)):
+    step: Step
+    for step, head, pairs in (("query", location.head, of_query), ("key", capture.group or 0, of_keys)):
+        letter = step[0]
         weight, bias = projection(stack, location.layer, letter, head)
         projected = [arithmetic.project(x, weight, bias) for x, _ in pairs]
         again, sizes = (np.stack(part) for part in zip(*projected, strict=True))
         formula = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
-        name = {"q": "query", "k": "key"}[letter]
-        checks.append(check(name, formula, again, np.stack([held for _, held in pairs]), sizes, dtype))
+        checks.append(check(step, formula, again, np.stack([held for _, held in pairs]), sizes, dtype))
     return checks
 
 

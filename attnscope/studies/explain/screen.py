@@ -90,7 +90,7 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
-    yield from _check(e.check("position"), trivial=e.query_steps[-1].name != "q rotated")
+    yield from _check(e.check("position"), trivial=e.query_steps[-1].position is None)
     steps = [
         step.formula if step.position is None else f"{step.origin}, each by its own position{step.times}"
         for step in e.cells[0].key_steps

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.ablation import Ablation, PredictionChange
 from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.run import Report
@@ -168,7 +167,7 @@ class LiveSource(UnitSource):
             self.run,
             texts=(msgspec.structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
             mask=parse_mask(variant.mask),
-            cuts=tuple(parse_cut(cut) for cut in variant.cuts),
+            cuts=tuple(parse_cut(cut.written) for cut in variant.cuts),
             spans=None,
             window=None,
             picture=False,
@@ -202,7 +201,7 @@ class LiveSource(UnitSource):
         scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
-            unit_source = replace(unit_source, division=f"--spans {quote_for_shell(str(self.run.spans))}")
+            unit_source = replace(unit_source, division=str(self.run.spans))
         self._known[variant] = _Known(self._with_roles(scene), unit_source)
         self._keep(variant, report)
 
@@ -298,7 +297,7 @@ class LiveSource(UnitSource):
 
         run = msgspec.structs.replace(self._config(variant), layer=AUTO, head=AUTO, query=None, key=None)
         run = msgspec.structs.replace(run, stages=(), cuts=())
-        options = AblationOptions(tuple(parse_cut(cut) for cut in variant.cuts))
+        options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts))
         self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
         known = self._known[variant]
         known.scene = replace(known.scene, predictions=self._forecasts[variant])

@@ -31,6 +31,7 @@ from attnscope.views.walk.scene import (
     Number,
     Passage,
     RankedSources,
+    RunCommand,
     Scene,
     SceneRoles,
     WalkHead,
@@ -47,7 +48,7 @@ _EFFECTS = {
 def text_scene(
     report: Report,
     text: TextReport,
-    command: str | None = None,
+    command: RunCommand | None = None,
     sizes: tuple[Sequence[Number], Sequence[Number]] | None = None,
 ) -> Scene:
     """Return the scene of one text of a report.
@@ -105,7 +106,6 @@ def scene_of(
         mask=report.mask.used,
         random=report.provenance.weights == "random",
         units=units_known(words="weights" in stages, spans=text.spans is not None),
-        mask_options=" ".join(mask_options(report.mask)),
     )
 
 
@@ -321,8 +321,8 @@ def run_command(
     context: str | None = None,
     named: str | None = None,
     generated: int = 0,
-) -> str:
-    """Return the command that repeats a run, as far as a report knows it; empty if arrays in memory were given, or a
+) -> RunCommand | None:
+    """Return the command that repeats a run, as far as a report knows it; None if arrays in memory were given, or a
     function or array as a mask.
 
     Args:
@@ -330,15 +330,13 @@ def run_command(
         named: How the command names the text, such as `--file texts.txt`; None for the text itself.
         generated: Number of tokens that the model generated.
     """
-    words = ["attnscope", "run"]
     if mask.used != mask.own and not _is_typed(mask.used):
-        return ""
+        return None
     if provenance.weights == "given":
         from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
-        words += ["--qkv", quote_for_shell(provenance.model), *mask_options(mask)]
-        return " ".join(words) if from_file else ""
+        return RunCommand(f"--qkv {quote_for_shell(provenance.model)}", mask_options(mask)) if from_file else None
     piped = named is None and text.startswith("-")
-    words.append("-" if piped else quote_for_shell(text) if named is None else named)
+    words = ["-" if piped else quote_for_shell(text) if named is None else named]
     options = {"--pair": pair, "--context": context}
     if provenance.family == "config":
         options["--config"] = provenance.model
@@ -354,9 +352,8 @@ def run_command(
         for option, value in options.items()
         if value not in (None, "native", "float32")
     ]
-    words += mask_options(mask)
     words += [f"--generate {generated}"] if generated else []
-    return f"printf %s {quote_for_shell(text)} | {' '.join(words)}" if piped else " ".join(words)
+    return RunCommand(" ".join(words), mask_options(mask), quote_for_shell(text) if piped else None)
 
 
 def _is_typed(mask: str) -> bool:
@@ -368,13 +365,13 @@ def _is_typed(mask: str) -> bool:
     return all(name.endswith(MASK_FILES) for name in named)
 
 
-def mask_options(mask: MaskUse) -> list[str]:
-    """Return the options that name a mask; none for the model's own."""
+def mask_options(mask: MaskUse) -> dict[str, str]:
+    """Return the options that name a mask, with their quoted values; none for the model's own."""
     if mask.what_if is None and mask.used == mask.own:
-        return []
+        return {}
     options = {
         "--mask": None if mask.used == mask.own else mask.used,
         "--what-if": mask.what_if if mask.what_if == "same-scores" else None,
         "--hide": mask.hidden,
     }
-    return [f"{option} {quote_for_shell(value)}" for option, value in options.items() if value is not None]
+    return {option: quote_for_shell(value) for option, value in options.items() if value is not None}

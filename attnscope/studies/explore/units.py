@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.merge_pieces import merge_cells
 from attnscope.findings.run import TextReport
@@ -44,7 +43,7 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
     spans = text.spans
     if spans is None:
         return TextUnits(text.tokens, text.sources)
-    division = "" if spans.division in UNNAMED else f"--spans {quote_for_shell(spans.division)}"
+    division = "" if spans.division in UNNAMED else spans.division
     return TextUnits(text.tokens, text.sources, spans.text, report_spans(spans, scene), division)
 
 
@@ -136,12 +135,12 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
     if unit == "words":
         members = group_words(units.tokens, scene.queries.positions), group_words(units.sources, scene.keys.positions)
         queries = word_axis("query", units.tokens, members[0])
-        keys, options = word_axis(scene.keys.kind, units.sources, members[1]), "--words"
+        keys, division = word_axis(scene.keys.kind, units.sources, members[1]), ""
     else:
         assert units.spans is not None
         tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
         members, queries = (tokens, tokens), span_axis("query", units.spans.names, units.spans.outside)
-        keys, options = span_axis("key", units.spans.names, units.spans.outside), units.division
+        keys, division = span_axis("key", units.spans.names, units.spans.outside), units.division
     places = tuple(
         {position: n for n, token in enumerate(members_of_axis) for position in token} for members_of_axis in members
     )
@@ -155,7 +154,7 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
         width=0,
         unit=unit,
         members=members,
-        unit_options=options,
+        division=division,
     )
 
 

@@ -10,6 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
 from attnscope.findings.run import Report, TextReport
+from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
 from attnscope.run.chats import chat_text
@@ -55,7 +56,7 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
     """
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
-    if run.measure.startswith("value-zeroing"):
+    if ROLLOUT_MEASURES[run.measure].zeroing:
         source.require_model(run.measure)
     if source.first_queries:
         hint = "give queries of every token, or remove it"
@@ -249,7 +250,7 @@ def _text_report(
         nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
-        left_out = [] if run.special else ["special tokens", "first token"]
+        left_out = [] if run.special else [*LEFT_OUT]
         rollouts.append(
             TokenRollout(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out)
         )

@@ -28,7 +28,7 @@ from attnscope.views.spans import Span
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
-from attnscope.views.walk.scene import Progress, Scene, Source
+from attnscope.views.walk.scene import Cut, Progress, Scene, Source
 
 # Columns and lines from which all panels are shown at once.
 _WIDE, _HIGH = 100, 28
@@ -259,11 +259,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             named = escape_control(name[:24]) if state.source.named else "text"
             line += [Segment(ink.plain(f"  {named} · {spot.text + 1:,} of {state.source.total_text}"), DIM)]
         if scene.unit != "tokens":
-            line += [
-                Segment(ink.plain(f"  {escape_control(scene.unit_options.removeprefix('--') or scene.unit)}"), DIM)
-            ]
+            line += [Segment(ink.plain(f"  {escape_control(f'{scene.unit} {scene.division}'.rstrip())}"), DIM)]
         if state.place.cuts:
-            line += [Segment(ink.plain(f"  without {_named(state.place.cuts)}"), ink.style("warning"))]
+            (first, *others) = state.place.cuts
+            without = f"{first.written} and {len(others)} more" if others else first.written
+            line += [Segment(ink.plain(f"  without {without}"), ink.style("warning"))]
         if state.status:
             line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
         look = ink.style("bad" if state.error else "good")
@@ -374,22 +374,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             key = strongest_key(scene, state.head, state.place.spot.query)
             return None if key is None else scene.query_of_key(key)
         if name == "cut":
-            return self._cut_words(scene)
+            return self._cut_here(scene)
         if name in ("page_up", "page_down"):
             return self._panels["matrix"].page()
         return None
 
-    def _cut_words(self, scene: Scene) -> str | None:
-        """Spell the head or edge under the cursor as `--cut` takes it."""
+    def _cut_here(self, scene: Scene) -> Cut | None:
+        """Return the head or edge under the cursor."""
         spot = self.state.place.spot
         layer, head = scene.layers[spot.layer], scene.heads[spot.head]
         if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
             self.state.error = "cutting takes the model, and a numbered layer and head"
             return None
         if self.state.place.panel == "heads":
-            return f"L{layer}H{head}"
+            return Cut(f"L{layer}H{head}", edge=False)
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        return f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}"
+        return Cut(f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}", edge=True)
 
     def _clicked(self, name: str, x: int, y: int) -> None:
         if self._asking:
@@ -714,7 +714,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         """
         state, place = self.state, self.state.place
         scene, pin = state.scene, place.pinned
-        if scene is None or not scene.command:
+        if scene is None or scene.command is None:
             return ""
         here = command(scene, place.spot, place.stage, place.cuts)
         there = None if pin is None else state.source.scene(state.variant(pinned=True))
@@ -727,11 +727,6 @@ class ExploreApp(App[int], inherit_bindings=False):
 
 def _is_ascii(app: App[Any]) -> bool:
     return not (app.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
-
-
-def _named(cuts: Sequence[str]) -> str:
-    """Name the cuts: the first, and the number of others."""
-    return cuts[0] if len(cuts) == 1 else f"{cuts[0]} and {len(cuts) - 1} more"
 
 
 def spell_positions(positions: Sequence[int]) -> str:

@@ -254,7 +254,8 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
     ink = state.ink
     lines: list[Line] = []
     if state.place.cuts:
-        lines.append([Segment(fit(ink.plain("cut " + ", ".join(state.place.cuts)), width), ink.style("warning"))])
+        cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
+        lines.append([Segment(fit(ink.plain(cuts), width), ink.style("warning"))])
     if not scene.predictions:
         notice = "no predictions: no output head, or nothing to predict (add [MASK])"
         return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(notice, width))]

@@ -212,7 +212,7 @@ class WalkState:
     @property
     def forbidden(self) -> str:
         """Why the cell under the cursor is not allowed, if it is not."""
-        cut = any(":" in cut for cut in self.place.cuts)
+        cut = any(cut.edge for cut in self.place.cuts)
         spot = self.place.spot
         head = self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head) if cut else None
         row = None if head is None else head.row("masked", spot.query)

@@ -168,7 +168,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
             "measured": scene.roles.measured,
         },
-        "command": _safe(scene.command),
+        "command": "" if scene.command is None else _safe(scene.command.spell()),
         "first": list(scene.first),
         "pairs": None if scene.alignment is None else {
             "queries": [list(pair) for pair in scene.alignment.queries],

@@ -1,7 +1,7 @@
 """The numbers that belong to a cell and to a row, and the command that shows the same place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, isnan, log
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.views.numbers import formatted, number_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import STAGES, Scene, WalkHead
+from attnscope.views.walk.scene import STAGES, Cut, Scene, WalkHead
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
@@ -209,44 +209,45 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
     return differences.astype(np.float32)
 
 
-def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[str] = ()) -> str:
+def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[Cut] = ()) -> str:
     """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`.
 
     Args:
         stage: The stage that is shown; named if it is not among those that `run` shows by itself.
     """
-    layer, head = scene.layers[spot.layer], scene.heads[spot.head]
-    words = [scene.command, *(f"--cut {quote_for_shell(cut)}" for cut in cuts), scene.unit_options]
-    words += ["--layer", str(layer), "--head", str(head), "--query", query_word(scene, spot.query)]
+    if scene.command is None:
+        return ""
+    options = [f"--cut {quote_for_shell(cut.written)}" for cut in cuts]
+    if scene.unit == "words":
+        options.append("--words")
+    elif scene.division:
+        options.append(f"--spans {quote_for_shell(scene.division)}")
+    options += [f"--layer {scene.layers[spot.layer]}", f"--head {scene.heads[spot.head]}"]
+    options.append(f"--query {query_word(scene, spot.query)}")
     if stage in _UNUSUAL:
-        words += ["--stage", stage]
-    return " ".join(word for word in words if word)
+        options.append(f"--stage {stage}")
+    return scene.command.spell(*options)
 
 
 def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> str | None:
     """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head."""
+    if here.command is None or there.command is None:
+        return None
     spot, pin = spots
     heads = [(scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))]
-    base = [_without(scene.command, scene.mask_options) for scene in (there, here)]
-    same_mask, same_head = here.mask_options == there.mask_options, heads[0] == heads[1]
-    plain = all(scene.mask_options.startswith("--mask ") or not scene.mask_options for scene in (here, there))
-    plain &= all(scene.mask_options.count("--") <= 1 for scene in (here, there))
+    masks = there.command.mask, here.command.mask
+    same_mask, same_head = masks[0] == masks[1], heads[0] == heads[1]
     numbered = all(isinstance(number, int) for head in heads for number in head)
-    if base[0] != base[1] or same_mask == same_head or "attnscope run " not in base[0] or not numbered:
+    if replace(there.command, mask=masks[1]) != here.command or same_mask == same_head or not numbered:
         return None
-    words = [base[0].replace("attnscope run ", "attnscope compare ", 1)]
-    if same_head:
-        if not plain:
-            return None
-        words += [scene.mask_options or "--mask own" for scene in (there, here)]
-        words += ["--layer", str(heads[0][0]), "--head", str(heads[0][1])]
-    else:
-        words += [here.mask_options, *(f"--head L{layer}H{head}" for layer, head in heads)]
-    return " ".join(word for word in [*words, "--query", query_word(here, spot.query)] if word)
-
-
-def _without(command: str, options: str) -> str:
-    return command.replace(f" {options}", "", 1) if options else command
+    query = f"--query {query_word(here, spot.query)}"
+    if same_mask:
+        return here.command.spell(*(f"--head L{layer}H{head}" for layer, head in heads), query, command="compare")
+    if any(mask.keys() - {"--mask"} for mask in masks):
+        return None
+    sides = [f"--mask {mask.get('--mask', 'own')}" for mask in masks]
+    sides += [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", query]
+    return replace(here.command, mask={}).spell(*sides, command="compare")
 
 
 def query_word(scene: Scene, query: int) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnscope.views.walk.scene import Cut
+
 # The stage whose columns are dimensions of the value.
 OUTPUT = "output"
 PANELS = ("heads", "matrix", "row", "text")
@@ -47,7 +49,6 @@ class Begin:
         query: Position of the row, or its token.
         key: Position of the column, or its token.
         unit: What positions are: `tokens`, `words` or `spans`.
-        cuts: What is cut, as `--cut` takes it.
     """
 
     layer: str | None = None
@@ -55,7 +56,7 @@ class Begin:
     query: str | None = None
     key: str | None = None
     unit: str = "tokens"
-    cuts: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ class Place:
         spot: The cell under the cursor; its key is None for the strongest source of the row.
         digits: The matrix is shown as numbers, not as colours.
         pinned: What the matrix is compared with; None for nothing.
-        cuts: What is cut, as `--cut` takes it.
         unit: What positions are: `tokens`, `words` or `spans`.
     """
 
@@ -101,8 +101,8 @@ class Place:
     digits: bool = False
     display: str = "thumbnails"
     pinned: Spot | None = None
-    pinned_cuts: tuple[str, ...] = ()
-    cuts: tuple[str, ...] = ()
+    pinned_cuts: tuple[Cut, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     unit: str = "tokens"
     history: tuple[Spot, ...] = ()
     needle: str = ""
@@ -239,12 +239,10 @@ def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
     return replace(place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts)
 
 
-def _cut(place: Place, written: str | None, _bounds: Bounds) -> Place:
+def _cut(place: Place, cut: Cut, _bounds: Bounds) -> Place:
     """Add a cut, or remove it if it exists."""
-    if not written:
-        return place
-    known = [cut for cut in place.cuts if cut != written]
-    return replace(place, cuts=tuple(known) if len(known) < len(place.cuts) else (*place.cuts, written))
+    others = tuple(known for known in place.cuts if known != cut)
+    return replace(place, cuts=others if len(others) < len(place.cuts) else (*place.cuts, cut))
 
 
 def _find(place: Place, value: tuple[str, int | None], _bounds: Bounds) -> Place:

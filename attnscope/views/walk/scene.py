@@ -6,11 +6,12 @@ are not there yet.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest
 from attnscope.views.spans import Span, Spans
@@ -31,6 +32,39 @@ class WalkCancelled(Exception):
     """The running computation is no longer wanted."""
 
 
+class Cut(NamedTuple):
+    """A head, or an edge of it, that is cut.
+
+    Attributes:
+        written: The cut, as `--cut` takes it.
+        edge: Whether it is an edge.
+    """
+
+    written: str
+    edge: bool
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """The `attnscope run` that shows a scene, without layer, head and row.
+
+    Attributes:
+        words: Text and model, such as `"The bank" --model bert`.
+        mask: Options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own.
+        piped: The quoted text, if it is printed into the command because it looks like an option.
+    """
+
+    words: str
+    mask: Mapping[str, str] = field(default_factory=dict)
+    piped: str | None = None
+
+    def spell(self, *options: str, command: str = "run") -> str:
+        """Return it with more options, or as another command."""
+        mask = (f"{option} {value}" for option, value in self.mask.items())
+        spelled = " ".join(["attnscope", command, self.words, *mask, *options])
+        return spelled if self.piped is None else f"printf %s {self.piped} | {spelled}"
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way in which the same tokens ran: every variant has its own numbers.
@@ -38,13 +72,12 @@ class Variant:
     Attributes:
         text: Number of the text, from 0.
         mask: The mask as one types it, or the label of a side of a comparison.
-        cuts: Heads and edges that are cut, as `--cut` takes them.
         unit: Kind of positions: `tokens`, `words` or `spans`.
     """
 
     text: int = 0
     mask: str = "own"
-    cuts: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     unit: str = "tokens"
 
 
@@ -152,13 +185,13 @@ class RankedSources:
     Attributes:
         places: Index on the axis of sources, (queries, ranks); −1 for none.
         measures: Name to numbers, (queries, ranks): `weight`, `value`, `projected`.
-        left_out: Excluded sources, such as `special tokens`.
+        left_out: Excluded sources.
     """
 
     by: str
     places: np.ndarray
     measures: Mapping[str, Matrix]
-    left_out: Sequence[str] = ()
+    left_out: Sequence[LeftOut] = ()
 
 
 @dataclass(frozen=True)
@@ -233,13 +266,13 @@ class Scene:
         sources: Every position that can be a source; `keys` may be some of them.
         aligned: Queries and keys are positions of the same text.
         roles: Roles of every head; None if they are not known.
-        command: Command and text that show the same scene, without layer, head and row, such as
-            `attnscope run "The bank" --model bert`.
+        command: The command that shows it; None if no command does.
         rounded: Decimal places that saved numbers were rounded to; None for exact ones.
         width: Dimensions of a value; 0 if outputs are not known.
         units: Kinds of positions.
         members: Positions of the tokens of every query, and of every key, if these are words or spans.
-        unit_options: Options that name words, or how a text is divided into spans.
+        division: How the text is divided into spans, as `--spans` takes it; empty for words, or if a command cannot
+            name it.
         alignment: Of a side of a comparison, with the first side; None if both have the same tokens.
     """
 
@@ -257,7 +290,7 @@ class Scene:
     predictions: Sequence[Forecast] = ()
     numbers: Sequence[HeadNumber] = ()
     roles: SceneRoles | None = None
-    command: str = ""
+    command: RunCommand | None = None
     mask: str = ""
     rounded: int | None = None
     first: tuple[int, int] = (0, 0)
@@ -266,8 +299,7 @@ class Scene:
     units: Sequence[str] = ("tokens",)
     unit: str = "tokens"
     members: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None
-    mask_options: str = ""
-    unit_options: str = ""
+    division: str = ""
     alignment: Alignment | None = None
 
     def tokens_of(self, query: int) -> Sequence[int]:
