@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attnscope.api.results import Float1, Float2, Result, TableResult
+from attnscope.api.results import Float1, Float2, Result, TableResult, shortcut
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
 
@@ -12,20 +12,18 @@ class AblationResult(Result[Ablation]):
 
     _digits = 3
 
-    @property
-    def effects(self) -> list[CutEffect]:
-        """The changes; for edges, one entry for each of both ways to cut them."""
-        return self.data.effects
+    effects: list[CutEffect] = shortcut(
+        "data.effects", "The changes; for edges, one entry for each of both ways to cut them."
+    )
 
     @property
     def kl(self) -> list[float]:
         """KL(before ‖ after) in bits at each position, under the first effect; empty without an output head."""
         return [change.kl for change in self.data.effects[0].predictions]
 
-    @property
-    def targets(self) -> list[LogitTarget]:
-        """The tokens of `target`, with their logits without cuts; empty without any."""
-        return self.data.targets
+    targets: list[LogitTarget] = shortcut(
+        "data.targets", "The tokens of `target`, with their logits without cuts; empty without any."
+    )
 
     @property
     def target_change(self) -> float | None:
@@ -61,10 +59,7 @@ class EffectsResult(TableResult[EffectSurvey]):
 
     _digits = 3
 
-    @property
-    def unit(self) -> str:
-        """`head`, `layer`, `edge` or `span`."""
-        return self.data.unit
+    unit: str = shortcut("data.unit", "`head`, `layer`, `edge` or `span`.")
 
     @property
     def ranked_by(self) -> str:
@@ -76,10 +71,9 @@ class EffectsResult(TableResult[EffectSurvey]):
         """Spearman's rank correlation between weight and effect; None if either is constant."""
         return self.data.effects[0].correlation
 
-    @property
-    def targets(self) -> list[LogitTarget]:
-        """The tokens of `target`, with their logits without cuts; empty without any."""
-        return self.data.targets
+    targets: list[LogitTarget] = shortcut(
+        "data.targets", "The tokens of `target`, with their logits without cuts; empty without any."
+    )
 
     @property
     def restored(self) -> Float1 | None:
@@ -89,15 +83,8 @@ class EffectsResult(TableResult[EffectSurvey]):
         """
         return self.data.restored(self.data.effects[0])
 
-    @property
-    def spans(self) -> list[str]:
-        """Name of each span, in the order of `effect`; empty for other units."""
-        return self.data.span_names
-
-    @property
-    def weights(self) -> Float1:
-        """Weight of each unit, in the order of `effect`."""
-        return self.data.weights
+    spans: list[str] = shortcut("data.span_names", "Name of each span, in the order of `effect`; empty for other units.")
+    weights: Float1 = shortcut("data.weights", "Weight of each unit, in the order of `effect`.")
 
     @property
     def effect(self) -> Float1:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from attnscope.api.options import file_path
-from attnscope.api.results import TableResult
+from attnscope.api.results import TableResult, shortcut
 from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import DoctorCheck, DoctorReport
 from attnscope.request import arguments
@@ -19,15 +19,8 @@ KINDS = ("causal", "bidirectional", "encoder-decoder")
 class DoctorResult(TableResult[DoctorReport]):
     """The result of `doctor`."""
 
-    @property
-    def passed(self) -> bool:
-        """Whether no check is wrong."""
-        return self.data.passed
-
-    @property
-    def checks(self) -> list[DoctorCheck]:
-        """Every check, in order."""
-        return self.data.checks
+    passed: bool = shortcut("data.passed", "Whether no check is wrong.")
+    checks: list[DoctorCheck] = shortcut("data.checks", "Every check, in order.")
 
     @property
     def wrong(self) -> list[DoctorCheck]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnscope.api.results import Float2, TableResult
+from attnscope.api.results import Float2, TableResult, shortcut
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
@@ -46,10 +46,7 @@ def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]
 class SurveyResult(TableResult[HeadRoles]):
     """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
 
-    @property
-    def probes(self) -> Probes:
-        """The data on which the heads were measured."""
-        return self.data.probes
+    probes: Probes = shortcut("data.probes", "The data on which the heads were measured.")
 
     @property
     def roles(self) -> list[str]:
@@ -94,15 +91,8 @@ class SurveyResult(TableResult[HeadRoles]):
 class MeasuredResult(TableResult[HeadScores]):
     """The result of `heads` with `measure` or `key`: one number for every head."""
 
-    @property
-    def measure(self) -> str:
-        """Name of the number."""
-        return self.data.measure
-
-    @property
-    def values(self) -> Float2:
-        """The number of every head, (layers, heads); with `against`, the difference."""
-        return self.data.values
+    measure: str = shortcut("data.measure", "Name of the number.")
+    values: Float2 = shortcut("data.values", "The number of every head, (layers, heads); with `against`, the difference.")
 
     @property
     def of_keys(self) -> Float2:
@@ -142,10 +132,9 @@ class HeadChangesResult(TableResult[HeadComparison]):
         """Standard error of each difference, (roles, layers, heads); NaN if there is none."""
         return np.stack([difference.error for difference in self.data.differences])
 
-    @property
-    def changed_most(self) -> Float2:
-        """Difference of each head's role that changed most, (layers, heads)."""
-        return self.data.changed_most
+    changed_most: Float2 = shortcut(
+        "data.changed_most", "Difference of each head's role that changed most, (layers, heads)."
+    )
 
     @property
     def role(self) -> Names:
@@ -182,32 +171,12 @@ class HeadChangesResult(TableResult[HeadComparison]):
 class NeedleResult(TableResult[NeedleSurvey]):
     """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
 
-    @property
-    def heads(self) -> list[tuple[int, int]]:
-        """Layer and head of each retrieval head, the strongest first."""
-        return self.data.heads
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of the texts: the first axis of the arrays."""
-        return self.data.lengths
-
-    @property
-    def depths(self) -> list[float]:
-        """Share of the text before the needle: the second axis."""
-        return self.data.depths
-
-    @property
-    def weight(self) -> Float2:
-        """Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths)."""
-        return self.data.weight
-
-    @property
-    def all_heads(self) -> Float2:
-        """The same, mean of all heads."""
-        return self.data.all_heads
-
-    @property
-    def log_probability(self) -> Float2:
-        """Log-probability of the answer in bits, (lengths, depths)."""
-        return self.data.log_probability
+    heads: list[tuple[int, int]] = shortcut("data.heads", "Layer and head of each retrieval head, the strongest first.")
+    lengths: list[int] = shortcut("data.lengths", "Tokens of the texts: the first axis of the arrays.")
+    depths: list[float] = shortcut("data.depths", "Share of the text before the needle: the second axis.")
+    weight: Float2 = shortcut(
+        "data.weight",
+        "Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths).",
+    )
+    all_heads: Float2 = shortcut("data.all_heads", "The same, mean of all heads.")
+    log_probability: Float2 = shortcut("data.log_probability", "Log-probability of the answer in bits, (lengths, depths).")

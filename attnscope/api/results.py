@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -47,6 +48,11 @@ _NAMED = 40
 # Characters of the largest page that a notebook shows whole.
 _LARGEST_FRAME = 8 << 20
 _FRAME_HEIGHT = 720
+
+
+def shortcut(path: str, doc: str) -> Any:
+    """Return a property that stands for a path of fields, such as `data.row.scores`."""
+    return property(attrgetter(path), doc=doc)
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,34 @@ def _abridged(data: Any) -> Any:
     return msgspec.structs.replace(data, texts=texts)
 
 
-class HeadResult(Result[Report]):
+def _stage_of_head(name: str, doc: str) -> Any:
+    """Return a property that reads a stage of a HeadResult."""
+    return property(lambda result: _stage(result._head, name), doc=doc)
+
+
+class TextAxes(ABC):
+    """Labels of rows and columns."""
+
+    @property
+    @abstractmethod
+    def _text(self) -> TextReport:
+        """The text."""
+
+    queries: list[int] = shortcut("_text.queries", "Positions of the rows.")
+    keys: list[int] = shortcut("_text.keys", "Positions of the columns.")
+
+    @property
+    def query_tokens(self) -> list[str]:
+        """The tokens of the rows."""
+        return [self._text.tokens[query].text for query in self.queries]
+
+    @property
+    def key_tokens(self) -> list[str]:
+        """The tokens of the columns."""
+        return [self._text.sources[key].text for key in self.keys]
+
+
+class HeadResult(Result[Report], TextAxes):
     """One layer and head over one text.
 
     Attributes:
@@ -248,70 +281,20 @@ class HeadResult(Result[Report]):
     def _head(self) -> HeadReport:
         return self.data.texts[0].heads[0]
 
-    @property
-    def layer(self) -> int | str:
-        """Number of the layer, or `mean`."""
-        return self._head.layer
+    layer: int | str = shortcut("_head.layer", "Number of the layer, or `mean`.")
+    head: int | str = shortcut("_head.head", "Number of the head, or `mean`.")
+    chosen: str | None = shortcut("_head.chosen", "Why this head was chosen; None if the user named it.")
+    rows: Rows = shortcut("_head.rows", "Statistics of every query's whole row of weights.")
 
-    @property
-    def head(self) -> int | str:
-        """Number of the head, or `mean`."""
-        return self._head.head
-
-    @property
-    def chosen(self) -> str | None:
-        """Why this head was chosen; None if the user named it."""
-        return self._head.chosen
-
-    @property
-    def rows(self) -> Rows:
-        """Statistics of every query's whole row of weights."""
-        return self._head.rows
-
-    @property
-    def queries(self) -> list[int]:
-        """Positions of the rows."""
-        return self._text.queries
-
-    @property
-    def keys(self) -> list[int]:
-        """Positions of the columns."""
-        return self._text.keys
-
-    @property
-    def query_tokens(self) -> list[str]:
-        """The tokens of the rows."""
-        return [self._text.tokens[query].text for query in self.queries]
-
-    @property
-    def key_tokens(self) -> list[str]:
-        """The tokens of the columns."""
-        return [self._text.sources[key].text for key in self.keys]
-
-    @property
-    def scores(self) -> Float2:
-        """The scores q·k, (queries, keys)."""
-        return _stage(self._head, "scores")
-
-    @property
-    def scaled(self) -> Float2:
-        """The scores after scale, soft-cap and position bias, (queries, keys)."""
-        return _stage(self._head, "scaled")
-
-    @property
-    def masked(self) -> Float2:
-        """The scaled scores, −inf where the mask does not allow a key, (queries, keys)."""
-        return _stage(self._head, "masked")
-
-    @property
-    def weights(self) -> Float2:
-        """The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing."""
-        return _stage(self._head, "weights")
-
-    @property
-    def output(self) -> Float2:
-        """The weighted sums of the values, (queries, value width)."""
-        return _stage(self._head, "output")
+    scores: Float2 = _stage_of_head("scores", "The scores q·k, (queries, keys).")
+    scaled: Float2 = _stage_of_head("scaled", "The scores after scale, soft-cap and position bias, (queries, keys).")
+    masked: Float2 = _stage_of_head(
+        "masked", "The scaled scores, −inf where the mask does not allow a key, (queries, keys)."
+    )
+    weights: Float2 = _stage_of_head(
+        "weights", "The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing."
+    )
+    output: Float2 = _stage_of_head("output", "The weighted sums of the values, (queries, value width).")
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
         """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
@@ -365,39 +348,15 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
     )
 
 
-class TextArrays(ABC):
+class TextArrays(TextAxes):
     """Arrays and labels of one text: a TextResult has them, and an InspectResult of one text."""
 
     @property
     @abstractmethod
-    def _source(self) -> tuple[Report, TextReport]:
-        """The report, and its text."""
+    def _report(self) -> Report:
+        """The report of the text."""
 
-    @property
-    def tokens(self) -> list[Token]:
-        """All tokens of the text."""
-        return self._source[1].tokens
-
-    @property
-    def queries(self) -> list[int]:
-        """Positions of the rows."""
-        return self._source[1].queries
-
-    @property
-    def keys(self) -> list[int]:
-        """Positions of the columns."""
-        return self._source[1].keys
-
-    @property
-    def query_tokens(self) -> list[str]:
-        """The tokens of the rows."""
-        return [self.tokens[query].text for query in self.queries]
-
-    @property
-    def key_tokens(self) -> list[str]:
-        """The tokens of the columns."""
-        text = self._source[1]
-        return [text.sources[key].text for key in text.keys]
+    tokens: list[Token] = shortcut("_text.tokens", "All tokens of the text.")
 
     @property
     def layers(self) -> list[int | str]:
@@ -411,10 +370,10 @@ class TextArrays(ABC):
 
     @cached_property
     def _by_layer(self) -> list[tuple[int | str, list[HeadReport]]]:
-        return [(layer, list(heads)) for layer, heads in groupby(self._source[1].heads, key=lambda head: head.layer)]
+        return [(layer, list(heads)) for layer, heads in groupby(self._text.heads, key=lambda head: head.layer)]
 
     def _stack(self, stage: str) -> Float4:
-        require_heads(self._source[0], "the report")
+        require_heads(self._report, "the report")
         layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
         if len({len(heads) for heads in layers}) > 1:
             raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
@@ -446,30 +405,20 @@ class TextArrays(ABC):
         """The weighted sums of the values, (layers, heads, queries, value width)."""
         return self._stack("output")
 
-    @property
-    def predictions(self) -> list[Prediction]:
-        """The model's predictions: the next token, or the token at each mask token; empty if it has no output head."""
-        return self._source[1].predictions
-
-    @property
-    def generated(self) -> list[Prediction]:
-        """For each generated token, the prediction that it was chosen from."""
-        return self._source[1].generated
-
-    @property
-    def attribution(self) -> Attribution | None:
-        """Contributions of the model's parts to a logit; None without `by="logit"`."""
-        return self._source[1].attribution
-
-    @property
-    def spans(self) -> list[str]:
-        """Names of the spans of the text, in order: see findings.spans.TextSpans."""
-        return self._divided.text.names
-
-    @property
-    def span_of_token(self) -> list[int]:
-        """Number of each token's span."""
-        return self._divided.text.of_token
+    predictions: list[Prediction] = shortcut(
+        "_text.predictions",
+        "The model's predictions: the next token, or the token at each mask token; empty if it has no output head.",
+    )
+    generated: list[Prediction] = shortcut(
+        "_text.generated", "For each generated token, the prediction that it was chosen from."
+    )
+    attribution: Attribution | None = shortcut(
+        "_text.attribution", 'Contributions of the model\'s parts to a logit; None without `by="logit"`.'
+    )
+    spans: list[str] = shortcut(
+        "_divided.text.names", "Names of the spans of the text, in order: see findings.spans.TextSpans."
+    )
+    span_of_token: list[int] = shortcut("_divided.text.of_token", "Number of each token's span.")
 
     @property
     def span_weights(self) -> Float4:
@@ -481,14 +430,13 @@ class TextArrays(ABC):
 
     @property
     def _divided(self) -> SpanReport:
-        spans = self._source[1].spans
+        spans = self._text.spans
         if spans is None:
             raise UsageError("the text is not divided into spans", where="spans", hint="inspect with spans='sentences'")
         return spans
 
     def __iter__(self) -> Iterator[HeadResult]:
-        report, text = self._source
-        return (HeadResult(report, text, head) for head in text.heads)
+        return (HeadResult(self._report, self._text, head) for head in self._text.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
         """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last.
@@ -498,7 +446,7 @@ class TextArrays(ABC):
         """
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
-        report, text = self._source
+        report, text = self._report, self._text
         provenance = report.provenance
         layer, head = (
             selected + n if isinstance(selected, int | np.integer) and selected < 0 else selected
@@ -522,17 +470,21 @@ class TextResult(TextArrays):
     """
 
     def __init__(self, report: Report, text: TextReport) -> None:
-        self._report, self.data = report, text
+        self._alone, self.data = InspectResult(msgspec.structs.replace(report, texts=[text])), text
 
     @property
-    def _source(self) -> tuple[Report, TextReport]:
-        return self._report, self.data
+    def _report(self) -> Report:
+        return self._alone.data
+
+    @property
+    def _text(self) -> TextReport:
+        return self.data
 
     def __repr__(self) -> str:
-        return repr(InspectResult(msgspec.structs.replace(self._report, texts=[self.data])))
+        return repr(self._alone)
 
     def _repr_html_(self) -> str:
-        return InspectResult(msgspec.structs.replace(self._report, texts=[self.data]))._repr_html_()
+        return self._alone._repr_html_()
 
 
 class InspectResult(Result[Report], TextArrays):
@@ -542,10 +494,7 @@ class InspectResult(Result[Report], TextArrays):
     own.
     """
 
-    @property
-    def mask(self) -> MaskUse:
-        """Which keys a query could see, and why."""
-        return self.data.mask
+    mask: MaskUse = shortcut("data.mask", "Which keys a query could see, and why.")
 
     @cached_property
     def texts(self) -> list[TextResult]:
@@ -559,8 +508,12 @@ class InspectResult(Result[Report], TextArrays):
         return self.texts[0]
 
     @property
-    def _source(self) -> tuple[Report, TextReport]:
-        return self.data, self._only.data
+    def _report(self) -> Report:
+        return self.data
+
+    @property
+    def _text(self) -> TextReport:
+        return self._only.data
 
     def _stack(self, stage: str) -> Float4:
         # The array is shared with the text's own result.
@@ -649,10 +602,7 @@ class CompareResult(TableResult[Comparison]):
         """What produced the numbers of the first side."""
         return self.data.sides[0].report.provenance
 
-    @property
-    def axis(self) -> str:
-        """The setting that differs between the sides, such as `mask`."""
-        return self.data.axis
+    axis: str = shortcut("data.axis", "The setting that differs between the sides, such as `mask`.")
 
     @property
     def labels(self) -> list[str]:
@@ -664,15 +614,8 @@ class CompareResult(TableResult[Comparison]):
         """The report of each side."""
         return [InspectResult(side.report) for side in self.data.sides]
 
-    @property
-    def changes(self) -> list[Change]:
-        """One entry per side after the first."""
-        return self.data.changes
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The verdict under the tolerance; None without one."""
-        return self.data.verdict
+    changes: list[Change] = shortcut("data.changes", "One entry per side after the first.")
+    verdict: Verdict | None = shortcut("data.verdict", "The verdict under the tolerance; None without one.")
 
 
 class ExplainResult(TableResult[Explanation]):
@@ -680,55 +623,21 @@ class ExplainResult(TableResult[Explanation]):
 
     _digits = 4
 
-    @property
-    def layer(self) -> int:
-        """Number of the layer."""
-        return self.data.layer
-
-    @property
-    def head(self) -> int:
-        """Number of the head."""
-        return self.data.head
-
-    @property
-    def query(self) -> int:
-        """Position of the query."""
-        return self.data.query
-
-    @property
-    def keys(self) -> list[int]:
-        """Positions of the keys that are kept."""
-        return self.data.keys
+    layer: int = shortcut("data.layer", "Number of the layer.")
+    head: int = shortcut("data.head", "Number of the head.")
+    query: int = shortcut("data.query", "Position of the query.")
+    keys: list[int] = shortcut("data.keys", "Positions of the keys that are kept.")
 
     @property
     def key_tokens(self) -> list[str]:
         """Their tokens."""
         return [self.data.sources[key].text for key in self.data.keys]
 
-    @property
-    def scores(self) -> Float1:
-        """The scores q·k, (keys,)."""
-        return self.data.row.scores
-
-    @property
-    def scaled(self) -> Float1:
-        """The scores after scale, soft-cap and position bias, (keys,)."""
-        return self.data.row.scaled
-
-    @property
-    def masked(self) -> Float1:
-        """The scaled scores, −inf where the mask does not allow a key, (keys,)."""
-        return self.data.row.masked
-
-    @property
-    def weights(self) -> Float1:
-        """The softmax of the masked scores, (keys,)."""
-        return self.data.row.weights
-
-    @property
-    def output(self) -> Float1:
-        """The output of attention for the query, (value width,)."""
-        return self.data.output
+    scores: Float1 = shortcut("data.row.scores", "The scores q·k, (keys,).")
+    scaled: Float1 = shortcut("data.row.scaled", "The scores after scale, soft-cap and position bias, (keys,).")
+    masked: Float1 = shortcut("data.row.masked", "The scaled scores, −inf where the mask does not allow a key, (keys,).")
+    weights: Float1 = shortcut("data.row.weights", "The softmax of the masked scores, (keys,).")
+    output: Float1 = shortcut("data.output", "The output of attention for the query, (value width,).")
 
     @property
     def holds(self) -> bool:
@@ -739,17 +648,8 @@ class ExplainResult(TableResult[Explanation]):
 class CheckResult(TableResult[CheckReport]):
     """The result of `check`."""
 
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return self.data.passed
-
-    @property
-    def checks(self) -> list[Check]:
-        """Every check, in order."""
-        return self.data.checks
-
-    @property
-    def differences(self) -> list[Differences]:
-        """The differences that the comparisons measured, by layer and head."""
-        return self.data.differences
+    passed: bool = shortcut("data.passed", "Whether no check failed.")
+    checks: list[Check] = shortcut("data.checks", "Every check, in order.")
+    differences: list[Differences] = shortcut(
+        "data.differences", "The differences that the comparisons measured, by layer and head."
+    )
