@@ -83,7 +83,9 @@ class EffectsResult(TableResult[EffectSurvey]):
         """
         return self.data.restored(self.data.effects[0])
 
-    spans: list[str] = shortcut("data.span_names", "Name of each span, in the order of `effect`; empty for other units.")
+    spans: list[str] = shortcut(
+        "data.span_names", "Name of each span, in the order of `effect`; empty for other units."
+    )
     weights: Float1 = shortcut("data.weights", "Weight of each unit, in the order of `effect`.")
 
     @property

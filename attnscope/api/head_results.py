@@ -92,7 +92,9 @@ class MeasuredResult(TableResult[HeadScores]):
     """The result of `heads` with `measure` or `key`: one number for every head."""
 
     measure: str = shortcut("data.measure", "Name of the number.")
-    values: Float2 = shortcut("data.values", "The number of every head, (layers, heads); with `against`, the difference.")
+    values: Float2 = shortcut(
+        "data.values", "The number of every head, (layers, heads); with `against`, the difference."
+    )
 
     @property
     def of_keys(self) -> Float2:
@@ -179,4 +181,6 @@ class NeedleResult(TableResult[NeedleSurvey]):
         "Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths).",
     )
     all_heads: Float2 = shortcut("data.all_heads", "The same, mean of all heads.")
-    log_probability: Float2 = shortcut("data.log_probability", "Log-probability of the answer in bits, (lengths, depths).")
+    log_probability: Float2 = shortcut(
+        "data.log_probability", "Log-probability of the answer in bits, (lengths, depths)."
+    )

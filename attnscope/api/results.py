@@ -635,7 +635,9 @@ class ExplainResult(TableResult[Explanation]):
 
     scores: Float1 = shortcut("data.row.scores", "The scores q·k, (keys,).")
     scaled: Float1 = shortcut("data.row.scaled", "The scores after scale, soft-cap and position bias, (keys,).")
-    masked: Float1 = shortcut("data.row.masked", "The scaled scores, −inf where the mask does not allow a key, (keys,).")
+    masked: Float1 = shortcut(
+        "data.row.masked", "The scaled scores, −inf where the mask does not allow a key, (keys,)."
+    )
     weights: Float1 = shortcut("data.row.weights", "The softmax of the masked scores, (keys,).")
     output: Float1 = shortcut("data.output", "The output of attention for the query, (value width,).")
 
