@@ -17,12 +17,13 @@ from attnscope.batch.header import Header
 from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
 from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.overview import Pooled
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of, units_known
 from attnscope.studies.explore.units import UNNAMED, TextUnits
-from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead, WalkMap
+from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead
 
 _VISITED = 8  # records that stay in memory after one has left them
 
@@ -204,7 +205,7 @@ def _head(header: Header, record: Record, unit: int) -> WalkHead:
     picture = None
     if pooled is not None:
         queries, keys = (run_starts(length, size) for length, size in zip(lengths, pooled.shape[1:], strict=True))
-        picture = WalkMap(queries, keys, pooled[unit][: len(queries) - 1, : len(keys) - 1])
+        picture = Pooled(queries, keys, pooled[unit][: len(queries) - 1, : len(keys) - 1])
     stages = stages_of({name: matrices[unit] for name, matrices in record.stages.items()})
     return WalkHead(
         layer,

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.merge_pieces import TextWords
+from attnscope.findings.predictions import VocabularyToken
 from attnscope.findings.provenance import TextFindings
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tables import Table
@@ -17,20 +18,14 @@ ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
 
 
-class LogitTarget(msgspec.Struct, frozen=True):
+class LogitTarget(VocabularyToken, frozen=True):
     """A token whose logit is compared without and with cuts.
 
     Attributes:
-        id: Its vocabulary id.
-        piece: The tokenizer's own spelling.
-        text: The text that the token stands for, including a leading space.
         logit: Its logit without a cut, averaged over the positions that are compared.
         other: The same in the text that is patched from; null for other replacements.
     """
 
-    id: int
-    piece: str
-    text: str
     logit: float
     other: float | None = None
 
@@ -82,21 +77,15 @@ class CutPart(msgspec.Struct, frozen=True):
     weight: float
 
 
-class TokenChange(msgspec.Struct, frozen=True):
+class TokenChange(VocabularyToken, frozen=True):
     """A predicted token, without and with a cut.
 
     Attributes:
-        id: Its vocabulary id.
-        piece: The tokenizer's own spelling.
-        text: The text that the token stands for, including a leading space.
         before: Probability without the cut.
         after: Probability with the cut.
         change: Change in log-probability, log2(after / before), in bits.
     """
 
-    id: int
-    piece: str
-    text: str
     before: float
     after: float
     change: float

@@ -5,21 +5,16 @@ from typing import Annotated
 import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.predictions import VocabularyToken
 
 
-class TargetToken(msgspec.Struct, frozen=True):
+class TargetToken(VocabularyToken, frozen=True):
     """A token whose logit is broken down.
 
     Attributes:
-        id: Its vocabulary id.
-        piece: The tokenizer's own spelling.
-        text: The text that the token stands for, including a leading space.
         logit: Output of the output head for this token, before a soft-cap.
     """
 
-    id: int
-    piece: str
-    text: str
     logit: float
 
 

@@ -58,21 +58,26 @@ class HeadRole:
     rank: int | None = _TARGETS
 
 
-def _share(name: str, of: str) -> Callable[[Sums], Array]:
-    """Return a sum of weights divided by the number of its rows."""
+def _mean(
+    name: str, letter: str, colour: str, title: str, meaning: str, source: str, measured: str, of: str, **more: Any
+) -> HeadRole:
+    """Declare a role whose value is a sum of its name divided by the number of its rows.
+
+    Args:
+        of: Name of that number.
+    """
 
     def compute(sums: Sums) -> Array:
         with np.errstate(invalid="ignore"):
             share: Array = sums[name] / sums[of]
         return share
 
-    return compute
+    return HeadRole(name, letter, colour, title, meaning, source, measured, (name, of), compute, **more)
 
 
 def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
     """Declare the share of the average word's weight on some keys."""
-    meaning = f"Mean weight of a word on {meaning}."
-    return HeadRole(name, letter, colour, title, meaning, source, "texts", (name, "rows"), _share(name, "rows"), **more)
+    return _mean(name, letter, colour, title, f"Mean weight of a word on {meaning}.", source, "texts", "rows", **more)
 
 
 def _positional(sums: Sums) -> Array:
@@ -92,28 +97,28 @@ HEAD_ROLES = (
     _on_text("previous", "P", "#4477aa", "previous token", "the token before it", "Clark et al., 2019"),
     _on_text("next", "N", "#66ccee", "next token", "the token after it", "Clark et al., 2019"),
     _on_text("self", "S", "#228833", "its own token", "itself", "Clark et al., 2019"),
-    HeadRole(
+    _mean(
         "duplicate", "D", "#ccbb44", "same token earlier",
         "Random tokens, repeated once: mean weight of a token in the second copy on the same token in the first.",
-        "Wang et al., 2023", "repeated", ("duplicate", "copies"), _share("duplicate", "copies"),
+        "Wang et al., 2023", "repeated", "copies",
     ),
-    HeadRole(
+    _mean(
         "induction", "I", "#ee3377", "induction",
         "Random tokens, repeated once: mean weight of a token in the second copy on the token that followed it in the "
         "first (prefix matching).",
-        "Olsson et al., 2022", "repeated", ("induction", "copies"), _share("induction", "copies"),
+        "Olsson et al., 2022", "repeated", "copies",
     ),
-    HeadRole(
+    _mean(
         "second-order", "2", "#882255", "induction, order 2",
         "Random tokens, repeated twice: mean weight of a token in the third copy on the token that followed it in the "
         "first.",
-        "docs/heads.md", "tripled", ("second-order", "thirds"), _share("second-order", "thirds"), rank=None,
+        "docs/heads.md", "tripled", "thirds", rank=None,
     ),
-    HeadRole(
+    _mean(
         "retrieval", "R", "#aa3377", "retrieval",
         "A needle of random tokens placed among others and repeated at the end: share of the needle's tokens for which "
         "the largest weight is on the token to be copied next, with teacher forcing.",
-        "Wu et al., 2024", "needle", ("retrieval", "copied"), _share("retrieval", "copied"), rank=1,
+        "Wu et al., 2024", "needle", "copied", rank=1,
     ),
     _on_text(
         "first", "F", "#777777", "first token (sink)", "the first token, or on a sink that the head has learned",
@@ -130,55 +135,50 @@ HEAD_ROLES = (
         "local", "L", "#009988", "local window", f"tokens 2 to {NEAR} positions away", "Kovaleva et al., 2019",
         rank=_SHAPES,
     ),
-    HeadRole(
+    _mean(
         "uniform", "U", "#bbbbbb", "uniform",
         "Overlap of a word's weights with uniform attention to the n tokens it sees: Σ min(α, 1/n).",
-        "Clark et al., 2019", "texts", ("uniform", "rows"), _share("uniform", "rows"), clear=0.6, rank=_SHAPES,
+        "Clark et al., 2019", "texts", "rows", clear=0.6, rank=_SHAPES,
     ),
     HeadRole(
         "positional", "O", "#7755cc", "positional",
         "Share of the variance of the weights on words that the offset of the key from the query explains (R²).",
         "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
     ),
-    HeadRole(
+    _mean(
         "content", "C", "#ee7733", "content",
         "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
-        "docs/heads.md", "texts", ("content", "rows"), _share("content", "rows"), clear=0.25,
-        rank=_CAUSES,
+        "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES,
     ),
     HeadRole(
         "copying", "V", "#cc3311", "copying",
         "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1.",
         "Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
     ),
-    HeadRole(
+    _mean(
         "receiver", "E", "#225555", "receiver of sentences",
         f"Excess kurtosis over sentences of the weight that each receives from sentences {APART} or more behind it.",
-        "Bogdan et al., 2025", "spans", ("receiver", "receivers"), _share("receiver", "receivers"), clear=5.0,
-        rank=None,
+        "Bogdan et al., 2025", "spans", "receivers", clear=5.0, rank=None,
     ),
-    HeadRole(
+    _mean(
         "alignment", "A", "#555522", "alignment of segments",
         "The second of two segments on the first: share of its weight × sharpness × monotonicity.",
-        "docs/heads.md", "segments", ("alignment", "alignments"), _share("alignment", "alignments"), rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None,
     ),
-    HeadRole(
+    _mean(
         "alignment-share", "w", "#555577", "share of alignment",
         "Mean weight of a token of the second segment on the first.",
-        "docs/heads.md", "segments", ("alignment-share", "alignments"), _share("alignment-share", "alignments"),
-        rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None,
     ),
-    HeadRole(
+    _mean(
         "alignment-sharpness", "h", "#775555", "sharpness of alignment",
         "1 − entropy of that weight within the first segment, divided by the largest possible; averaged by share.",
-        "docs/heads.md", "segments", ("alignment-sharpness", "alignments"),
-        _share("alignment-sharpness", "alignments"), rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None,
     ),
-    HeadRole(
+    _mean(
         "alignment-monotonicity", "m", "#557755", "monotonicity of alignment",
         "Correlation between the place of a token and the mean place that it reads, weighted by share; −1 to 1.",
-        "docs/heads.md", "segments", ("alignment-monotonicity", "alignments"),
-        _share("alignment-monotonicity", "alignments"), rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None,
     ),
 )  # fmt: skip
 ROLES = {role.name: role for role in HEAD_ROLES}

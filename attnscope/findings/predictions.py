@@ -5,26 +5,35 @@ from typing import Annotated, Literal
 import msgspec
 
 from attnscope.findings.arrays import along
+from attnscope.findings.provenance import Findings
 
 # Number of tokens kept per prediction.
 PREDICTED = 5
 PredictionKind = Literal["next", "masked"]
 
 
-class PredictedToken(msgspec.Struct, frozen=True):
-    """A token that the model may predict at one position.
+class VocabularyToken(Findings, frozen=True):
+    """A token of the vocabulary.
 
     Attributes:
         id: Its vocabulary id.
         piece: The tokenizer's own spelling.
         text: The text that the token stands for, including a leading space.
-        logit: Output of the output head for this token.
-        probability: The softmax of the logits over the whole vocabulary.
     """
 
     id: int
     piece: str
     text: str
+
+
+class PredictedToken(VocabularyToken, frozen=True):
+    """A token that the model may predict at one position.
+
+    Attributes:
+        logit: Output of the output head for this token.
+        probability: The softmax of the logits over the whole vocabulary.
+    """
+
     logit: float
     probability: float
 

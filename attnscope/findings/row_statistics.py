@@ -8,7 +8,7 @@ check`, and the list in `attnscope batch --help`. To add a statistic, add its de
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.tokens import Token
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_Value = TypeVar("_Value")
 
 
 class RowWeights(Protocol):
@@ -274,29 +275,15 @@ def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: 
 # A type checker does not see the fields, which are those of ROW_STATISTICS.
 if TYPE_CHECKING:
 
-    class Rows(msgspec.Struct, frozen=True):
-        """See below."""
+    class _Statistics(msgspec.Struct, Generic[_Value], frozen=True):
+        sink: _Value | None
 
-        sink: Array | None
+        def __init__(self, *given: _Value, **named: _Value | None) -> None: ...
+        def __getattr__(self, name: str) -> _Value: ...
 
-        def __init__(self, *given: Array, **named: Array | None) -> None: ...
-        def __getattr__(self, name: str) -> Array: ...
-
-    class RowArrays(msgspec.Struct, frozen=True):
-        """See below."""
-
-        sink: Array | None
-
-        def __init__(self, *given: Array, **named: Array | None) -> None: ...
-        def __getattr__(self, name: str) -> Array: ...
-
-    class Means(msgspec.Struct, frozen=True):
-        """See below."""
-
-        sink: float | None
-
-        def __init__(self, *given: float | None, **named: float | None) -> None: ...
-        def __getattr__(self, name: str) -> float | None: ...
+    Rows = _Statistics[Array]
+    RowArrays = _Statistics[Array]
+    Means = _Statistics[float | None]
 else:
     Rows = _struct(
         "Rows",

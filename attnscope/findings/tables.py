@@ -36,15 +36,15 @@ def csv_parts(findings: Tabular) -> Iterator[bytes]:
     buffer = CsvLines()
     writer = csv.writer(buffer)
     writer.writerow(table)
-    cells = [[_cell(value) for value in column] for column in table.values()]
+    cells = [
+        [
+            "" if value is None or (isinstance(value, np.floating) and np.isnan(value)) else str(value)
+            for value in column
+        ]
+        for column in table.values()
+    ]
     writer.writerows(zip(*cells, strict=True))
     yield buffer.getvalue().encode()
-
-
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, np.floating) and np.isnan(value)):
-        return ""
-    return str(value)
 
 
 def parquet_parts(findings: Tabular) -> Iterator[bytes]:

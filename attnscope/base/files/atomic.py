@@ -29,7 +29,9 @@ def check_target(path: Path, *, force: bool) -> None:
     try:
         status = path.lstat()
     except FileNotFoundError:
-        _check_folder(path)
+        if not path.parent.is_dir():
+            message = "is not a folder" if path.parent.exists() else "no such folder"
+            raise AttnscopeError(message, where=path.parent, hint="use an existing folder") from None
         return
     except OSError as e:
         raise _write_error(path, e) from e
@@ -94,13 +96,6 @@ def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
             with suppress(OSError):
                 temporary.unlink()
     return size
-
-
-def _check_folder(path: Path) -> None:
-    folder = path.parent
-    if not folder.is_dir():
-        message = "is not a folder" if folder.exists() else "no such folder"
-        raise AttnscopeError(message, where=folder, hint="use an existing folder")
 
 
 def _check_existing(path: Path, mode: int, *, force: bool) -> None:

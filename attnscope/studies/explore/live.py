@@ -178,7 +178,7 @@ class LiveSource(UnitSource):
     def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
         """Compute the head with which a walk begins, or its present one."""
         run, source = self._config(variant), session.source(self.run)
-        sizes = _sizes(source.config.n_layers, source.config.n_heads)
+        sizes = list[Number](range(source.config.n_layers)), list[Number](range(source.config.n_heads))
         if self._known:  # one has walked already
             run = msgspec.structs.replace(run, layer=IndexSelection.of([place[0]]), head=IndexSelection.of([place[1]]))
         long = self._is_long(session, run)
@@ -375,10 +375,6 @@ class LiveSource(UnitSource):
 def _named(numbers: IndexSelection) -> IndexSelection:
     """Return the named layers or heads; the first if they were left to `auto`."""
     return IndexSelection.of([0]) if numbers == AUTO else numbers
-
-
-def _sizes(n_layers: int, n_heads: int) -> tuple[Sequence[Number], Sequence[Number]]:
-    return list(range(n_layers)), list(range(n_heads))
 
 
 def _bytes(head: WalkHead) -> int:

@@ -11,7 +11,6 @@ from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.engines.arrays.files import ENDINGS
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
-from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
@@ -35,7 +34,6 @@ from attnscope.views.walk.scene import (
     Scene,
     SceneRoles,
     WalkHead,
-    WalkMap,
 )
 
 Rows = Mapping[str, np.ndarray]
@@ -174,7 +172,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         masked_rows=frozenset(masked),
         sources=ranked_sources(head.top) if text.queries and head.top.keys.shape[1] else None,
         rows=rows_of(head) if text.queries else {},
-        map=walk_map(head.pooled),
+        map=head.pooled,
         chosen=head.chosen or "",
         score_mod=head.score_mod,
     )
@@ -200,11 +198,6 @@ def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
         for name, row_values in values.items()
         if row_values is not None and not np.isnan(row_values).all()
     }
-
-
-def walk_map(pooled: Pooled | None) -> WalkMap | None:
-    """Return the map of a long text."""
-    return None if pooled is None else WalkMap(pooled.queries, pooled.keys, pooled.weights)
 
 
 def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
-from attnscope.findings.tokens import Token, continues, describe_unknown
+from attnscope.findings.tokens import continues, describe_unknown
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -219,17 +219,12 @@ def text_header(
         message = f"{counted(padding, 'token')}, up to the longest text: {done}, but not used"
         lines.append(("padding", ours(message)))
     if hidden:
-        lines.append(("hidden", _quoted_tokens(text.sources, hidden)))
+        named = [(token_span(text.sources, position), Span(f" {position}")) for position in hidden[:_NAMED]]
+        more = Span(f", and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else "")
+        lines.append(("hidden", (*_joined(named, ", "), more)))
     if not fits:
         lines.append(("rows", ours(f"{numbers} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
-
-
-def _quoted_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
-    """Name tokens and their positions."""
-    named = [(token_span(tokens, position), Span(f" {position}")) for position in positions[:_NAMED]]
-    more = len(positions) - _NAMED
-    return (*_joined(named, ", "), Span(f", and {more} more" if more > 0 else ""))
 
 
 def token_ids(text: TokenizedText) -> Facts:

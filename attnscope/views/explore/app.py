@@ -149,7 +149,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Show a skeleton, and begin to compute."""
-        self.state.ink = Ink(self._colours(), ascii=_is_ascii(self))
+        utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
+        self.state.ink = Ink(self._colours(), ascii=not utf8)
         self.panes = {name: Pane(name, self._draw_of(name), self._clicked, self._scrolled) for name in (
             "title", "heads", "matrix", "row", "text", "footer")}  # fmt: skip
         self.push_screen(WalkScreen())
@@ -251,7 +252,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         short: Line = [*line, Segment(ink.plain(place[1:]))]
         model = escape_control(scene.model)
         line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
-        mask = self._mask_name(scene)
+        masks = state.source.masks
+        mask = masks[min(spot.mask, len(masks) - 1)]
+        mask = f"{mask} ({scene.mask})" if mask == "own" and scene.mask else mask
         line += [Segment(ink.plain(place))]
         line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
         if state.source.total > 1:
@@ -272,12 +275,6 @@ class ExploreApp(App[int], inherit_bindings=False):
             return cut(line, width)
         # until the next key, a message is worth more than what is always there
         return cut([*(line if cells_wide([*line, message]) <= width else short), message], width)
-
-    def _mask_name(self, scene: Scene) -> str:
-        """Return the chosen mask or side, with its meaning."""
-        masks = self.state.source.masks
-        chosen = masks[min(self.state.place.spot.mask, len(masks) - 1)]
-        return f"{chosen} ({scene.mask})" if chosen == "own" and scene.mask else chosen
 
     def _footer(self, width: int) -> Line:
         if self._mode == "copy":
@@ -723,10 +720,6 @@ class ExploreApp(App[int], inherit_bindings=False):
         plain = scene.unit == "tokens" and not place.cuts and not place.pinned_cuts
         both = comparing_command(scene, there, (place.spot, pin)) if plain else None
         return both or f"{here}\n{command(there, pin, place.stage, place.pinned_cuts)}"
-
-
-def _is_ascii(app: App[Any]) -> bool:
-    return not (app.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
 
 
 def spell_positions(positions: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Line, fit, joined, steps, wrapped
-from attnscope.views.explore.matrix import cut
+from attnscope.views.explore.matrix import cut, scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import Scale
@@ -55,8 +55,8 @@ class HeadsPanel:
         above, below = 2, _LEGEND
         room, lines = width - label, height - above - below
         wide, tall = self._cell_size(state, scene, room, lines)
-        self.left = _scroll(self.left, place.spot.head, max(1, room // wide), n_heads)
-        self.top = _scroll(self.top, place.spot.layer, max(1, lines // tall), n_layers)
+        self.left = scroll(self.left, place.spot.head, max(1, room // wide), n_heads, beside=0)
+        self.top = scroll(self.top, place.spot.layer, max(1, lines // tall), n_layers, beside=0)
         heads = range(self.left, min(n_heads, self.left + max(1, room // wide)))
         layers = range(self.top, min(n_layers, self.top + max(1, lines // tall)))
         self._last = layers, heads, label, wide, tall
@@ -151,7 +151,7 @@ class HeadsPanel:
         number = _of_display(scene, display)
         if number is not None:
             value = float(number.values[spot.layer, spot.head])
-            value_text = f"{name}: {display} {'?' if np.isnan(value) else _text(number, value)}"
+            value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(number.values, 2).text(value)}"
             meaning = wrapped(ink.plain(number.meaning), width)[:2]
             return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
         head = state.head
@@ -199,17 +199,8 @@ def _head(head: int | str, width: int) -> str:
     return str(head)[:width] if head == "mean" else f"H{head}" if width > 3 else str(head)
 
 
-def _scroll(first: int, at: int, fits: int, count: int) -> int:
-    first = min(first, at) if at < first else max(first, at - fits + 1)
-    return max(0, min(first, count - fits))
-
-
 def _of_display(scene: Scene, display: str) -> HeadNumber | None:
     return next((number for number in scene.numbers if number.name == display), None)
-
-
-def _text(number: HeadNumber, value: float) -> str:
-    return digits_for(number.values, 2).text(value)
 
 
 def _numbers(state: WalkState, number: HeadNumber, width: int) -> list[list[tuple[str, Style]]]:

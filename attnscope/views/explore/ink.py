@@ -13,7 +13,8 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.spans import Origin, Span
 from attnscope.views.spelling import spell
-from attnscope.views.terminal.colours import SHADES, ramp_style, role_style
+from attnscope.views.terminal.bars import bar_text
+from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES
 
 # Number of steps of a ramp.
@@ -75,11 +76,7 @@ class Ink:
         """Return two characters for a step, for a terminal without colours."""
         if step < 0:
             return "· " if step == FORBIDDEN else "  "
-        place = step / _STEPS
-        if not signed:
-            return self.shades[min(4, int(place * 5))] * 2
-        shade = self.shades[min(4, int(abs(2 * place - 1) * 5))]
-        return "  " if shade == " " else ("+" if place > 0.5 else "-") + shade
+        return cell_shade(step / _STEPS, signed, self.shades, minus="-")
 
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
@@ -157,11 +154,8 @@ def cells_wide(line: Sequence[Segment]) -> int:
 
 
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
-    """Draw a bar of a share of `width` cells, in eighths of a cell."""
-    if ascii:
-        return "#" * round(max(0.0, min(1.0, share)) * width)
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+    """Draw a bar of a share of `width` cells."""
+    return "#" * round(max(0.0, min(1.0, share)) * width) if ascii else bar_text(share, width)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -125,8 +125,8 @@ class MatrixPanel:
             numbers = zoom == 1 and across >= wide
             cell = max(square, min(across, max(2 * tall, wide if numbers else 0)))
         fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
-        self.top = _scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
-        self.left = _scroll(self.left, state.column // zoom, fits_columns, n_columns)
+        self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
+        self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
         return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers)
@@ -215,9 +215,9 @@ def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
     return digits, max(4, max(len(digits.text(value)) for value in ends) + 1)
 
 
-def _scroll(first: int, at: int, fits: int, count: int) -> int:
-    """Return the first visible one, so that the cursor is visible with a few beside it."""
-    margin = min(2, max(0, (fits - 1) // 2))
+def scroll(first: int, at: int, fits: int, count: int, beside: int = 2) -> int:
+    """Return the first visible row or column, so that the cursor is visible with a few beside it."""
+    margin = min(beside, max(0, (fits - 1) // 2))
     if at - margin < first:
         first = at - margin
     if at + margin >= first + fits:

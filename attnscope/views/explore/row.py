@@ -197,19 +197,8 @@ def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -
         if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
             form = _STATISTICS.get(name, name.replace("_", " ") + " {}")
             phrases.append(form.format(formatted(value, ".2f")))
-    lines = wrapped_phrases(phrases, width)
+    lines = flowed(phrases, width, " · ")
     return [[Segment(ink.plain(line), DIM)] for line in lines[:4]]
-
-
-def wrapped_phrases(phrases: list[str], width: int) -> list[str]:
-    """Join phrases with ` · `, and break lines between them."""
-    lines = list[str]()
-    for phrase in phrases:
-        if lines and cell_len(lines[-1]) + 3 + cell_len(phrase) <= width:
-            lines[-1] += f" · {phrase}"
-        else:
-            lines.append(phrase)
-    return lines
 
 
 def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumbers, width: int) -> list[Line]:
@@ -235,17 +224,17 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumber
         other = cell_numbers(scene, pinned, query, key).weight
         if other is not None:
             more.append(f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}")
-    return lines + [[Segment(ink.plain(line), DIM)] for line in wrapped_phrases(more, width)]
+    return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more, width, " · ")]
 
 
-def flowed(steps: list[str], width: int) -> list[str]:
-    """Put steps on lines, as many as fit on each; one that is longer than a line is wrapped."""
+def flowed(phrases: list[str], width: int, between: str = " ") -> list[str]:
+    """Put phrases on lines, as many as fit on each; one that is longer than a line is wrapped."""
     lines = list[str]()
-    for step in steps:
-        if lines and cell_len(lines[-1]) + 1 + cell_len(step) <= width:
-            lines[-1] += f" {step}"
+    for phrase in phrases:
+        if lines and cell_len(lines[-1] + between + phrase) <= width:
+            lines[-1] += between + phrase
         else:
-            lines += wrapped(step, width)
+            lines += wrapped(phrase, width)
     return lines
 
 

@@ -36,11 +36,6 @@ class TextPanel:
     _of_queries: OwnedCache = field(default_factory=OwnedCache)
     _laid_out: OwnedCache = field(default_factory=OwnedCache)
 
-    def _passage(self, scene: Scene, query: int) -> int:
-        """Return the index of the passage that a query is."""
-        places = self._of_queries.get(scene, "", lambda: _first_passages(scene))
-        return places.get(query, 0)
-
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
         self._places = []
@@ -50,7 +45,8 @@ class TextPanel:
         query = state.place.spot.query
         # Passages that are laid out: a text may have 100,000.
         around = max(100, width * height // 2)
-        start = max(0, self._passage(scene, query) // around - 1) * around
+        passage = self._of_queries.get(scene, "", lambda: _first_passages(scene)).get(query, 0)
+        start = max(0, passage // around - 1) * around
         key = width, around, start, state.ink
         lines = self._laid_out.get(scene, key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)

@@ -48,11 +48,6 @@ def _draw(canvas: Canvas, shown: Iterable[parts.ViewPart]) -> None:
         DRAWN[type(part)](canvas, part)
 
 
-def _draw_most_detailed(canvas: Canvas, findings: parts.FirstFitting) -> None:
-    """Draw the first form: a figure has no end of the screen."""
-    _draw(canvas, findings.forms[0])
-
-
 DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
     parts.Text: draw_text,
     parts.Facts: draw_facts,
@@ -61,7 +56,8 @@ DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
     parts.HeatGrid: draw_heat,
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
-    parts.FirstFitting: _draw_most_detailed,
+    # A figure has no end of the screen, so the first form fits.
+    parts.FirstFitting: lambda canvas, findings: _draw(canvas, findings.forms[0]),
 }
 
 

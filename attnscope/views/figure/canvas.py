@@ -51,12 +51,7 @@ _BOLD: tuple[Look, ...] = ("bold", "title", "warning", "alarm", "bad")
 
 def text_width(text: str, size: float = SIZE) -> float:
     """Estimate how wide a text is, rather too wide than too narrow."""
-    return sum(_letter(c) for c in text) * size
-
-
-def _letter(c: str) -> float:
-    known = _LETTERS.get(c)
-    return known if known is not None else _EAST_ASIAN if east_asian_width(c) in "WF" else _OTHER
+    return sum(_LETTERS.get(c, _EAST_ASIAN if east_asian_width(c) in "WF" else _OTHER) for c in text) * size
 
 
 def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:

@@ -58,7 +58,11 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
         x, top = grid.left + column * grid.step, named + row * (height + SIZE + GAP)
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         y = top + SIZE + 4
-        colours = [[_colour_of_one(weight) for weight in line] for line in panel.matrix.tolist()]
+        # Exactly 0, and NaN, have no colour.
+        colours = [
+            [ramp_colour(min(1.0, weight), signed=False) if weight > 0 else None for weight in line]
+            for line in panel.matrix.tolist()
+        ]
         canvas.cells(x, y, (grid.cell, grid.cell), colours, apart=False)
         canvas.frame(x, y, grid.cell * len(columns), height)
         for r, name in enumerate(rows if column == 0 else ()):
@@ -67,8 +71,3 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = "weights: queries are rows, keys are columns"
     draw_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
-
-
-def _colour_of_one(weight: float) -> str | None:
-    """Return the colour of a weight on a scale from 0 to 1; None for exactly 0, and for NaN."""
-    return ramp_colour(min(1.0, weight), signed=False) if weight > 0 else None

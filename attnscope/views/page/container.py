@@ -148,16 +148,10 @@ class Container:
         """Return all of it, compressed."""
         import msgspec
 
-        named = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=_plain)
+        named = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=lambda number: number.item())
         named += b" " * (-(len(named) + 4) % 8)
         block = b"".join([len(named).to_bytes(4, "little"), named, *self._arrays])
         return zlib.compress(block, _LEVEL)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(type(value))
 
 
 def plain_text(text: str) -> str:

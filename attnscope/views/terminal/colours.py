@@ -29,6 +29,11 @@ SHADES = " ░▒▓█"
 _LEGEND = 16
 
 
+def shade(place: float, shades: str = SHADES) -> str:
+    """Return the character at a place from 0 to 1 of a ramp of characters, for a console without colours."""
+    return shades[max(0, min(len(shades) - 1, int(place * len(shades))))]
+
+
 def ramp_style(place: float, signed: bool, colours: int) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
     return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, min(colours, 257))
@@ -76,9 +81,9 @@ def readable_on(*rgb: int) -> Color:
     return Color.from_rgb(0, 0, 0) if luminance > 0.179 else Color.from_rgb(255, 255, 255)
 
 
-def cell_shade(place: float, signed: bool) -> str:
+def cell_shade(place: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
     """Return a cell without colour: the darker the larger; of a signed scale, the sign and the size of the number."""
     if not signed:
-        return SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))] * 2
-    shade = SHADES[min(len(SHADES) - 1, int(abs(2 * place - 1) * len(SHADES)))]
-    return "  " if shade == SHADES[0] else ("+" if place > 0.5 else MINUS) + shade
+        return shade(place, shades) * 2
+    size = shade(abs(2 * place - 1), shades)
+    return "  " if size == " " else ("+" if place > 0.5 else minus) + size

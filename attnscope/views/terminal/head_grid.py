@@ -7,7 +7,7 @@ import numpy as np
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style
+from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style, shade
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
@@ -29,7 +29,7 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
         if np.isnan(strength):
             return Text(letter.center(width), "dim")
         if not screen.colours:
-            return Text(f"{letter}{_shade(strength, SHADES[1:])}".ljust(width))
+            return Text(f"{letter}{shade(strength, SHADES[1:])}".ljust(width))
         return Text(letter.center(width), role_style(roles[layer][head], strength, screen.colours))
 
     n_layers, n_heads = panel.matrix.shape
@@ -61,10 +61,6 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     if not numbered:
         low, high = panel.digits.text(scale.low), panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))
-
-
-def _shade(place: float, shades: str) -> str:
-    return shades[min(len(shades) - 1, max(0, int(place * len(shades))))]
 
 
 def _label(layers: int) -> int:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from attnscope.findings.arrays import Matrix
 from attnscope.views.parts import WeightMap
-from attnscope.views.scales import LogScale
-from attnscope.views.terminal.colours import ramp_style, ramp_text
+from attnscope.views.scales import LogScale, Scale
+from attnscope.views.terminal.colours import ramp_style, ramp_text, shade
 from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
@@ -60,7 +60,9 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         heading = rows.label(first, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
         heading.append(" " * (label + 1 - heading.cell_len))
         screen.put(heading + _line(screen, picture, line), width=label + 1 + picture.cell * len(picture.keys))
-    _draw_legend(screen, picture)
+    draw_log_scale(screen, picture.scale, picture.weights)
+    if none := int(np.isnan(picture.weights).all(axis=1).sum()):
+        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
     if pooled.kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
         named = zip(columns.axis.positions, columns.names, strict=True)
@@ -139,7 +141,7 @@ def _line(screen: Screen, picture: Picture, line: int) -> Text:
 
 def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, Style | str]:
     """Draw one character (or two) for one run of queries, or for two of them above each other."""
-    colours = [_colour(screen, picture, value) for value in values]
+    colours = [colour_on(screen, picture.scale, value) for value in values]
     if not screen.colours:
         return map_shade(picture.scale.place(values[0])) * picture.cell, ""
     if picture.lines == 1:
@@ -154,15 +156,15 @@ def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, S
     return (_UPPER, Style(color=upper)) if upper else (_LOWER, Style(color=lower)) if lower else (" ", "")
 
 
-def _colour(screen: Screen, picture: Picture, value: float) -> Color | None:
-    """Return the colour of a weight; None for exactly zero, and for NaN."""
-    place = picture.scale.place(value)
+def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
+    """Return the colour of a weight; None if it has no place on the scale, such as 0 on a logarithmic one, and NaN."""
+    place = scale.place(weight)
     return None if place is None or not screen.colours else ramp_style(place, False, screen.colours).bgcolor
 
 
 def map_shade(place: float | None) -> str:
     """Return the shade of a place on a logarithmic scale, without colours."""
-    return " " if place is None else SHADES[min(len(SHADES) - 1, int(place * len(SHADES)))]
+    return " " if place is None else shade(place, SHADES)
 
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
@@ -178,9 +180,3 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     meaning = Text("logarithmic; blank: exactly zero", "dim")
     screen.put(flow([flow(items, screen.line, " "), meaning], screen.line, "  "))
-
-
-def _draw_legend(screen: Screen, picture: Picture) -> None:
-    draw_log_scale(screen, picture.scale, picture.weights)
-    if none := int(np.isnan(picture.weights).all(axis=1).sum()):
-        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))

@@ -237,7 +237,9 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
             return layout
     cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
     best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
-    if len(best.blocks) > 1 and stage.name == "weights" and _are_rows(stage):
+    # The rows' labels name the columns if every column is a row as well.
+    named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
+    if len(best.blocks) > 1 and stage.name == "weights" and named:
         bare = replace(columns, names=[""] * len(columns.names))
         short = replace_struct(stage, texts=[[_without_zero(text) for text in row] for row in stage.texts])
         dense = _layout(short, (rows, bare), label, room, 0, 1)
@@ -260,11 +262,6 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
 def _percentage(weight: float) -> str:
     """Write a weight as a percentage, of as many digits as one of two decimals."""
     return MASKED if isnan(weight) else SMALL if 0 < weight < Digits(2).least else f"{100 * weight:.0f}"
-
-
-def _are_rows(stage: Panel) -> bool:
-    """Tell whether every column is a row as well, so that the rows' labels name the columns."""
-    return stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
 
 
 def _without_zero(text: str) -> str:
@@ -302,7 +299,8 @@ def _lines(
     """
     shown = range(len(stage.columns.positions)) if block is None else block
     columns = layout.columns
-    across, down = _corner(layout)
+    corner = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
+    across, down = (Text(text if len(text) == layout.label else "", "dim") for text in corner)
     lines: list[tuple[Text, list[Text]]] = []
     if columns.widest:
         lines.append((across, [columns.label(i, layout.column_name, position=False) for i in shown]))
@@ -320,13 +318,6 @@ def _lines(
         label.append(" " * (layout.label - cell_len(label.plain)))
         written.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
     return written
-
-
-def _corner(layout: Layout) -> tuple[Text, Text]:
-    """Say which axis runs across and which one down, where that fits."""
-    across, down = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
-    first, second = (Text(text if len(text) == layout.label else "", "dim") for text in (across, down))
-    return first, second
 
 
 def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: str) -> Text:

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.parts import Panel
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
-from attnscope.views.terminal.colours import SHADES, ramp_style, ramp_text
+from attnscope.views.terminal.colours import SHADES, ramp_text, shade
 from attnscope.views.terminal.labels import labels, say_list
-from attnscope.views.terminal.map import draw_log_scale, half_blocks, map_shade
+from attnscope.views.terminal.map import colour_on, draw_log_scale, half_blocks, map_shade
 from attnscope.views.terminal.screen import Screen
 
 # Cells of a thumbnail.
@@ -76,21 +75,12 @@ def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: 
             drawn.append(" ")
         elif not screen.colours:
             place = scale.place(max(pair))
-            drawn.append(map_shade(place) if isinstance(scale, LogScale) else _shade(place))
+            drawn.append(map_shade(place) if isinstance(scale, LogScale) else shade(place or 0.0))
         elif screen.ascii:
-            drawn.append(" ", Style(bgcolor=_colour(screen, scale, max(pair))))
+            drawn.append(" ", Style(bgcolor=colour_on(screen, scale, max(pair))))
         else:
-            drawn.append(*half_blocks(*(_colour(screen, scale, weight) for weight in pair)))
+            drawn.append(*half_blocks(*(colour_on(screen, scale, weight) for weight in pair)))
     return drawn
-
-
-def _shade(place: float | None) -> str:
-    return SHADES[min(len(SHADES) - 1, int((place or 0.0) * len(SHADES)))]
-
-
-def _colour(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
-    place = scale.place(weight)
-    return None if place is None else ramp_style(place, False, screen.colours).bgcolor
 
 
 def _draw_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:

@@ -142,7 +142,7 @@ def fit(place: Place, bounds: Bounds) -> Place:
         place,
         spot=fit_spot(place.spot, bounds),
         pinned=None if place.pinned is None else fit_spot(place.pinned, bounds),
-        stage=place.stage if place.stage in bounds.stages else _last(bounds.stages, "weights"),
+        stage=place.stage if place.stage in bounds.stages else (bounds.stages or ["weights"])[-1],
         zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - place.zoom), zoom)),
         display=place.display if place.display in bounds.displays else bounds.displays[0],
         unit=place.unit if place.unit in bounds.units else bounds.units[0],
@@ -160,10 +160,6 @@ def fit_spot(spot: Spot, bounds: Bounds) -> Spot:
         None if spot.key is None else _clamp(spot.key, bounds.keys),
         _clamp(spot.dim, bounds.dims),
     )
-
-
-def _last(items: Sequence[str], otherwise: str) -> str:
-    return items[-1] if items else otherwise
 
 
 def _clamp(number: int, count: int) -> int:

@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.overview import Pooled
+from attnscope.findings.run import HeadRef
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest
@@ -165,20 +167,6 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class WalkMap:
-    """The weights of a long text between runs of adjacent positions.
-
-    Attributes:
-        queries: Index of the first query of every run, then the number of queries.
-        weights: Average weight of the run's queries on the run's keys together.
-    """
-
-    queries: Sequence[int]
-    keys: Sequence[int]
-    weights: Matrix
-
-
-@dataclass(frozen=True)
 class RankedSources:
     """The strongest sources of every query, strongest first.
 
@@ -225,7 +213,7 @@ class WalkHead:
     masked_rows: frozenset[int] = frozenset()
     sources: RankedSources | None = None
     rows: Mapping[str, Floats] = field(default_factory=dict)
-    map: WalkMap | None = None
+    map: Pooled | None = None
     chosen: str = ""
     exact: bool = True
     score_mod: str | None = None
@@ -233,10 +221,7 @@ class WalkHead:
     @property
     def name(self) -> str:
         """`L2H1`, `L2 mean`, `mean H1` or `mean`."""
-        layer = "mean" if self.layer == "mean" else f"L{self.layer}"
-        if self.head == "mean":
-            return layer if layer == "mean" else f"{layer} mean"
-        return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
+        return str(HeadRef(self.layer, self.head))
 
     def row(self, stage: str, query: int) -> Floats | None:
         """Return the exact row of a stage; None if it is not there."""
