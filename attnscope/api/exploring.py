@@ -43,7 +43,7 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     from attnscope.views.explore.terminal import walk
     from attnscope.views.walk.keys import ACTIONS, read_keys
     from attnscope.views.walk.place import Begin
-    from attnscope.views.walk.scene import Cut
+    from attnscope.views.walk.scene import WalkCut
 
     places = [None if selection is None else str(selection) for selection in (run.query, run.key)]
     plain = replace(run, query=None, key=None, stages=(), top=3, words=False, cuts=())
@@ -51,7 +51,7 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     unit = "words" if run.words else "spans" if divided else "tokens"
     keys = options.get("keys")
     actions = ACTIONS if keys is None else read_keys(Path(keys))
-    cuts = tuple(Cut(cut.written, cut.edge is not None) for cut in run.cuts)
+    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in run.cuts)
     begin = Begin(query=places[0], key=places[1], unit=unit, cuts=cuts)
     _, command = walk(LiveSource(plain, opener), actions, begin)
     return command or None

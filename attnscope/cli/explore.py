@@ -157,10 +157,10 @@ def _begin(given: Given) -> Any:
     """Return the named place to begin."""
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
-    from attnscope.views.walk.scene import Cut
+    from attnscope.views.walk.scene import WalkCut
 
     layer, head = (None if typed == AUTO else str(typed) for typed in join_label(given.layer, given.head))
     query, key = (None if typed is None else str(typed) for typed in (given.query, given.key))
     unit = "words" if given.words else "spans" if given.spans or given.chat else "tokens"
-    cuts = tuple(Cut(cut.written, cut.edge is not None) for cut in given.cuts)
+    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in given.cuts)
     return Begin(layer, head, query, key, unit, cuts)

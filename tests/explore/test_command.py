@@ -12,14 +12,14 @@ from attnscope.cli import main
 from attnscope.request.spans import SpanRequest
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.walk.place import Action
-from attnscope.views.walk.scene import Cut
+from attnscope.views.walk.scene import WalkCut
 from tests.explore import subjects
 
 TEXT = "The bank was closed. The river lent us money."
 STEPS = [
     ("next_head", None), ("next_layer", None), ("up", None), ("left", None), ("stage", None), ("mask", None),
-    ("unit", None), ("pin", None), ("cut", Cut("L0H1", edge=False)),
-    ("cut", Cut("L1H2: 4→1", edge=True)), ("first_query", None),
+    ("unit", None), ("pin", None), ("cut", WalkCut("L0H1", edge=False)),
+    ("cut", WalkCut("L1H2: 4→1", edge=True)), ("first_query", None),
     ("previous_head", None),
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from attnscope.studies.explore.scenes import run_command
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, difference, query_word, strongest_key
 from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell_keys
 from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
-from attnscope.views.walk.scene import STAGES, Cut, RunCommand, Variant, WalkHead
+from attnscope.views.walk.scene import STAGES, RunCommand, Variant, WalkCut, WalkHead
 
 TEXT = "The bank by the river was not the bank that lent us money"
 OWN = Variant()
@@ -85,7 +85,7 @@ def test_command_repeats_the_place(source):
     assert said == f"attnscope run '{TEXT}' --layer 3 --head 1 --query river"
     assert query_word(scene, 1) == "1"  # `bank` occurs twice
     scene = replace(scene, command=RunCommand("x"))
-    assert command(scene, Spot(query=0), "output", [Cut("L1H0", edge=False)]).endswith(
+    assert command(scene, Spot(query=0), "output", [WalkCut("L1H0", edge=False)]).endswith(
         " x --cut L1H0 --layer 0 --head 0 --query 0 --stage output"
     )
 
@@ -152,7 +152,7 @@ def test_steps_and_their_opposites_cancel():
         there = apply(start, Action(one), bounds)
         assert there != start
         assert apply(there, Action(other), bounds) == start
-    head = Cut("L1H1", edge=False)
+    head = WalkCut("L1H1", edge=False)
     cut = apply(start, Action("cut", head), bounds)
     assert cut.cuts == (head,) and apply(cut, Action("cut", head), bounds) == start
     pinned = apply(apply(start, Action("pin"), bounds), Action("next_head"), bounds)

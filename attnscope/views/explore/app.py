@@ -28,7 +28,7 @@ from attnscope.views.spans import Span
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
-from attnscope.views.walk.scene import Cut, Progress, Scene, Source
+from attnscope.views.walk.scene import Progress, Scene, Source, WalkCut
 
 # Columns and lines from which all panels are shown at once.
 _WIDE, _HIGH = 100, 28
@@ -376,7 +376,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return self._panels["matrix"].page()
         return None
 
-    def _cut_here(self, scene: Scene) -> Cut | None:
+    def _cut_here(self, scene: Scene) -> WalkCut | None:
         """Return the head or edge under the cursor."""
         spot = self.state.place.spot
         layer, head = scene.layers[spot.layer], scene.heads[spot.head]
@@ -384,9 +384,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = "cutting takes the model, and a numbered layer and head"
             return None
         if self.state.place.panel == "heads":
-            return Cut(f"L{layer}H{head}", edge=False)
+            return WalkCut(f"L{layer}H{head}", edge=False)
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        return Cut(f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}", edge=True)
+        return WalkCut(f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}", edge=True)
 
     def _clicked(self, name: str, x: int, y: int) -> None:
         if self._asking:

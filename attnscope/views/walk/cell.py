@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.views.numbers import formatted, number_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import STAGES, Cut, Scene, WalkHead
+from attnscope.views.walk.scene import STAGES, Scene, WalkCut, WalkHead
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
@@ -209,7 +209,7 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
     return differences.astype(np.float32)
 
 
-def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[Cut] = ()) -> str:
+def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[WalkCut] = ()) -> str:
     """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnscope.views.walk.scene import Cut
+from attnscope.views.walk.scene import WalkCut
 
 # The stage whose columns are dimensions of the value.
 OUTPUT = "output"
@@ -56,7 +56,7 @@ class Begin:
     query: str | None = None
     key: str | None = None
     unit: str = "tokens"
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[WalkCut, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Place:
     digits: bool = False
     display: str = "thumbnails"
     pinned: Spot | None = None
-    pinned_cuts: tuple[Cut, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    pinned_cuts: tuple[WalkCut, ...] = ()
+    cuts: tuple[WalkCut, ...] = ()
     unit: str = "tokens"
     history: tuple[Spot, ...] = ()
     needle: str = ""
@@ -235,7 +235,7 @@ def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
     return replace(place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts)
 
 
-def _cut(place: Place, cut: Cut, _bounds: Bounds) -> Place:
+def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
     """Add a cut, or remove it if it exists."""
     others = tuple(known for known in place.cuts if known != cut)
     return replace(place, cuts=others if len(others) < len(place.cuts) else (*place.cuts, cut))

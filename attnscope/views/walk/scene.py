@@ -34,7 +34,7 @@ class WalkCancelled(Exception):
     """The running computation is no longer wanted."""
 
 
-class Cut(NamedTuple):
+class WalkCut(NamedTuple):
     """A head, or an edge of it, that is cut.
 
     Attributes:
@@ -79,7 +79,7 @@ class Variant:
 
     text: int = 0
     mask: str = "own"
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[WalkCut, ...] = ()
     unit: str = "tokens"
 
 
