@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.process import print_notice
-from attnscope.cli.progress import cursor_kept, rich_progress
+from attnscope.cli.progress import cursor_kept, remaining_column, rich_progress
 
 if TYPE_CHECKING:
     from attnscope.batch.summary import Summary
@@ -68,13 +68,13 @@ class _Lines:
 
 
 def _rich_bar() -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.table import Column
 
     return rich_progress(
         BarColumn(),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[rates]}", markup=False),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        remaining_column(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[failed]}", markup=False),
     )

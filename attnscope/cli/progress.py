@@ -132,20 +132,25 @@ def rich_progress(*columns: Any) -> Any:
     return Line(*columns, console=console, transient=True, refresh_per_second=4)
 
 
+def remaining_column(**layout: Any) -> Any:
+    """Return a column with the time that is left; empty as long as that is not known."""
+    from rich.progress import Task, TimeRemainingColumn
+    from rich.text import Text
+
+    class Remaining(TimeRemainingColumn):
+        def render(self, task: Task) -> Text:
+            return Text() if task.time_remaining is None else super().render(task).append(" left")
+
+    return Remaining(compact=True, **layout)
+
+
 def _rich_bar() -> Any:
-    from rich.progress import (
-        BarColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     return rich_progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TaskProgressColumn("{task.percentage:>3.0f}%", markup=False),
         TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left", markup=False),
+        remaining_column(),
     )

@@ -103,3 +103,19 @@ def test_a_step_whose_words_change_is_still_one_step(terminal):
             on_progress(f"attending · tile {done}", done, 40)
             time.sleep(0.01)
         wait_for(screen, "tile 39")
+
+
+def test_the_time_that_is_left_has_its_name_or_is_not_there(terminal):
+    screen = terminal()
+    with progress(quiet=False) as bar:
+        bar("layers", 0, 1)
+        wait_for(screen, "layers")
+    assert "left" not in screen.getvalue()
+    screen = terminal()
+    with progress(quiet=False) as bar:
+        bar("layers", 0, 100)
+        wait_for(screen, "layers")
+        bar("layers", 50, 100)
+        bar("layers", 51, 100)
+        wait_for(screen, " left")
+    assert re.search(r"\d\d:\d\d left", re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue()))

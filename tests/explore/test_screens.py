@@ -41,6 +41,23 @@ def test_every_number_on_the_screen_is_that_of_the_report(name, seed, keys):
     assert asyncio.run(proof.walk(source, truth, keys, seed, proof.SIZES[seed], painted_every=10)) > 50
 
 
+@pytest.mark.parametrize(("width", "announced"), [(60, True), (80, False)])
+def test_a_narrow_terminal_says_how_to_get_help_and_wraps_it(width, announced):
+    source, _ = subjects.SUBJECTS[ORDINARY[0]]()
+    app = ExploreApp(source)
+
+    async def walk():
+        async with app.run_test(size=(width, 24)) as pilot:
+            await settled(app, pilot)
+            assert ("? lists all keys" in region_text(app, "title")[0]) == announced
+            await pilot.press("?")
+            return app.screen._text.plain
+
+    lines = asyncio.run(walk()).split("\n")
+    assert max(map(len, lines)) <= width - 4
+    assert " ".join(" ".join(lines).split()).count("in the panel of heads, by one layer.") == 2
+
+
 def test_the_command_prints_what_shows_the_same_place(monkeypatch, capsys):
     screens = walk_without_terminal(monkeypatch, "]", "}", "up")
     assert main(["explore", "The bank by the river", "--layer", "1", "--head", "2"]) == 0

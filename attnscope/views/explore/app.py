@@ -34,6 +34,8 @@ from attnscope.views.walk.scene import Progress, Scene, Source, WalkCut
 _WIDE, _HIGH = 100, 28
 # Columns of the panel of heads, and of a terminal in which the panel may take more.
 _HEADS, _ROOMY = 34, 120
+# Columns from which the footer of a small terminal has room for a key beside the arithmetic.
+_FOOTED = 70
 # An edited text is computed after this number of seconds without a key.
 _PAUSE = 0.4
 # Seconds between two looks whether the terminal is still there.
@@ -154,6 +156,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.panes = {name: Pane(name, self._draw_of(name), self._clicked, self._scrolled) for name in (
             "title", "heads", "matrix", "row", "text", "footer")}  # fmt: skip
         self.push_screen(WalkScreen())
+        if self.size.width < _FOOTED:
+            self._notice = "? lists all keys"
         self.worker.start()
         self.ask()
         if self.watch_terminal is not None:
@@ -440,7 +444,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.exit(0)
 
     def _do_help(self) -> None:
-        self.push_screen(Help(self.actions, self.state.ink))
+        self.push_screen(Help(self.actions, self.state.ink, self.size.width))
 
     def _do_palette(self) -> None:
         open_palette(self)

@@ -1,5 +1,6 @@
 """Overlays of the panels: help, long text, and the palette of commands."""
 
+import textwrap
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,10 @@ from textual.widgets import Static
 from attnscope.views.explore.ink import Ink
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
+# Cells of a box that are no text: its border, its margins and its scrollbar.
+_FRAME = 6
+# Cells of the meaning of a key, at least.
+_SHORTEST = 16
 PALETTE = """
 CommandPalette Vertical, CommandPalette #--input, CommandList { background: ansi_default; color: ansi_default; }
 CommandPalette #--input { border: none; border-top: hkey ansi_white; }
@@ -82,13 +87,16 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
 class Help(Overlay):
     """All keys."""
 
-    def __init__(self, actions: tuple[KeyAction, ...], ink: Ink) -> None:
+    def __init__(self, actions: tuple[KeyAction, ...], ink: Ink, width: int) -> None:
         wide = max(len(spell_keys(action)) for action in actions)
+        indent = " " * (wide + 4)
         text = Text()
         for heading, group in groups(actions):
             text.append(f"{heading}\n", "bold")
             for action in group:
-                text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {action.help}\n")
+                lines = textwrap.wrap(action.help, max(_SHORTEST, width - len(indent) - _FRAME))
+                meaning = f"\n{indent}".join(lines)
+                text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {meaning}\n")
         super().__init__("keys", Text(text.plain.rstrip("\n"), spans=text.spans))
 
 
