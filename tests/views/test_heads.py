@@ -147,11 +147,25 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     made = sheet(2, 5, 6)
     for head in made.texts[0].heads:
         head.stages["weights"][:] = np.eye(6)
-    plain = draw(made, 80, format="heat").splitlines()
+    plain = draw(made, 60, format="heat").splitlines()
     first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
     assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
-    colour = draw(made, 80, format="heat", colour="truecolor")
+    colour = draw(made, 60, format="heat", colour="truecolor")
     assert colour.count("▀") == 2 * 5 * 6  # where one of two cells has the weight
+
+
+def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
+    made = sheet(2, 5, 6)
+    for head in made.texts[0].heads:
+        head.stages["weights"][:] = np.eye(6)
+    shown = draw(made, 80, format="heat")
+    first = shown.splitlines().index("L0 " + " ".join(["██          "] * 5).rstrip())
+    assert [line[3:15].rstrip() for line in shown.splitlines()[first : first + 7]] == [
+        *["  " * n + "██" for n in range(6)],
+        "",
+    ]
+    assert "a cell is" not in shown
+    assert "▀" not in draw(made, 80, format="heat", colour="truecolor")
 
 
 def test_rows_of_many_heads_name_the_key_of_every_column():

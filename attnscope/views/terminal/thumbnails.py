@@ -27,8 +27,9 @@ Pixels = np.ndarray[Any, np.dtype[np.float32]]
 def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
     """Print the weights of every head, by layer and head, as a thumbnail.
 
-    A cell of a thumbnail is the largest weight of the queries and keys that fall into it, so that nothing strong is
-    lost; all are drawn on one scale, that of the first.
+    If there is room, every weight is two characters wide and a line high. Otherwise, a cell of a thumbnail is the
+    largest weight of the queries and keys that fall into it, so that nothing strong is lost. All thumbnails are drawn
+    on one scale, that of the first.
     """
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
@@ -43,6 +44,11 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     # half a line stays free between layers
     lines = max(_LEAST, min(_LINES // (len(layers) * blocks), shape[0] // 2 + 1))
     rows = min(shape[0], 2 * lines - 1)
+    fits = label + len(heads) * (2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
+    whole = fits and not isinstance(panels[0].scale, LogScale)
+    if whole:
+        by_place = {place: weights.repeat(2, 0).repeat(2, 1) for place, weights in by_place.items()}
+        at_once, rows, width = len(heads), 2 * shape[0], 2 * shape[1]
     for first in range(0, len(heads), at_once):
         beside = heads[first : first + at_once]
         numbers = "".join(f"{f'H{head}':<{width + 1}}" for head in beside)
@@ -57,7 +63,9 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
                     row.append_text(_line(screen, panels[0].scale, head_pixels, line, width)).append(" ")
                 screen.put(row, width=label + len(numbers))
     screen.say("")
-    _draw_legend(screen, panels, rows, width)
+    if whole:
+        width = shape[1]
+    _draw_legend(screen, panels, "" if whole else _cell(screen, panels[0], rows, width))
     if shape[0] == 1:  # one query: the heads have no room for names of their columns
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
@@ -83,14 +91,17 @@ def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: 
     return drawn
 
 
-def _draw_legend(screen: Screen, panels: Sequence[Panel], rows: int, width: int) -> None:
-    scale = panels[0].scale
+def _cell(screen: Screen, panel: Panel, rows: int, width: int) -> str:
+    """Describe what a cell stands for."""
     # With colours, a line shows two rows of cells.
-    halves = screen.colours and not screen.ascii
-    logarithmic = isinstance(scale, LogScale)
-    cell = pooled_cells(panels[0].matrix.shape, rows, width, together=1 if halves else 2, of_map=logarithmic)
+    together = 1 if screen.colours and not screen.ascii else 2
+    return pooled_cells(panel.matrix.shape, rows, width, together=together, of_map=isinstance(panel.scale, LogScale))
+
+
+def _draw_legend(screen: Screen, panels: Sequence[Panel], cell: str) -> None:
+    scale = panels[0].scale
     ramp = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
-    drawn = () if logarithmic else ("  ", ramp)
+    drawn = () if isinstance(scale, LogScale) else ("  ", ramp)
     screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
