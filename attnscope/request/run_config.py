@@ -131,9 +131,14 @@ class RunConfig(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "head", MEAN)
 
     @property
+    def score_functions(self) -> tuple[ScoreFunction, ...]:
+        """The functions that change scaled scores, in order."""
+        return () if self.score_mod is None else (self.score_mod,)
+
+    @property
     def own_mask(self) -> bool:
         """Whether the mask is the model's own, no token is hidden, and no score is changed."""
-        return self.hide is None and self.score_mod is None and all(isinstance(term, Own) for term in self.mask)
+        return self.hide is None and not self.score_functions and all(isinstance(term, Own) for term in self.mask)
 
 
 IndexWord = Literal["auto", "all", "mean"]

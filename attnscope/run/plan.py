@@ -96,7 +96,7 @@ class RunPlan:
     @property
     def score_mod(self) -> str | None:
         """Names of the Python functions that change scores, in order; None if there are none."""
-        functions = [self.config.score_mod, None if self.run.score_mod is None else str(self.run.score_mod)]
+        functions = [self.config.score_mod, *map(str, self.run.score_functions)]
         return ", then ".join(as_unicode(name) for name in functions if name is not None) or None
 
     @property
@@ -353,7 +353,7 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:
     """Return the requested mask terms; terms that are not part of the expression are last."""
     hidden = () if run.hide is None else (Hidden(str(run.hide)),)
-    return (*run.mask, *hidden, *(() if run.score_mod is None else (run.score_mod,)))
+    return (*run.mask, *hidden, *run.score_functions)
 
 
 def _matrices(

@@ -602,7 +602,7 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
         # "causal, with window:4 in 2 of 3 layers" is no term of an expression
         expanded = used_mask(seen_by, own) if is_mask(own) else seen_by
         used = as_unicode(spell_mask(expanded))
-    functions = [source.config.score_mod if used != own else None, run.score_mod]
+    functions = [source.config.score_mod if used != own else None, *run.score_functions]
     used += "".join(f", with {as_unicode(str(function))}" for function in functions if function is not None)
     trained = [mask for mask in source.trained_masks if mask != own]
     is_own = used == own or (used in trained and run.what_if == "stack")

@@ -32,7 +32,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         session: Models that are open already.
     """
     _check_one(run)
-    if run.score_mod is not None:
+    if run.score_functions:
         raise _changed_scores()
     session = session or Session(run.texts, progress)
     (source, run), on_progress = session.open(run), session.on_progress
