@@ -9,8 +9,8 @@ from attnscope.api.options import check_names
 from attnscope.api.results import ExplainResult, InspectResult
 from attnscope.request.arguments import By
 from attnscope.request.run_config import Indices, KeepArguments, ModelInspectArguments, Progress, Spans, Tokens
-from attnscope.studies.explain.study import ModelExplainArguments
-from attnscope.studies.heads.study import ModelHeadsArguments
+from attnscope.studies.explain.arguments import ModelExplainArguments
+from attnscope.studies.heads.arguments import ModelHeadsArguments
 
 if TYPE_CHECKING:
     from attnscope.engines.arrays.given import GivenArrays

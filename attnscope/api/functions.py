@@ -28,11 +28,11 @@ from attnscope.api.results import (
 )
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.request.run_config import InspectArguments, Model, OpenArguments
-from attnscope.studies.ablate.study import AblateArguments
-from attnscope.studies.check.study import CheckArguments
-from attnscope.studies.compare.study import CompareArguments
-from attnscope.studies.explain.study import ExplainArguments
-from attnscope.studies.heads.study import HeadsArguments
+from attnscope.studies.ablate.arguments import AblateArguments
+from attnscope.studies.check.arguments import CheckArguments
+from attnscope.studies.compare.arguments import CompareArguments
+from attnscope.studies.explain.arguments import ExplainArguments
+from attnscope.studies.heads.arguments import HeadsArguments
 from attnscope.studies.registry import STUDIES, study
 
 __all__ = [
@@ -84,9 +84,7 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
-    named, arguments = _split("inspect", options, InspectArguments)
-    with OpenModel(named.pop("model", None), named) as model:
-        return model.inspect(text, **arguments)
+    return _call("inspect", text, options, InspectArguments)  # type: ignore[no-any-return]
 
 
 def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> ExplainResult:
@@ -100,9 +98,7 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, arguments = _split("explain", options, ExplainArguments)
-    with OpenModel(named.pop("model", None), named) as model:
-        return model.explain(text, **arguments)
+    return _call("explain", text, options, ExplainArguments)  # type: ignore[no-any-return]
 
 
 def heads(
@@ -126,7 +122,8 @@ def heads(
     Raises:
         AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
-    named, arguments = _split("heads", options, HeadsArguments)
+    check_names("heads", options, HeadsArguments)
+    named, arguments = _split(options)
     named["model"] = model
     if (axis := list_among(named)) is not None:
         return compare_two(axis, named, text, arguments)
@@ -148,9 +145,7 @@ def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> Ablat
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, arguments = _split("ablate", options, AblateArguments)
-    with OpenModel(named.pop("model", None), named) as model:
-        return model.ablate(text, **arguments)
+    return _call("ablate", text, options, AblateArguments)  # type: ignore[no-any-return]
 
 
 def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckResult:
@@ -164,9 +159,7 @@ def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckRe
         AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
             memory.
     """
-    named, arguments = _split("check", options, CheckArguments)
-    with OpenModel(named.pop("model", None), named) as model:
-        return model.check(text, **arguments)
+    return _call("check", text, options, CheckArguments)  # type: ignore[no-any-return]
 
 
 def doctor(
@@ -290,18 +283,24 @@ def study_function(name: str) -> Any:
     """Return the function of a study that has no code of its own here: it takes a text, and the command's options."""
 
     def call(text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
-        names = {"model", *OpenArguments.__annotations__}
-        opened = {option: value for option, value in options.items() if option in names}
-        with OpenModel(opened.pop("model", None), opened) as model:
-            return model.study(name, text, **{option: options[option] for option in options.keys() - names})
+        named, arguments = _split(options)
+        with OpenModel(named.pop("model", None), named) as model:
+            return model.study(name, text, **arguments)
 
     declared = study(name).command
     call.__name__, call.__doc__ = name, None if declared is None else declared.help
     return call
 
 
-def _split(function: str, options: Mapping[str, Any], known: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments into those about the model and all others."""
+def _call(function: str, text: Any, options: Mapping[str, Any], known: type) -> Any:
+    """Open the model, and call its method of this name."""
     check_names(function, options, known)
+    named, arguments = _split(options)
+    with OpenModel(named.pop("model", None), named) as model:
+        return getattr(model, function)(text, **arguments)
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the arguments into those about the model and all others."""
     names = ("model", *OpenArguments.__annotations__)
     return {n: v for n, v in options.items() if n in names}, {n: v for n, v in options.items() if n not in names}

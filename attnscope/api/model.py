@@ -24,13 +24,12 @@ from attnscope.api.options import (
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
-from attnscope.request.arguments import CHECKED_TEXTS, tolerance
 from attnscope.request.run_config import CallArguments, Model, ModelInspectArguments, RunConfig, TextInput
-from attnscope.studies.ablate.study import ModelAblateArguments
-from attnscope.studies.check.study import ModelCheckArguments
-from attnscope.studies.compare.study import ModelCompareArguments
-from attnscope.studies.explain.study import ModelExplainArguments
-from attnscope.studies.heads.study import ModelHeadsArguments
+from attnscope.studies.ablate.arguments import ModelAblateArguments
+from attnscope.studies.check.arguments import ModelCheckArguments
+from attnscope.studies.compare.arguments import ModelCompareArguments
+from attnscope.studies.explain.arguments import ModelExplainArguments
+from attnscope.studies.heads.arguments import ModelHeadsArguments
 from attnscope.studies.registry import call_of, options_of, study
 from attnscope.studies.study import Request, imported
 
@@ -144,10 +143,10 @@ class OpenModel:
             with self._session_for((), options) as session:
                 return command.answer(Request(self._run((), of_run), values, session=session))
         named = text is not None or options.get("messages") is not None or self._given is not None
-        built_in = call.texts == "built-in" and not named
+        built_in = call.texts in ("built-in", "typed") and not named
         with self._call(options, imported(command.built_in) if built_in else text) as (session, texts):
-            run = self._run(() if built_in else texts, of_run)
-            return command.answer(Request(run, values, session=session))
+            run = self._run(() if built_in and call.texts == "built-in" else texts, of_run)
+            return command.answer(Request(run, values, session=session, built_in=built_in))
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
@@ -166,13 +165,7 @@ class OpenModel:
     def check(self, text: str | None = None, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""
         check_names("check", options, ModelCheckArguments)
-        allowed = options.get("tolerance")
-        limit = None if allowed is None else tolerance("tolerance")(allowed)
-        named = text is not None or options.get("messages") is not None
-        with self._call(options, text if named else CHECKED_TEXTS) as (session, texts):
-            from attnscope.studies.check.run import check
-
-            return CheckResult(check(self._run(texts, options), limit, session=session, built_in=not named))
+        return self._result("check", text, options)  # type: ignore[no-any-return]
 
     def compare(
         self, text: str | Sequence[str] | None = None, *others: str, **options: Unpack[ModelCompareArguments]

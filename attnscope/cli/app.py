@@ -20,7 +20,6 @@ _MODULES = {
     "verify": "verify",
     "convert": "convert",
     "import": "import_",
-    "check": "check",
     "info": "info",
     "pull": "pull",
 }  # name of a command, and of its module and function

@@ -66,12 +66,11 @@ def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "
     return RunConfig(**{**values, **model_fields(given), **fields, "texts": texts})
 
 
-def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) -> "tuple[TextInput, ...]":
+def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]":
     """Return the texts that the user named, or the text that is piped to standard input.
 
     Args:
         given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
-        reads_files: The command has `--file`.
     """
     if getattr(given, "patch_from", None) is not None:
         refuse_path("patch_from", given.patch_from, reads_files=False)
@@ -82,7 +81,7 @@ def read_texts(given: Any, *, built_in: bool = False, reads_files: bool = True) 
     if getattr(given, "qkv", None) is not None:
         return _given_texts(given)
     text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
-    file = given.file if reads_files else None
+    file, reads_files = getattr(given, "file", None), hasattr(given, "file")
     keep = getattr(given, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 

@@ -9,7 +9,7 @@ from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given
 from attnscope.cli.sides import Sides
 from attnscope.studies.registry import call_of, options_of
-from attnscope.studies.study import Call, Request, StudyCommand
+from attnscope.studies.study import Call, Request, StudyCommand, imported
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import TextInput
@@ -33,14 +33,15 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             option, values = axis
             sides = [("none" if value is None else str(value), compared.side(option, value)) for value in values]
         # standard input can be read only once
-        texts = [_texts(side, call) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
+        texts = [_texts(side, call, command) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
         found = []
         with progress(quiet=given.quiet) as on_progress:
             for number, (label, side) in enumerate(sides):
                 of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
                 config = run_config(texts[min(number, len(texts) - 1)], of_run)
                 lines = lambda path: read_lines(path, quiet=given.quiet)  # noqa: E731
-                request = Request(config, vars(side), is_table(side), on_progress, read_lines=lines)
+                built_in = call.texts == "typed" and side.text is None
+                request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in)
                 found.append((label, command.answer(request)))
         assert axis is None or command.joined is not None
         findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
@@ -52,11 +53,14 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     return run
 
 
-def _texts(given: Given, call: Call) -> "tuple[TextInput, ...]":
+def _texts(given: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
     from attnscope.cli.run_config import read_lines, read_texts
 
     if call.texts == "none" or (call.texts == "file" and given.file is None):
         return ()
     if call.texts == "file":
         return read_lines(given.file, quiet=given.quiet)
+    if call.texts == "typed" and given.text is None:
+        named = (Given(**{**vars(given), "text": text}) for text in imported(command.built_in))
+        return tuple(text for one in named for text in read_texts(one))
     return read_texts(given, built_in=call.texts == "built-in")

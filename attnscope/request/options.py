@@ -213,6 +213,7 @@ _LOOKS = (
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
+_LOOKS_OF_CHECKS = tuple(option for option in _LOOKS[1:] if option.name != "open")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 
@@ -399,9 +400,9 @@ CHECK = (
         help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds."),
     TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
-    QUIET,
+    DATA_FORMAT, JSON, FILE_OUT, *_LOOKS_OF_CHECKS,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
-    DATA_FORMAT, JSON, *COMPLETE_MODEL, *THE_MACHINE,
+    *COMPLETE_MODEL, *THE_MACHINE,
 )
 _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
@@ -413,7 +414,7 @@ DOCTOR = (
         "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512."),
     DATA_FORMAT, JSON,
     replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
-    *(option for option in _LOOKS[1:] if option.name != "open"),
+    *_LOOKS_OF_CHECKS,
     replace(VERBOSE, help="Show every measurement, and why each check matters."),
     *(option for option in COMPLETE_MODEL if option.name != "config"),
     replace(_OF_MACHINE["dtype"], default=None,

@@ -115,6 +115,7 @@ class Request:
         brief: The findings are drawn for reading, so a window of a long text is enough.
         progress: Called with a step's name, the work done, and the total.
         read_lines: Reads a file with one text per line, which an option of the command line names.
+        built_in: Whether the texts of the run are the built-in ones.
     """
 
     run: "RunConfig"
@@ -123,6 +124,7 @@ class Request:
     progress: Any = None
     session: "Session | None" = None
     read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
+    built_in: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,12 @@ class Call:
 
     Attributes:
         kind: Name of the kind of findings.
-        texts: Which texts it takes: `named` ones, built-in ones if none are named, those of a `file`, or none.
+        texts: Which texts it takes: `named` ones; built-in ones if none are named (the study adds them), or if none are
+            `typed` (a piped text is not read); those of a `file`; or none.
     """
 
     kind: str
-    texts: Literal["named", "built-in", "file", "none"] = "named"
+    texts: Literal["named", "built-in", "typed", "file", "none"] = "named"
     listing: Listing = Listing()
 
 

@@ -164,7 +164,7 @@ def test_real_output_keeps_to_the_published_schema(of_llama):
     validate(json.loads(to_json(of_llama)), "check")
 
 
-def test_the_command_line(folders, capsys):
+def test_the_command_line(folders, capsys, tmp_path):
     folder = str(folders("llama"))
     assert main(["check", TEXT, "--model", folder]) == 0
     out = capsys.readouterr().out
@@ -174,8 +174,10 @@ def test_the_command_line(folders, capsys):
     out = capsys.readouterr().out
     assert out.count("\nlargest difference from ") == 2
     assert out.endswith("all 20 checks passed\n")
-    assert main(["check", TEXT, "--model", folder, "--quiet", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "attnscope.check/1"
+    report = tmp_path / "check.json"
+    assert main(["check", TEXT, "--model", folder, "--quiet", "--output", str(report)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert json.loads(report.read_bytes())["schema"] == "attnscope.check/1"
     assert main(["check", TEXT, "--model", folder, "--tolerance", "1e-12"]) == 1
     out = capsys.readouterr().out
     assert "checks failed: do not trust" in out

@@ -1,12 +1,8 @@
 """`attnscope explain`: the arithmetic of one token's attention."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from attnscope.request.run_config import NamedModel, OpenArguments, PairArguments, Tokens
 from attnscope.studies.study import FindingsKind, Request, Study, StudyCommand
-
-if TYPE_CHECKING:
-    from attnscope.request.run_config import Mask
 
 _WINDOW = 16  # number of keys of a long text that a screen shows
 
@@ -44,27 +40,3 @@ STUDY = Study(
         _answer,
     ),
 )
-
-
-class ModelExplainArguments(PairArguments, total=False):
-    """Arguments of `explain`; see ModelInspectArguments for the rest.
-
-    Attributes:
-        query: The token: its position, or a word.
-        key: The key whose dot product to break down; None for the largest dot product.
-        layer: A layer, or `auto`.
-        head: A head, or `auto`.
-        top: Number of keys to keep, by weight; None for all.
-    """
-
-    mask: "Mask"
-    hide: Tokens | None
-    query: int | str
-    key: Tokens | None
-    layer: int | Literal["auto"]
-    head: int | Literal["auto"]
-    top: int | None
-
-
-class ExplainArguments(OpenArguments, ModelExplainArguments, NamedModel, total=False):
-    """All that `attnscope.explain` takes in addition to the text."""
