@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from msgspec.structs import asdict
-
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
@@ -21,6 +19,8 @@ def merge(given: Given) -> None:
 
     The parts may be given in any order. The result is byte for byte the file that one process writes.
     """
+    from msgspec.structs import asdict
+
     from attnscope.batch.convert import merge as make
     from attnscope.batch.parquet_sink import manifest_path
     from attnscope.batch.parts import describe_status, gather_parts_of
