@@ -17,26 +17,34 @@ OPTIONS = ["--layer", "0", "--head", "0", "--keep", "rows", "--threads", "1", "-
 
 @pytest.fixture
 def folder(simulated, tmp_path, monkeypatch):
-    """Texts, and a list of the processes that compute, with their devices."""
+    """Texts, and a list of the processes that compute, with the devices of all tensors that each group makes there."""
     (tmp_path / "texts.txt").write_text("".join(f"{line}\n" for line in lines(30)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loading, "has_gpu_driver", lambda: True)
-    original = loading.ModelWorker.process
+    original, new, devices = loading.ModelWorker.process, simulation.SimulatedTensor.__new__, set()
+
+    def made(cls, numbers, device):
+        devices.add(str(device))
+        return new(cls, numbers, device)
 
     def process(self, ready):
+        devices.clear()
+        records = original(self, ready)
         with open("placed", "a") as file:
-            file.write(f"{os.getpid()} {self.device}\n")
-        return original(self, ready)
+            file.write(f"{os.getpid()} {'+'.join(devices) or 'cpu'}\n")
+        return records
 
+    monkeypatch.setattr(simulation.SimulatedTensor, "__new__", staticmethod(made))
     monkeypatch.setattr(loading.ModelWorker, "process", process)
     return tmp_path
 
 
 def placed():
     """Device of each process that has computed since the last time."""
-    found = dict(line.split() for line in Path("placed").read_text().splitlines())
+    lines = {tuple(line.split()) for line in Path("placed").read_text().splitlines()}
     Path("placed").unlink()
-    return found
+    assert len(dict(lines)) == len(lines)  # never on another device
+    return dict(lines)
 
 
 def test_each_worker_has_a_gpu_of_its_own(folder, monkeypatch):
