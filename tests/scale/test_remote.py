@@ -66,6 +66,11 @@ def write(source, output, *options):
     return main(["batch", source, "-o", output, *KEEP, *options])
 
 
+def records(name):
+    """The records of a dump without their checksums, which depend on the header."""
+    return [line.rpartition(',"check"')[0] for line in Path(name).read_text().splitlines()[1:]]
+
+
 def staged(folder):
     return [path for path in (folder / "cache").rglob("*") if path.is_file()]
 
@@ -94,11 +99,58 @@ def test_an_input_in_a_store(folder, store):
     store[1].fail(2)
     assert write("s3://texts/in/texts.txt", "e.jsonl") == 0
     assert store[1].failures > 1
-    there, here = (Path(name).read_text().splitlines() for name in ("e.jsonl", "d.jsonl"))
-    assert json.loads(there[0])["input"] == {**json.loads(here[0])["input"], "name": "s3://texts/in/texts.txt"}
-    assert [line.rpartition(',"check"')[0] for line in there[1:]] == [
-        line.rpartition(',"check"')[0] for line in here[1:]
-    ]
+    there, here = (json.loads(Path(name).read_text().splitlines()[0])["input"] for name in ("e.jsonl", "d.jsonl"))
+    assert there == {**here, "name": "s3://texts/in/texts.txt"}
+    assert records("e.jsonl") == records("d.jsonl")
+
+
+@pytest.mark.parametrize("place", ["gs://texts", "hf://datasets/someone/texts"])
+def test_other_stores(tmp_path, monkeypatch, place):
+    """A store in memory takes the place of gcsfs and huggingface_hub; every second request fails, before or after."""
+    from fsspec.implementations.memory import MemoryFileSystem
+    from fsspec.registry import _registry
+
+    requests = []
+
+    def failing(method):
+        def call(self, *args, **options):
+            requests.append(method.__name__)
+            if len(requests) % 4 == 1:
+                raise OSError("503 Slow Down")
+            answer = method(self, *args, **options)
+            if len(requests) % 4 == 3:
+                raise TimeoutError("the answer is lost")
+            return answer
+
+        return call
+
+    class Memory(MemoryFileSystem):
+        store, pseudo_dirs, cachable = {}, [""], False
+        protocol = place.partition(":")[0]
+        info, find, cat_file, put_file, rm_file = (
+            failing(getattr(MemoryFileSystem, name)) for name in ("info", "find", "cat_file", "put_file", "rm_file")
+        )
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(path.removeprefix(f"{cls.protocol}://"))
+
+    monkeypatch.setitem(_registry, Memory.protocol, Memory)
+    monkeypatch.setattr(remote, "_WAITS", (0.0,) * 30)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("".join(f"{line}\n" for line in lines(40)))
+    folder = place.partition("://")[2]
+    for name in ("d.jsonl", "d.parquet/"):
+        assert write("texts.txt", name) == write("texts.txt", f"{place}/{name}") == 0
+    expected = {str(path): path.read_bytes() for path in Path().rglob("d*") if path.is_file()}
+    expected |= {f"d.parquet/{name}": data for name, data in content(tmp_path / "d.parquet").items()}
+    assert {path.removeprefix(f"/{folder}/"): file.getvalue() for path, file in Memory.store.items()} == expected
+    Memory().pipe_file(f"/{folder}/in.txt", Path("texts.txt").read_bytes())
+    assert write(f"{place}/in.txt", "e.jsonl") == 0
+    assert records("e.jsonl") == records("d.jsonl")
+    assert staged(tmp_path) == []
+    assert len(requests) > 30
 
 
 class Killed(BaseException):
