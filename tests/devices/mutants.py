@@ -35,6 +35,7 @@ LIMIT = 120  # seconds of the tests of one change
 CHILDREN = {"attnscope/batch/loading.py": ("tests/devices/test_workers.py",)}
 # A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
+_READ = "read number by number, each of which is copied"
 _SPEED = "a choice of what is faster on the CPU; the numbers are the same"
 _COPIED = "kept on the host, into which parts of the device are copied; the numbers are the same"
 EQUIVALENT = {
@@ -52,7 +53,7 @@ EQUIVALENT = {
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,
     "transformers/reference.py k_at = torch.arange(scores.shape[3], device=scores.device)[None]": _INDEX,
     "for part in parts], 1).cpu().numpy()": "the trace has been moved to the CPU",
-    'so the first is shown", values.cpu()': "read number by number, each of which is copied",
+    'so the first is shown", values.cpu()': _READ,
     "result = model(input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
     'return q.device.type != "cpu" and plain and not _tiled_heads … → True': _SPEED,
     "cells < _WORTH_A_THREAD or device.type": "tests/model/test_workers.py looks at threads",
@@ -84,6 +85,10 @@ EQUIVALENT = {
     "row_output = padded[row : row + 1, places.to(padded.device)]": _INDEX,
     "shown[number, torch.tensor(text_rows, device=device)] = True": _INDEX,
     "return x[..., order.to(x.device)]": _INDEX,
+    "wanted[side, number, torch.tensor(keys[side][number], dtype=": _INDEX,
+    "logs = log_softmax(engine, hidden[0, list(prompt.reading)]).cpu()": _READ,
+    "v[:, :, start : start + count, :count] = torch.eye(count": "copied into a tensor of the device",
+    'limit = 0.0 if exam.subject.device.type == "cpu" … → False': "equal passes are within every limit",
     "for text in texts]).argsort().to(positions.device)": _INDEX,
     'if device.type == "meta"': "about models without weights, wherever they would be; tests/api looks at them",
 }

@@ -1,8 +1,10 @@
 """`doctor` gives the same verdicts on a model that is on a GPU, wherever its batch is."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 import attnscope
 from attnscope.base.errors import UsageError
-from attnscope.engines.transformers.backends import with_settings_kept
+from attnscope.engines.transformers.backends import FLEX, with_settings_kept
 from attnscope.studies.doctor import run
 from attnscope.studies.doctor.positions import _used
 from tests.devices.test_attend import moved
@@ -128,6 +130,20 @@ def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
         with with_settings_kept(nn.Linear(2, 2).to(device)):
             pass
         assert kept == expected
+
+
+@pytest.mark.parametrize(("device", "noted"), [("cpu", True), ("cuda", False)])
+def test_flexattention_is_not_compiled_on_a_cpu_and_says_so(device: str, noted: bool) -> None:
+    subject = SimpleNamespace(core=None, backend=FLEX, device=torch.device(device), under=lambda name: nullcontext())
+    exam: Any = SimpleNamespace(subject=subject, rows=[], backends=[], refused={})
+    (listed,) = run._choose_backends(exam, [FLEX])
+    assert listed.ran
+    assert (listed.note is not None) == noted
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(UsageError, match="on the device 'meta'"):
+        attnscope.doctor(model("llama").to("meta"))
 
 
 @pytest.mark.usefixtures("simulated")

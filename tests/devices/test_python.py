@@ -131,8 +131,14 @@ def test_weights_that_are_on_a_gpu_are_those_of_the_cpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
-def test_a_model_is_measured_while_it_is_trained_on_a_gpu(gpu: str, model: hf.PreTrainedModel) -> None:
+def test_a_model_is_measured_while_it_is_trained_on_a_gpu(
+    gpu: str, model: hf.PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The random numbers that training draws there next are not those of dropout meanwhile."""
+    original, kept = torch.cuda.get_rng_state, list[torch.device]()
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or original(device))
     compare_statistics(model, gpu)
+    assert kept == [torch.device(gpu)]
 
 
 @pytest.mark.usefixtures("simulated")

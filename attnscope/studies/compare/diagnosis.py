@@ -266,7 +266,7 @@ class _Trial:
 
 
 def _settings(spec: "AttentionSpec", rope: GivenRope | None) -> LayerSettings:
-    sinks = None if spec.sinks is None else tuple(spec.sinks.float().cpu().tolist())
+    sinks = None if spec.sinks is None else tuple(spec.sinks.float().tolist())
     return LayerSettings(spec.scale, spec.softcap, None, sinks, rope)
 
 

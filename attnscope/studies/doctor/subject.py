@@ -175,7 +175,7 @@ class Subject:
         self.passes += 1
         given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
         try:
-            return self.model(**given, labels=labels.to(self.device))
+            return self.model(**given, labels=self._moved(labels))
         except Exception as e:  # a model of anyone may raise anything
             raise AttnscopeError(f"the model does not take labels ({type(e).__name__})") from e
 
