@@ -18,7 +18,7 @@ from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer, WordTokenizer
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
-from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.expression import parse_stored_mask
 
 DEFAULT_MODEL = "riverbank"
 
@@ -110,10 +110,7 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
         hint = "expected random_weights true or false, trained_masks a list of masks"
         raise AttnscopeError("has a value of the wrong type", where=where, hint=hint)
     for mask in masks:
-        try:
-            parse_mask(mask, f"{where}.trained_masks")
-        except UsageError as e:
-            raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
+        parse_stored_mask(mask, f"{where}.trained_masks")
     return "random" if random else "trained", tuple(masks)
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
+from attnscope.base.errors import AttnscopeError, arg, did_you_mean
 from attnscope.base.files.reading import read_file
 from attnscope.base.model_config import ModelConfig, check_sizes
-from attnscope.request.masks.expression import parse_mask
+from attnscope.request.masks.expression import parse_stored_mask
 from attnscope.request.masks.terms import OF_ONE_TEXT, MatrixFile, Own, leaves
 
 _CAP = 1 << 20
@@ -122,15 +122,11 @@ def _check_width(model: dict[str, Any], path: Path) -> None:
 
 def _check_mask(model: dict[str, Any], path: Path) -> None:
     if isinstance(model.get("mask"), str):
-        try:
-            terms = parse_mask(model["mask"], f"{path}: mask")
-        except UsageError as e:
-            raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
+        terms = parse_stored_mask(model["mask"], f"{path}: mask")
         if any(isinstance(term, Own) for term in leaves(terms)):
             message = "'own' cannot be the model's own mask"
             raise AttnscopeError(message, where=f"{path}: mask", hint="use an expression such as causal")
         if of_text := [term for term in leaves(terms) if isinstance(term, OF_ONE_TEXT)]:
-            message = (
-                f"{'a file' if isinstance(of_text[0], MatrixFile) else str(of_text[0])} cannot be the model's mask"
-            )
-            raise AttnscopeError(message, where=f"{path}: mask", hint=f"pass it with {arg('mask')}")
+            what = "a file" if isinstance(of_text[0], MatrixFile) else str(of_text[0])
+            hint = f"pass it with {arg('mask')}"
+            raise AttnscopeError(f"{what} cannot be the model's mask", where=f"{path}: mask", hint=hint)

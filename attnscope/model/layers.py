@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.model.cache import KeyValueCache
-from attnscope.model.experts import Experts
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.linear import Linear
-from attnscope.model.mlp import MLP
+from attnscope.model.mlp import MLP, Experts
 from attnscope.model.positions import rotate
 
 _ROWS = 1024  # positions that an MLP processes at a time, so that intermediate results stay in cache

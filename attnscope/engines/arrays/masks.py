@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.request.masks.expression import parse_mask, spell_mask
+from attnscope.base.errors import AttnscopeError
+from attnscope.request.masks.expression import parse_mask, parse_stored_mask, spell_mask
 from attnscope.request.masks.terms import (
     DocumentEnds,
     Documents,
@@ -94,10 +94,7 @@ def _named(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, 
 
 def _expression(mask: str, lengths: Sequence[int]) -> str:
     """Return a mask expression in its usual spelling."""
-    try:
-        terms = parse_mask(mask, "mask")
-    except UsageError as e:
-        raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
+    terms = parse_stored_mask(mask, "mask")
     for term in leaves(terms):
         if isinstance(term, Own):
             hint = "use causal or bidirectional"

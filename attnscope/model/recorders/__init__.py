@@ -20,9 +20,9 @@ from attnscope.model.recorders.sums import (
     MeanOutputRecorder,
     PooledRecorder,
     SumRecorder,
+    ValueRecorder,
 )
 from attnscope.model.recorders.top import TopRecorder, strongest
-from attnscope.model.recorders.values import ValueRecorder
 
 __all__ = [
     "SUM_RECORDERS",

@@ -1,4 +1,4 @@
-"""Record column sums and pooled maps, whose size does not grow with the rows.
+"""Record column sums, pooled maps, means of outputs, and values, whose size does not grow with the rows.
 
 A fully masked row has no weights, so it is left out of sums and means.
 """
@@ -180,6 +180,25 @@ class MeanOutputRecorder(BaseRecorder):
     def compute(self) -> Tensor:
         """Return the mean, (heads, Ev)."""
         return self._sum / self._real.sum()
+
+
+class ValueRecorder(BaseRecorder):
+    """The values of heads, for every key of the first text; of any row, since a recorder sees the tiles of its rows."""
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
+        super().__init__(heads, rows)
+        self.recorded: Tensor | None = None
+
+    def update(self, tile: Tile) -> None:
+        inputs = tile.inputs
+        if self.recorded is None:
+            groups = inputs.group(torch.tensor(self.heads))
+            self.recorded = inputs.v[0, groups].float()
+
+    def compute(self) -> Tensor:
+        """Return the values, (heads, K, Ev)."""
+        assert self.recorded is not None
+        return self.recorded
 
 
 class FindingsRecorder(Recorder, Protocol):

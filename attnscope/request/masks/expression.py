@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from attnscope.base.errors import UsageError, arg, did_you_mean
+from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.request.masks.terms import (
     TERMS,
     AnyOf,
@@ -47,6 +47,14 @@ def parse_mask(text: str, where: str = arg("mask")) -> tuple[MaskTerm, ...]:
         text: Such as `causal+(sink:4|window:1024)`.
     """
     return _Parser(text, where).parse()
+
+
+def parse_stored_mask(text: str, where: str) -> tuple[MaskTerm, ...]:
+    """Read a mask expression that a file or an array came with, so that no usage is at fault."""
+    try:
+        return parse_mask(text, where)
+    except UsageError as e:
+        raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
 
 
 class _Parser:
