@@ -58,8 +58,7 @@ class JournalState:
     counts: "Counter[str]" = field(default_factory=Counter)
     # index of every record that failed for lack of memory, to the numbers that it needs
     too_large: dict[int, int] = field(default_factory=dict)
-    # names of the shards with records, in order, to their checksums
-    shards: dict[str, str | None] = field(default_factory=dict)
+    shards: dict[str, str | None] = field(default_factory=dict)  # checksums of shards with records, in order
     ended: bool = False
     size: int = 0  # bytes of whole lines
     crc: int = 0  # CRC-32 of these

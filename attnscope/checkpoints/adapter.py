@@ -38,8 +38,7 @@ class _Adapter:
     config: Mapping[str, Any]
     modules: dict[str, dict[str, TensorInfo]]  # module to its tensors by part (`lora_A`, …)
     full_tensors: dict[str, TensorInfo]  # tensors that replace those of the base, by the base's names
-    # cached modules that a regular expression of the config names
-    named: dict[str, frozenset[str]] = field(default_factory=dict)
+    named: dict[str, frozenset[str]] = field(default_factory=dict)  # modules by the expression that names them
 
     def wrong(self, key: str, message: str, hint: str) -> AttnscopeError:
         return AttnscopeError(message, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)

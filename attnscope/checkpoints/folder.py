@@ -28,17 +28,14 @@ class Folder:
     config: dict[str, Any]
     tensors: dict[str, TensorInfo]
     files: dict[str, int]
-    # SHA-256 over config.json, tokenizer.json, the tensor headers and samples of the data, first 16 hex digits
-    fingerprint: str
+    fingerprint: str  # SHA-256 over config.json, tokenizer.json, tensor headers and samples, first 16 hex digits
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
-    # size and time of the files with tensors when their headers were read
-    stamps: dict[Path, FileStamp] = field(default_factory=dict)
+    stamps: dict[Path, FileStamp] = field(default_factory=dict)  # of files with tensors, as their headers were read
     tokenizer: bytes | None = None  # content of the tokenizer.json, if it was built from another file
     replaced: dict[str, TensorInfo] = field(default_factory=dict)
-    # its chat templates, if they are in no file of their own; None if files have them
-    chat: ChatTemplates | None = None
+    chat: ChatTemplates | None = None  # its chat templates, if no file of their own has them; None if files have them
 
     @property
     def config_path(self) -> Path:

@@ -92,8 +92,7 @@ class _Metadata:
 class _Architecture:
     """How llama.cpp writes the models of one `general.architecture`."""
 
-    # fields of config.json other than those of `_shared_config`
-    config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
+    config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]  # fields of config.json beyond `_shared_config`
     # module within a block to the module of transformers, if it differs from `_INSIDE`
     names: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False

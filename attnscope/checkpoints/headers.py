@@ -37,8 +37,7 @@ class TensorInfo:
 
     name: str
     file: Path
-    # element type in safetensors' spelling, such as `F32` or `BF16`, or a block type of GGUF, such as `Q4_K`
-    dtype: str
+    dtype: str  # element type in safetensors' spelling, such as `BF16`, or a block type of GGUF, such as `Q4_K`
     shape: tuple[int, ...]
     start: int  # first byte, counted from the start of the file
     end: int
@@ -59,8 +58,7 @@ class LowRank:
     b: TensorInfo  # (out, rank)
     scale: float
     turned: bool  # the tensor is stored as (in, out)
-    # norm of every row of the sum, (out,), if trained separately (DoRA, Liu et al., 2024)
-    magnitude: TensorInfo | None = None
+    magnitude: TensorInfo | None = None  # norm of every row of the sum, (out,), if trained (DoRA, Liu et al., 2024)
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,14 @@ class ModelSource:
     dtype: str | None = None
     libraries: tuple[str, ...] = ()  # libraries that tokenize its texts and run it, other than torch
     layerwise: bool = True  # whether its weights can be read layer by layer, because they are not in memory yet
-    # whether the config determines the mask of each layer; otherwise only running the model shows it
-    mask_known: bool = True
+    mask_known: bool = True  # whether the config determines each layer's mask; otherwise only running the model does
     dense_masks: bool = False  # running it makes masks of the size (texts, tokens, tokens)
     dense_biases: int = 0  # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
     tokenizer_name: str | None = None  # tokenizer that the user named instead of the model's own; None if none
     # name and size in bytes of the files of a tokenizer that `folder` does not list
     tokenizer_files: dict[str, int] = field(default_factory=dict)
-    # keys of its config.json that were ignored, because no code reads them or the user wanted it
-    ignored_keys: tuple[str, ...] = ()
-    # target of its output head: `next` token or `masked` token; None if it has no head
-    predicts: PredictionKind | None = None
+    ignored_keys: tuple[str, ...] = ()  # keys of its config.json that no code reads or the user wanted ignored
+    predicts: PredictionKind | None = None  # its head's target, `next` or `masked` token; None without a head
     generation: GenerationRules = field(default_factory=GenerationRules)
     begin: int | None = None  # id of the token that its config names as the begin of a text; None if it names none
     chat: Callable[[], ChatTemplates] = ChatTemplates

@@ -19,10 +19,8 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a TOML file apart from the model."""
 
     description: str = ""
-    # seed of the random weights, if there is no checkpoint
-    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    # a safetensors file with our own parameter names, relative to the TOML file; None for random weights
-    weights: str | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0  # of random weights, if there is no checkpoint
+    weights: str | None = None  # a safetensors file with our parameter names, beside the TOML file; None for random
     random_weights: bool = False  # the file's weights were drawn, not trained; every view then says so
     tokenizer: str = "words"  # `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file
     punctuation: Literal["keep", "drop"] = "keep"

@@ -24,13 +24,11 @@ class EngineSettings:
     """How a model runs."""
 
     terms: tuple[MaskTerm, ...]  # the requested mask; `own` is the model's
-    # masks of terms that refer to files or hidden tokens
-    resolved: Mapping[MaskTerm, Mask] = field(default_factory=dict)
+    resolved: Mapping[MaskTerm, Mask] = field(default_factory=dict)  # masks of terms for files or hidden tokens
     # recorders see that mask applied to the scores that the model computed under its own; without, the whole model runs
     # under it
     same_scores: bool = False
-    # texts of the encoder if the decoder's self-attention is recorded; otherwise None
-    encoder_texts: TokenTensors | None = None
+    encoder_texts: TokenTensors | None = None  # the encoder's if the decoder's self-attention is recorded; else None
     tile_elements: int | None = None
     all_outputs: bool = False  # compute the output of every layer, also of the last one that runs
     padded_rows: bool = False

@@ -22,8 +22,7 @@ class TokenTensors:
 
     ids: Ids  # token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts
     lengths: list[int]  # real tokens of every text
-    # which tokens are of each kind that a row statistic names, (B, T), bool; padding is of none
-    kinds: Mapping[str, Tensor]
+    kinds: Mapping[str, Tensor]  # tokens of each kind that a row statistic names, (B, T), bool; padding is of none
     real: Tensor  # tokens that are not padding, (B, T), bool
 
     @property

@@ -34,10 +34,8 @@ class LayerModules:
     k: nn.Module
     q_norm: nn.Module | None  # the norm over queries; None if there is none
     k_norm: nn.Module | None
-    # extracts the queries, (1, T, H·E), from the output of `q`
-    queries: Callable[[Tensor], Tensor] = lambda projected: projected
-    # extracts the keys, (1, K, G·E), from the output of `k`
-    keys: Callable[[Tensor], Tensor] = lambda projected: projected
+    queries: Callable[[Tensor], Tensor] = lambda projected: projected  # queries, (1, T, H·E), of the output of `q`
+    keys: Callable[[Tensor], Tensor] = lambda projected: projected  # keys, (1, K, G·E), of the output of `k`
 
 
 def modules_of(stack: Stack, layer: int) -> LayerModules:

@@ -63,10 +63,8 @@ class LayerContext:
     """Arguments of a block in addition to its input."""
 
     spec: AttentionSpec
-    # cos and sin of every position, (T, R) or (B, 1, T, R) each; None if positions are not rotary
-    rotary: tuple[Tensor, Tensor] | None
-    # hidden states from which keys and values are computed in cross-attention, (B, K, D); None in self-attention
-    context: Tensor | None
+    rotary: tuple[Tensor, Tensor] | None  # cos and sin, (T, R) or (B, 1, T, R) each; None if nothing is rotated
+    context: Tensor | None  # hidden states of keys and values in cross-attention, (B, K, D); None in self-attention
     hooks: AttentionHooks
     cache: KeyValueCache | None = None  # keys and values of the tokens before the block's input; None if there are none
     rows: Sequence[int] | None = None  # positions whose output is needed, ascending; None for all

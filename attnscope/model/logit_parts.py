@@ -135,8 +135,7 @@ class LogitParts:
     # contribution of the bias of each layer's output projection (and of the norm after it)
     attention_biases: list[float] = field(default_factory=list)
     mlps: list[float] = field(default_factory=list)
-    # contribution of each source through every head, (L, H, K)
-    edges: Tensor = field(default_factory=lambda: torch.empty(0))
+    edges: Tensor = field(default_factory=lambda: torch.empty(0))  # contribution of each source by head, (L, H, K)
 
 
 class Directions:

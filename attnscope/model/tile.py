@@ -37,8 +37,7 @@ class Tile:
     q1: int  # end of the queries, exclusive
     k0: int
     k1: int  # end of the keys, exclusive; keys outside the range are not allowed for any of these queries
-    # the keys, from and to, that each of the queries may see; (k0, k0) where there are none, or none is known
-    all_visible_range: tuple[int, int]
+    all_visible_range: tuple[int, int]  # keys, from and to, that all of the queries may see; (k0, k0) if none are known
     scores: Tensor | None  # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
     scaled: Tensor | None
     masked: Tensor  # −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them

@@ -45,8 +45,7 @@ class UnitRecorders:
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
     head: int = 0  # index of this unit's head in the recorders; 0 for a mean
-    # statistics of the mean rows that are kept; None if nothing is averaged, or no row is kept
-    mean_rows: MeanRowRecorder | None = None
+    mean_rows: MeanRowRecorder | None = None  # statistics of mean rows; None if nothing is averaged, or no row is kept
 
 
 @dataclass

@@ -19,10 +19,8 @@ _GGUF_IDS = {"unk_token": "unknown_token", "sep_token": "seperator_token", "pad_
 class ChatTemplates:
     """The chat templates of a checkpoint."""
 
-    # text of each template, by name; a single one is called `default`
-    templates: Mapping[str, str] = field(default_factory=dict)
-    # special tokens that templates write, such as `bos_token`
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict)  # texts by name; a single one is `default`
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # those in templates, such as `bos_token`
     where: str = ""
 
     def choose(self, name: str | None, *, tools: bool) -> tuple[str, str]:

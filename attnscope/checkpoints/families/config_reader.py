@@ -58,8 +58,7 @@ class ConfigReading:
     config: ModelConfig
     ignored: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    # keys that the file leaves out, with the values that the reference takes
-    filled: Mapping[str, Any] = field(default_factory=dict)
+    filled: Mapping[str, Any] = field(default_factory=dict)  # missing keys, with the reference's values
 
     @property
     def notes(self) -> tuple[str, ...]:

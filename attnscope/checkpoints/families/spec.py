@@ -153,15 +153,11 @@ class Family:
     # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
     # names, if checkpoints use several
     modules: Mapping[str, Entry]
-    # possible prefixes of every tensor's name; the first under which the token embedding is found
-    prefixes: tuple[str, ...] = ("",)
-    # native modules (last part of the name) whose weight is stored as (in, out)
-    transposed: frozenset[str] = frozenset()
-    # keys that must hold the one supported value, if they exist
-    requires: Mapping[str, Any] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ("",)  # of every tensor's name; the first under which the token embedding is found
+    transposed: frozenset[str] = frozenset()  # native modules (last part of the name) stored as (in, out)
+    requires: Mapping[str, Any] = field(default_factory=dict)  # keys that hold one value, if they exist
     inert: frozenset[str] = frozenset()
-    # regular expressions for tensors that attention does not need, as named after the prefix
-    leftover: tuple[str, ...] = ()
+    leftover: tuple[str, ...] = ()  # regular expressions for tensors that attention does not need, without prefix
     head: Head | None = None  # the output head; None if the family's models have none
     upstreamed: bool = False  # published with model code of its own that transformers took over, under the same names
 

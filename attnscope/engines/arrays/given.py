@@ -28,8 +28,7 @@ class GivenSizes:
 class GivenConfig(ModelConfig, frozen=True):
     """The sizes of given arrays, whose layers may have masks that differ by more than a window."""
 
-    # layer to its mask expression; empty if all layers have the same
-    masks: dict[int, str] = msgspec.field(default_factory=dict)
+    masks: dict[int, str] = msgspec.field(default_factory=dict)  # expression by layer; empty if all have the same
     score_mod: str | None = None  # the function that changes scores, as a report names it; None for none
 
     def mask_of(self, layer: int) -> str:
@@ -60,14 +59,12 @@ class GivenArrays:
     ranges: list[tuple[int, int]]  # first row of every text in packed keys and values, and the row after its last
     query_ranges: list[tuple[int, int]]  # the same for queries, which may cover only a text's last tokens
     texts: list[tuple[str, list[Token]]]  # every text with its tokens
-    # returns the arrays of a layer by name: `q`, `k`, `v` if there are values, or `weights`
-    read: Callable[[int], Mapping[str, Any]]
+    read: Callable[[int], Mapping[str, Any]]  # arrays of a layer by name: `q`, `k`, perhaps `v`, or `weights`
     layer_bytes: int
     # what mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a `mask_mod` of
     # FlexAttention
     matrices: Mapping[str, Any] = field(default_factory=dict)
-    # name of a matrix to what is added to the scores that it allows
-    biases: Mapping[str, Any] = field(default_factory=dict)
+    biases: Mapping[str, Any] = field(default_factory=dict)  # name of a matrix to the addition where it allows
     score_mod: ScoreFunction | None = None  # what a Python function makes of scaled scores; None for none
     dtype: str = "float32"  # type in which they are computed: `float32`, `bfloat16` or `float16`
     fingerprint: str = ""

@@ -17,8 +17,7 @@ from attnscope.model.workers import Deferred
 class KeyTokens:
     """The key side of a batch, for recorders."""
 
-    # which tokens are of each kind that a row statistic names (see row_statistics.KEY_TOKENS), (B, K), bool
-    kinds: Mapping[str, Tensor]
+    kinds: Mapping[str, Tensor]  # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
     real: Tensor  # tokens that are not padding, (B, K), bool
     self_attention: bool = True  # queries and keys are the same tokens (no cross-attention)
 
