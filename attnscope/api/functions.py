@@ -1,6 +1,7 @@
 """The functions behind the commands, for Python.
 
-Their arguments are Python values, and become the same RunConfig as the options of the command line.
+Their arguments are Python values, and become the same RunConfig as the options of the command line. Each raises an
+AttnscopeError if an argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
 """
 
 import os
@@ -80,9 +81,6 @@ def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectAr
         text: The text, or several; None if `messages` or `qkv` are given, or `spans` has the texts that it consists of.
         options: `model` (a folder, the name of a bundled sample, or a model of transformers in memory) or `config`, and
             how it runs: see OpenArguments. What to compute and keep: see ModelInspectArguments.
-
-    Raises:
-        AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
     return _call("inspect", text, options, InspectArguments)  # type: ignore[no-any-return]
 
@@ -93,10 +91,6 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
     Args:
         text: The text; None if `messages` are given, or with `qkv`.
         options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
-
-    Raises:
-        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
-            memory.
     """
     return _call("explain", text, options, ExplainArguments)  # type: ignore[no-any-return]
 
@@ -118,9 +112,6 @@ def heads(
     Returns:
         Every role; with `measure` or `key`, one number for every head; with `needle`, what is read of it; of two
         models, what differs.
-
-    Raises:
-        AttnscopeError: An argument is invalid, the model or a text cannot be used, or the run does not fit into memory.
     """
     check_names("heads", options, HeadsArguments)
     named, arguments = _split(options)
@@ -140,10 +131,6 @@ def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> Ablat
 
     Returns:
         What changes; with `each`, the effect of every head, layer or edge.
-
-    Raises:
-        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
-            memory.
     """
     return _call("ablate", text, options, AblateArguments)  # type: ignore[no-any-return]
 
@@ -154,10 +141,6 @@ def check(text: str | None = None, **options: Unpack[CheckArguments]) -> CheckRe
     Args:
         text: The text to check with; None for built-in texts of several kinds.
         options: The model, as for `inspect`; see ModelCheckArguments.
-
-    Raises:
-        AttnscopeError: An argument is invalid, the model or the text cannot be used, or the run does not fit into
-            memory.
     """
     return _call("check", text, options, CheckArguments)  # type: ignore[no-any-return]
 
