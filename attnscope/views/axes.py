@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import LEFT_OUT, LeftOut, Token
 from attnscope.views.spans import Span, token_span
 
+AxisKind = Literal["query", "key", "context", "source", "token", "new", "dim", "head", "layer"]
 # Position of the column without a key.
 SINK = -1
 
@@ -19,7 +21,7 @@ class Axis:
     """Rows or columns of a matrix, or every token that could be one.
 
     Attributes:
-        kind: Kind of the entries: `query`, `key`, `context` (a key of another text), `source` or `dim`.
+        kind: Kind of the entries; `context` is a key of another text, and `new` a generated token.
         positions: Position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink.
         names: Each token; dimensions have none.
         special: Which entries are special tokens.
@@ -29,7 +31,7 @@ class Axis:
         announced: Whether the screen says elsewhere that entries are left out.
     """
 
-    kind: str
+    kind: AxisKind
     positions: Sequence[int]
     names: Sequence[Span]
     special: Sequence[bool]
@@ -75,7 +77,7 @@ class Axis:
         )
 
 
-def token_axis(kind: str, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
+def token_axis(kind: AxisKind, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
     """Return the axis of these positions of a text, or of all of them."""
     chosen = range(len(tokens)) if positions is None else positions
     return Axis(kind, chosen, [token_span(tokens, p) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
@@ -93,7 +95,7 @@ def dim_axis(size: int) -> Axis:
     return Axis("dim", range(size), [], [False] * size, size)
 
 
-def source_kind(text: TextReport) -> str:
+def source_kind(text: TextReport) -> AxisKind:
     """Return the name of the columns: under cross-attention, keys belong to another text."""
     return "key" if text.context is None else "context"
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from attnscope.findings.arrays import Matrix
-from attnscope.views.axes import Axis
+from attnscope.views.axes import Axis, AxisKind
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.spans import Look, Span, Spans
@@ -185,7 +185,7 @@ class WeightMap(msgspec.Struct, frozen=True):
         first_queries: The first token of each run of queries, as the axis of the rows.
     """
 
-    kind: str
+    kind: AxisKind
     queries: list[int]
     keys: list[int]
     weights: Matrix

@@ -37,7 +37,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.studies.screens.stages import weight_panel
 from attnscope.studies.study import Display, Listing
-from attnscope.views.axes import Axis, source_kind, token_axis
+from attnscope.views.axes import Axis, AxisKind, source_kind, token_axis
 from attnscope.views.numbers import MINUS, NOT_ALLOWED, formatted
 from attnscope.views.parts import (
     GAP,
@@ -458,7 +458,7 @@ def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = No
 
 
 def both_axis(
-    kind: str, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
+    kind: AxisKind, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
     names = [_both(first, second, pair) for pair in pairs]

@@ -153,10 +153,9 @@ def head_grid(
     names: list[list[str]] | None = None,
 ) -> HeatGrid:
     """Present a cell for every head, (layers, heads)."""
-    layers, heads = (
-        Axis(kind, range(size), [], [False] * size, size, [f"{letter}{n}" for n in range(size)])
-        for kind, letter, size in zip(("layer", "head"), "LH", values.shape, strict=True)
-    )
+    n_layers, n_heads = values.shape
+    layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, [f"L{n}" for n in range(n_layers)])
+    heads = Axis("head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)])
     return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)])
 
 

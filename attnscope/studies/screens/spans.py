@@ -12,7 +12,7 @@ from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import counted
 from attnscope.studies.screens.stages import weight_panel
-from attnscope.views.axes import Axis, with_sink
+from attnscope.views.axes import Axis, AxisKind, with_sink
 from attnscope.views.numbers import column_texts
 from attnscope.views.parts import GAP, Column, HeatGrid, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -146,7 +146,7 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
     return weight_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
-def span_axis(kind: str, names: Sequence[str], outside: Sequence[bool]) -> Axis:
+def span_axis(kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
     """Return the axis of spans.
 
     `outside`: whether each is no part of the text, such as its special tokens.

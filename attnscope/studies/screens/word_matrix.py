@@ -9,7 +9,7 @@ from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_digits, weight_heading
 from attnscope.studies.screens.stages import weight_panel
-from attnscope.views.axes import Axis, ranked_out, source_kind, with_sink
+from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
 from attnscope.views.parts import Bar, Bars, Panel
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Origin, Span, ours
@@ -64,7 +64,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     )
 
 
-def word_axis(kind: str, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
+def word_axis(kind: AxisKind, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
     """Return the axis of words, each at the position of its first piece."""
     origins: list[Origin] = ["unknown token" if any(tokens[p].unknown for p in word) else "token" for word in words]
     names = [Span(spell_word(tokens, word), origin=origin) for word, origin in zip(words, origins, strict=True)]

@@ -7,7 +7,7 @@ from functools import cached_property
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from attnscope.views.axes import SINK, Axis
+from attnscope.views.axes import SINK, Axis, AxisKind
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
@@ -76,7 +76,7 @@ def pad_left(text: Text, cells: int) -> Text:
     return Text(" " * (cells - cell_len(text.plain))) + text
 
 
-def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], kind: str) -> None:
+def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], kind: AxisKind) -> None:
     """Print the full names of shortened labels, by position.
 
     `rows`: position to whole name of the shortened queries.
