@@ -31,18 +31,12 @@ Value = str | int | tuple[str, ...] | None
 
 
 class OptionName(NamedTuple):
-    """An option that an error names, or a word that the command line and Python spell differently.
-
-    Attributes:
-        value: Its value; True or False for a flag, None if the error names the option alone.
-        placeholder: Placeholder of the value, such as `WORD`.
-        typed: How the command line spells it; empty for the spelling that its option table declares.
-    """
+    """An option that an error names, or a word that the command line and Python spell differently."""
 
     name: str
-    value: Value = None
-    placeholder: str = ""
-    typed: str = ""
+    value: Value = None  # its value; True or False for a flag, None if the error names the option alone
+    placeholder: str = ""  # placeholder of the value, such as `WORD`
+    typed: str = ""  # how the command line spells it; empty for the spelling that its option table declares
 
     def in_python(self) -> str:
         """Spell it as in a Python call."""
@@ -83,14 +77,10 @@ def spell_options(text: str, spelling: Spelling = OptionName.in_python) -> str:
 
 
 class ErrorParts(NamedTuple):
-    """The parts of an error, in which options are marked.
-
-    Attributes:
-        where: The option, or the file and the field in it; None if there is none.
-    """
+    """The parts of an error, in which options are marked."""
 
     message: str
-    where: str | None
+    where: str | None  # the option, or the file and the field in it; None if there is none
     hint: str | None
 
 

@@ -11,49 +11,33 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 hol
 
 
 class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How rotary frequencies are stretched for texts longer than those trained on.
+    """How rotary frequencies are stretched for texts longer than those trained on."""
 
-    Attributes:
-        kind: `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release), `yarn` (Peng et al., 2023) or `longrope` (Ding
-            et al., 2024).
-        factor: Ratio of the new length to the old.
-        original_max_positions: The length trained on (`llama3`, `yarn`, `longrope`).
-        low_freq_factor: `llama3`: wavelengths above original/low are divided by `factor`.
-        high_freq_factor: `llama3`: wavelengths below original/high are kept.
-        beta_fast: `yarn`: rotations over the original length above which a frequency is kept.
-        beta_slow: `yarn`: rotations below which it is divided by `factor`.
-        attention_factor: `yarn`, `longrope`: factor on cos and sin; None for 0.1·ln(factor) + 1, or for
-            √(1 + ln(factor) / ln(original_max_positions)).
-        truncate: `yarn`: round the bounds of the ramp to whole dimensions.
-        short_factors: `longrope`: divisor of each frequency in texts of up to the length trained on.
-        long_factors: `longrope`: the same in longer texts.
-    """
-
+    # `linear` (Chen et al., 2023), `llama3` (Llama 3.1 release), `yarn` (Peng et al., 2023) or `longrope` (Ding et al.,
+    # 2024)
     kind: Literal["linear", "llama3", "yarn", "longrope"]
-    factor: Positive
+    factor: Positive  # ratio of the new length to the old
+    # the length trained on (`llama3`, `yarn`, `longrope`)
     original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
-    low_freq_factor: Positive = 1.0
-    high_freq_factor: Positive = 4.0
-    beta_fast: Positive = 32.0
-    beta_slow: Positive = 1.0
+    low_freq_factor: Positive = 1.0  # `llama3`: wavelengths above original/low are divided by `factor`
+    high_freq_factor: Positive = 4.0  # `llama3`: wavelengths below original/high are kept
+    beta_fast: Positive = 32.0  # `yarn`: rotations over the original length above which a frequency is kept
+    beta_slow: Positive = 1.0  # `yarn`: rotations below which it is divided by `factor`
+    # `yarn`, `longrope`: factor on cos and sin; None for 0.1·ln(factor) + 1, or for √(1 + ln(factor) /
+    # ln(original_max_positions))
     attention_factor: Positive | None = None
-    truncate: bool = True
+    truncate: bool = True  # `yarn`: round the bounds of the ramp to whole dimensions
+    # `longrope`: divisor of each frequency in texts of up to the length trained on
     short_factors: tuple[Positive, ...] = ()
-    long_factors: tuple[Positive, ...] = ()
+    long_factors: tuple[Positive, ...] = ()  # `longrope`: the same in longer texts
 
 
 class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rotary positions (Su et al., 2021), half-split layout.
+    """Rotary positions (Su et al., 2021), half-split layout."""
 
-    Attributes:
-        theta: Base of the frequencies theta^(−2i/width).
-        fraction: Share of each head's width that is rotated.
-        scaling: Stretching for long texts; None for none.
-    """
-
-    theta: Positive = 10000.0
-    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    scaling: RopeScaling | None = None
+    theta: Positive = 10000.0  # base of the frequencies theta^(−2i/width)
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0  # share of each head's width that is rotated
+    scaling: RopeScaling | None = None  # stretching for long texts; None for none
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
@@ -63,104 +47,71 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
 class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the last block's hidden states become logits over the vocabulary.
+    """How the last block's hidden states become logits over the vocabulary."""
 
-    Attributes:
-        norm: Hidden states are normed first (the final norm of a pre-norm stack).
-        transform: Non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer.
-        tied: The output matrix is the token embedding, not a separate one.
-        softcap: c of c·tanh(x/c) on the logits; None for none.
-        predicts: The head gives logits; False if the weights hold only the final norm.
-    """
-
-    norm: bool = True
+    norm: bool = True  # hidden states are normed first (the final norm of a pre-norm stack)
+    # non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer
     transform: Activation | None = None
-    tied: bool = True
+    tied: bool = True  # the output matrix is the token embedding, not a separate one
     bias: bool = False
-    softcap: Positive | None = None
-    predicts: bool = True
+    softcap: Positive | None = None  # c of c·tanh(x/c) on the logits; None for none
+    predicts: bool = True  # the head gives logits; False if the weights hold only the final norm
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A transformer stack as data; families and TOML files are both converted to it.
-
-    Attributes:
-        n_kv_heads: Key/value heads; each serves n_heads / n_kv_heads query heads.
-        d_mlp: Hidden width of the MLP; 0 where there is none.
-        max_positions: Largest number of tokens that the model takes; None if there is no limit.
-        mask: Mask expression of every layer, such as `causal`.
-        windows: Per layer, N of an additional `window:N`, or None; empty if no layer has one.
-        scale: Factor on q·k; None for 1/√d_head.
-        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
-        sinks: A logit per head takes part in the softmax and belongs to no key (gpt-oss).
-        qk_norm: Queries and keys are normed before positions are applied, per head or all heads as a `whole`.
-        cross_attention: Keys and values come from a second text (`--context`), embedded once, in every layer.
-        position_offset: First row of the learned position table that is used.
-        padding_id: Id of a token that takes this row of the position table and is not counted (RoBERTa); None for none.
-        rope: Rotary parameters, if positions is `rope`.
-        rope_local: Rotary parameters of the layers with a window, if they differ; otherwise None.
-        rope_layers: Whether each layer uses positions, if positions is `rope`; empty if all do.
-        n_segments: Rows of the segment embedding; 0 where there is none.
-        embedding_scale: Factor on the token embedding; None for 1.
-        norm: Kind of norm; `none` leaves it out everywhere.
-        norm_plus_one: RMSNorm multiplies by 1 + weight (Gemma).
-        norm_wide: RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss).
-        norm_order: `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what
-            comes out before it, `sandwich` what goes in and what comes out.
-        parallel: Attention and MLP read the same input (GPT-NeoX).
-        gated: The MLP multiplies two branches (GLU).
-        glu_limit: Bound of those branches: of the activated one from above, of the other on both sides; None for no
-            bound.
-        glu_plus_one: 1 is added to the branch that is not activated (gpt-oss).
-        n_experts: Number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP.
-        experts_per_token: Number of experts that the router chooses for each token.
-        head: The final norm and the output head; None if the weights hold neither.
-    """
+    """A transformer stack as data; families and TOML files are both converted to it."""
 
     vocab_size: Size
     d_model: Size
     n_layers: Size
     n_heads: Size
-    n_kv_heads: Size
+    n_kv_heads: Size  # key/value heads; each serves n_heads / n_kv_heads query heads
     d_head: Size
     d_value: Size
-    d_mlp: Count = 0
-    max_positions: Size | None = None
-    mask: str = "causal"
+    d_mlp: Count = 0  # hidden width of the MLP; 0 where there is none
+    max_positions: Size | None = None  # largest number of tokens that the model takes; None if there is no limit
+    mask: str = "causal"  # mask expression of every layer, such as `causal`
+    # per layer, N of an additional `window:N`, or None; empty if no layer has one
     windows: tuple[Size | None, ...] = ()
-    scale: float | None = None
-    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    scale: float | None = None  # factor on q·k; None for 1/√d_head
+    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None  # c of c·tanh(x/c) on the scaled scores; None for none
     qkv_bias: bool = False
     out_bias: bool = False
-    sinks: bool = False
+    sinks: bool = False  # a logit per head takes part in the softmax and belongs to no key (gpt-oss)
+    # queries and keys are normed before positions are applied, per head or all heads as a `whole`
     qk_norm: bool | Literal["whole"] = False
     out_projection: bool = True
+    # keys and values come from a second text (`--context`), embedded once, in every layer
     cross_attention: bool = False
     positions: Literal["none", "learned", "sinusoidal", "rope", "alibi"] = "none"
-    position_offset: Count = 0
+    position_offset: Count = 0  # first row of the learned position table that is used
+    # id of a token that takes this row of the position table and is not counted (RoBERTa); None for none
     padding_id: Count | None = None
-    rope: Rope = Rope()
-    rope_local: Rope | None = None
-    rope_layers: tuple[bool, ...] = ()
-    n_segments: Count = 0
+    rope: Rope = Rope()  # rotary parameters, if positions is `rope`
+    rope_local: Rope | None = None  # rotary parameters of the layers with a window, if they differ; otherwise None
+    rope_layers: tuple[bool, ...] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
+    n_segments: Count = 0  # rows of the segment embedding; 0 where there is none
     embedding_norm: bool = False
-    embedding_scale: float | None = None
-    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
+    embedding_scale: float | None = None  # factor on the token embedding; None for 1
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"  # kind of norm; `none` leaves it out everywhere
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
-    norm_plus_one: bool = False
-    norm_wide: bool = False
+    norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight (Gemma)
+    norm_wide: bool = False  # RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss)
+    # `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what comes out before
+    # it, `sandwich` what goes in and what comes out
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: bool = True
-    parallel: bool = False
+    parallel: bool = False  # attention and MLP read the same input (GPT-NeoX)
     activation: Activation = "gelu"
-    gated: bool = False
+    gated: bool = False  # the MLP multiplies two branches (GLU)
+    # bound of those branches: of the activated one from above, of the other on both sides; None for no bound
     glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
-    glu_plus_one: bool = False
+    glu_plus_one: bool = False  # 1 is added to the branch that is not activated (gpt-oss)
     mlp_bias: bool = False
-    n_experts: Count = 0
-    experts_per_token: Count = 0
+    n_experts: Count = 0  # number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP
+    experts_per_token: Count = 0  # number of experts that the router chooses for each token
     router_bias: bool = False
-    head: OutputHead | None = None
+    head: OutputHead | None = None  # the final norm and the output head; None if the weights hold neither
 
     @property
     def attention_scale(self) -> float:

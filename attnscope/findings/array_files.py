@@ -45,17 +45,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class LabelledArray:
-    """An array in pieces, which is written without a copy of the whole.
-
-    Attributes:
-        leading: Lengths of the leading axes, which the pieces are stacked along.
-        pieces: Arrays of one shape and type, in the order of the leading axes.
-    """
+    """An array in pieces, which is written without a copy of the whole."""
 
     name: str
     axes: tuple[str, ...]
-    leading: tuple[int, ...]
-    pieces: Sequence[Array]
+    leading: tuple[int, ...]  # lengths of the leading axes, which the pieces are stacked along
+    pieces: Sequence[Array]  # arrays of one shape and type, in the order of the leading axes
 
     @property
     def shape(self) -> tuple[int, ...]:

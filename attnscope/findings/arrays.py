@@ -30,27 +30,18 @@ Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 
 @dataclass(frozen=True)
 class Along:
-    """Declare the axes of an array or a list: `Annotated[Matrix, Along("query", "key")]`. See `axes`.
+    """Declare the axes of an array or a list: `Annotated[Matrix, Along("query", "key")]`. See `axes`."""
 
-    Attributes:
-        axes: Its axes, outermost first: `layer`, `head`, `unit` (a layer and head), `query`, `key` (a column that is
-            shown), `rank`, `token`, `source` (a token of the key side), `query run`, `key run`, `width`.
-        positions: Axis on which its whole numbers are positions.
-        ascending: Whether they ascend.
-        or_none: Whether −1 stands for no position.
-        runs: Axis that it divides into runs: the start of each run, then the length of the axis.
-        filled: Whether it has at least one entry.
-        names: Allowed keys of a dict; empty for any.
-        members: Axes of arrays in a dict that differ from the others, by name.
-    """
-
+    # its axes, outermost first: `layer`, `head`, `unit` (a layer and head), `query`, `key` (a column that is shown),
+    # `rank`, `token`, `source` (a token of the key side), `query run`, `key run`, `width`
     axes: tuple[str, ...]
-    positions: str | None = None
-    ascending: bool = False
-    or_none: bool = False
-    runs: str | None = None
-    filled: bool = False
-    names: tuple[str, ...] = ()
+    positions: str | None = None  # axis on which its whole numbers are positions
+    ascending: bool = False  # whether they ascend
+    or_none: bool = False  # whether −1 stands for no position
+    runs: str | None = None  # axis that it divides into runs: the start of each run, then the length of the axis
+    filled: bool = False  # whether it has at least one entry
+    names: tuple[str, ...] = ()  # allowed keys of a dict; empty for any
+    # axes of arrays in a dict that differ from the others, by name
     members: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of_member(self, name: str) -> "Along":

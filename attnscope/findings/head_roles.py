@@ -27,34 +27,21 @@ _TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4
 
 @dataclass(frozen=True)
 class HeadRole:
-    """A role of a head.
+    """A role of a head."""
 
-    Attributes:
-        name: Name in options, JSON, tables and Python.
-        letter: Letter in the grid of heads.
-        colour: Colour in the grid, as #rrggbb.
-        title: Title on screens.
-        meaning: Definition of its value.
-        source: Publication that describes it.
-        measured: On `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens,
-            or from `weights` alone; on `spans` of texts or on two `segments`, if texts have these.
-        needs: Sums that it is computed from; see studies.heads.measure.
-        compute: Computes its value from these sums, (…, layers, heads).
-        clear: Smallest value at which it can be the main role of a head.
-        rank: Rank among clear roles: the lowest rank is the main role, ties go to the larger value; None for no main
-            role.
-    """
-
-    name: str
-    letter: str
-    colour: str
-    title: str
-    meaning: str
-    source: str
+    name: str  # name in options, JSON, tables and Python
+    letter: str  # letter in the grid of heads
+    colour: str  # colour in the grid, as #rrggbb
+    title: str  # title on screens
+    meaning: str  # definition of its value
+    source: str  # publication that describes it
+    # on `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens, or from
+    # `weights` alone; on `spans` of texts or on two `segments`, if texts have these
     measured: str
-    needs: tuple[str, ...]
-    compute: Callable[[Sums], Array]
-    clear: float = 0.4
+    needs: tuple[str, ...]  # sums that it is computed from; see studies.heads.measure
+    compute: Callable[[Sums], Array]  # computes its value from these sums, (…, layers, heads)
+    clear: float = 0.4  # smallest value at which it can be the main role of a head
+    # rank among clear roles: the lowest rank is the main role, ties go to the larger value; None for no main role
     rank: int | None = _TARGETS
 
 

@@ -32,100 +32,61 @@ _SPAN_KEYS = 1 << 22
 
 @dataclass(frozen=True)
 class Quantities:
-    """Numbers of what is kept.
-
-    Attributes:
-        units: Number of layers and heads, or means over them, of one text.
-        sources: Number of tokens of the longest text.
-        rows: Number of rows whose matrices and contributors are kept, over all texts and units.
-        counted: Number of rows whose statistics are kept, over all texts and units.
-        cells: Number of matrix cells, over all texts, units and stages.
-        top: Number of contributors per row.
-        measures: Number of measures of a contributor.
-        statistics: Number of statistics of a row.
-        pool: Number of runs of a pooled map; 0 for no map.
-        place: Float32s per position: two in memory (int64), one in a file.
-        spans: Number of spans of a text; 0 for none.
-    """
+    """Numbers of what is kept."""
 
     texts: int
-    units: int
-    sources: int
-    rows: int
-    counted: int
-    cells: int
-    top: int
-    measures: int
-    statistics: int
-    pool: int
-    place: int = 2
-    spans: int = 0
+    units: int  # number of layers and heads, or means over them, of one text
+    sources: int  # number of tokens of the longest text
+    rows: int  # number of rows whose matrices and contributors are kept, over all texts and units
+    counted: int  # number of rows whose statistics are kept, over all texts and units
+    cells: int  # number of matrix cells, over all texts, units and stages
+    top: int  # number of contributors per row
+    measures: int  # number of measures of a contributor
+    statistics: int  # number of statistics of a row
+    pool: int  # number of runs of a pooled map; 0 for no map
+    place: int = 2  # float32s per position: two in memory (int64), one in a file
+    spans: int = 0  # number of spans of a text; 0 for none
 
 
 @dataclass(frozen=True)
 class TileSize:
-    """The size of a run's largest tile.
+    """The size of a run's largest tile."""
 
-    Attributes:
-        scores: Number of its scores.
-        rows: Number of its rows, over all texts and heads.
-        heads: Number of its heads.
-        raw: Whether raw scores are kept.
-        within: Number of tokens on both sides of a row whose weights are summed at once.
-        kept: Quantities over all tiles.
-    """
-
-    scores: int
-    rows: int
-    heads: int
-    raw: bool
-    within: int
-    kept: Quantities
+    scores: int  # number of its scores
+    rows: int  # number of its rows, over all texts and heads
+    heads: int  # number of its heads
+    raw: bool  # whether raw scores are kept
+    within: int  # number of tokens on both sides of a row whose weights are summed at once
+    kept: Quantities  # quantities over all tiles
 
 
 @dataclass(frozen=True)
 class RecordTable:
-    """The table that a part becomes.
+    """The table that a part becomes."""
 
-    Attributes:
-        name: Name in `--table`.
-        rows: Description of a row in the help of `--table`.
-        values: Columns with the numbers of the part's arrays, named as the arrays (if there is only one, its column may
-            have any name). The other columns follow from the axes of the arrays. Empty if `batch/tables.py` has a
-            function for the table, because its rows are not the cells of the arrays, or its columns depend on the
-            settings.
-    """
-
-    name: str
-    rows: str
+    name: str  # name in `--table`
+    rows: str  # description of a row in the help of `--table`
+    # columns with the numbers of the part's arrays, named as the arrays (if there is only one, its column may have any
+    # name). The other columns follow from the axes of the arrays. Empty if `batch/tables.py` has a function for the
+    # table, because its rows are not the cells of the arrays, or its columns depend on the settings
     values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class RecordPart:
-    """A part of a record, kept for every layer and head.
+    """A part of a record, kept for every layer and head."""
 
-    Attributes:
-        name: Name in `--keep`, in settings and in records.
-        phrase: Description in the help of `--keep`; empty if another option selects the part.
-        numbers: Float32s that findings take, over all texts, layers and heads.
-        beside: Number of additional float32 values in its recorders.
-        tile: Bytes that its recorders need to reduce the largest tile.
-        table: Table of `attnscope convert`; None for none.
-        reported: Whether reports hold it: always, only for texts with a map, or never.
-        runs_again: Whether the model runs again for it, once for every cut; then it is not part of `--keep all`.
-        of_spans: Whether it needs texts divided into spans; then it is not part of `--keep all`.
-    """
-
-    name: str
-    phrase: str
-    numbers: Callable[[Quantities], int]
-    beside: Callable[[Quantities], int] = lambda _: 0
-    tile: Callable[[TileSize], int] = lambda _: 0
-    table: RecordTable | None = None
+    name: str  # name in `--keep`, in settings and in records
+    phrase: str  # description in the help of `--keep`; empty if another option selects the part
+    numbers: Callable[[Quantities], int]  # float32s that findings take, over all texts, layers and heads
+    beside: Callable[[Quantities], int] = lambda _: 0  # number of additional float32 values in its recorders
+    tile: Callable[[TileSize], int] = lambda _: 0  # bytes that its recorders need to reduce the largest tile
+    table: RecordTable | None = None  # table of `attnscope convert`; None for none
+    # whether reports hold it: always, only for texts with a map, or never
     reported: Literal["always", "map", "never"] = "never"
+    # whether the model runs again for it, once for every cut; then it is not part of `--keep all`
     runs_again: bool = False
-    of_spans: bool = False
+    of_spans: bool = False  # whether it needs texts divided into spans; then it is not part of `--keep all`
 
 
 def _top_tile(tile: TileSize) -> int:

@@ -14,23 +14,15 @@ ATTENTION = "weights"
 
 @dataclass(frozen=True)
 class RolloutMeasure:
-    """A measure of contributions between tokens over layers.
+    """A measure of contributions between tokens over layers."""
 
-    Attributes:
-        name: Name in options and reports.
-        meaning: Definition of a cell.
-        source: Publication that defines it.
-        zeroing: Whether it is computed by running layers again without the value of a token, instead of from weights.
-        residual: Whether the layer's input is added to the weights.
-        cumulative: Whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix.
-    """
-
-    name: str
-    meaning: str
-    source: str
+    name: str  # name in options and reports
+    meaning: str  # definition of a cell
+    source: str  # publication that defines it
+    # whether it is computed by running layers again without the value of a token, instead of from weights
     zeroing: bool
-    residual: bool
-    cumulative: bool
+    residual: bool  # whether the layer's input is added to the weights
+    cumulative: bool  # whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix
 
 
 _ROLLOUT = "weights A averaged over heads, multiplied over layers"

@@ -54,21 +54,13 @@ class RowWeights(Protocol):
 
 @dataclass(frozen=True)
 class WholeRows:
-    """The whole rows of one head in float64, for an independent recount.
+    """The whole rows of one head in float64, for an independent recount."""
 
-    Attributes:
-        weights: α, (Q, K).
-        masked: Scaled scores, −inf where a key is not allowed, (Q, K).
-        query: Position of every query, (Q, 1).
-        key: Position of every key, (1, K).
-        tokens: The tokens of the keys.
-    """
-
-    weights: Array
-    masked: Array
-    query: Array
-    key: Array
-    tokens: Sequence[Token]
+    weights: Array  # α, (Q, K)
+    masked: Array  # scaled scores, −inf where a key is not allowed, (Q, K)
+    query: Array  # position of every query, (Q, 1)
+    key: Array  # position of every key, (1, K)
+    tokens: Sequence[Token]  # the tokens of the keys
     self_attention: bool
 
     def on(self, keys: Array) -> Array:
@@ -83,39 +75,24 @@ class WholeRows:
 
 @dataclass(frozen=True)
 class RowStatistic:
-    """A statistic of a row of weights.
+    """A statistic of a row of weights."""
 
-    Attributes:
-        name: Name in JSON, tables and Python.
-        meaning: Definition and unit.
-        missing: When it is null, or means something else; empty if never.
-        compute: Computes it on the device, from RowWeights.
-        recount: Computes it independently in NumPy, from WholeRows.
-        key_token: For a weight on keys of a kind: selects their tokens.
-        aligned: Whether it requires queries and keys to be the same tokens; it is null under cross-attention.
-        within: Largest distance of the keys whose weight it sums, in tokens; None for another statistic.
-        on: For a weight that headers show: the keys that it is on, such as `the first token`.
-        phrase: Format in a header of another statistic; None if headers do not show it.
-        place: Order in a header.
-        added: Whether it was added after version 1 of the formats: older reports and dumps do not have it.
-        linear: Whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'.
-        largest: Whether the number of a head is the largest of its rows, not their mean.
-    """
-
-    name: str
-    meaning: str
-    compute: Callable[[RowWeights], Any]
-    recount: Callable[[WholeRows], Array]
-    key_token: Callable[[Token], bool] | None = None
+    name: str  # name in JSON, tables and Python
+    meaning: str  # definition and unit
+    compute: Callable[[RowWeights], Any]  # computes it on the device, from RowWeights
+    recount: Callable[[WholeRows], Array]  # computes it independently in NumPy, from WholeRows
+    key_token: Callable[[Token], bool] | None = None  # for a weight on keys of a kind: selects their tokens
+    # whether it requires queries and keys to be the same tokens; it is null under cross-attention
     aligned: bool = False
+    # largest distance of the keys whose weight it sums, in tokens; None for another statistic
     within: int | None = None
-    on: str | None = None
-    phrase: str | None = None
-    place: int = 0
-    added: bool = False
-    linear: bool = True
-    missing: str = ""
-    largest: bool = False
+    on: str | None = None  # for a weight that headers show: the keys that it is on, such as `the first token`
+    phrase: str | None = None  # format in a header of another statistic; None if headers do not show it
+    place: int = 0  # order in a header
+    added: bool = False  # whether it was added after version 1 of the formats: older reports and dumps do not have it
+    linear: bool = True  # whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'
+    missing: str = ""  # when it is null, or means something else; empty if never
+    largest: bool = False  # whether the number of a head is the largest of its rows, not their mean
 
     @property
     def of_head(self) -> str:

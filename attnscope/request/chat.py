@@ -18,39 +18,28 @@ _MOST_MESSAGES, _DEEPEST, _LONGEST_NAME = 10_000, 100, 200
 
 
 class RenderedChat(msgspec.Struct, frozen=True):
-    """A text rendered from messages.
-
-    Attributes:
-        turns: Characters of each message, part and document, in order; characters in no turn are the template's own.
-        generated: Characters within the template's `generation` blocks; None if it has none.
-        template: Name of the template, and the file that has it.
-    """
+    """A text rendered from messages."""
 
     text: str
+    # characters of each message, part and document, in order; characters in no turn are the template's own
     turns: tuple[SpanRange, ...]
+    # characters within the template's `generation` blocks; None if it has none
     generated: tuple[tuple[int, int], ...] | None
-    template: str
+    template: str  # name of the template, and the file that has it
     roles: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """Messages and the other inputs of a chat template; see `apply_chat_template` of transformers.
-
-    Attributes:
-        tools: Tools that the model may call, as JSON schemas; None for none.
-        chat_template: Name of one of the checkpoint's templates, or a template; None for its default.
-        add_generation_prompt: End with the header of the assistant's next message; None: only if the last message is
-            not the assistant's.
-        continue_final_message: End within the last message, which the model then continues.
-    """
+    """Messages and the other inputs of a chat template; see `apply_chat_template` of transformers."""
 
     messages: list[dict[str, Any]]
     documents: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
-    chat_template: str | None = None
+    tools: list[dict[str, Any]] | None = None  # tools that the model may call, as JSON schemas; None for none
+    chat_template: str | None = None  # name of one of the checkpoint's templates, or a template; None for its default
+    # end with the header of the assistant's next message; None: only if the last message is not the assistant's
     add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
+    continue_final_message: bool = False  # end within the last message, which the model then continues
     chat_template_kwargs: dict[str, Any] = {}
 
     @property

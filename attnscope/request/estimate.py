@@ -58,47 +58,29 @@ SPARE = 1.06  # fragmentation between short-lived tensors
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """The sizes that determine the memory of a run.
+    """The sizes that determine the memory of a run."""
 
-    Attributes:
-        layers: Loaded blocks.
-        batch: Texts that run at once.
-        tokens: Tokens of the longest text.
-        characters: Characters of all texts.
-        cells: Kept matrix cells, over all texts, stages, layers and heads.
-        rows: Kept rows, over all texts, layers and heads.
-        units: Layers and heads, or means over them, of one text.
-        raw: Raw scores are kept.
-        drawn: Drawn numbers; into an .svg, if `picture`.
-        heads: Recorded heads of a layer.
-        words: Tokens are words, without a tokenizer.json.
-        copied_elements: Elements of the largest tensor whose parts are copied out as it is read.
-        streamed: Blocks are read again in every pass, one while another runs.
-        tiled_queries: Queries of a text in tiles.
-        predicted: Tokens whose logits are computed at once; 0 without the head.
-    """
-
-    layers: int
-    batch: int
-    tokens: int
-    characters: int
-    cells: int
-    rows: int
+    layers: int  # loaded blocks
+    batch: int  # texts that run at once
+    tokens: int  # tokens of the longest text
+    characters: int  # characters of all texts
+    cells: int  # kept matrix cells, over all texts, stages, layers and heads
+    rows: int  # kept rows, over all texts, layers and heads
     top: int
-    units: int = 1
-    raw: bool = False
-    drawn: int = 0
+    units: int = 1  # layers and heads, or means over them, of one text
+    raw: bool = False  # raw scores are kept
+    drawn: int = 0  # drawn numbers; into an .svg, if `picture`
     picture: bool = False
     pool: int = 0
-    heads: int = 1
-    words: bool = False
+    heads: int = 1  # recorded heads of a layer
+    words: bool = False  # tokens are words, without a tokenizer.json
     n_merges: int = 0
-    copied_elements: int = 0
-    streamed: bool = False
-    tiled_queries: int = 0
+    copied_elements: int = 0  # elements of the largest tensor whose parts are copied out as it is read
+    streamed: bool = False  # blocks are read again in every pass, one while another runs
+    tiled_queries: int = 0  # queries of a text in tiles
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
     threads: int = field(default_factory=count_threads)
-    predicted: int = 0
+    predicted: int = 0  # tokens whose logits are computed at once; 0 without the head
 
     @property
     def calls_functions(self) -> bool:

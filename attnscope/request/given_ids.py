@@ -12,18 +12,13 @@ _FORM = "give a list of whole numbers, or a list of such lists of one length"
 
 
 class GivenIds(msgspec.Struct, frozen=True):
-    """The tokens of one text as given to a model, without padding.
-
-    Attributes:
-        left: Ids of the padding before the text.
-        right: Number of padding tokens after the text.
-    """
+    """The tokens of one text as given to a model, without padding."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...]
     positions: tuple[int, ...] | None
-    left: tuple[int, ...] = ()
-    right: int = 0
+    left: tuple[int, ...] = ()  # ids of the padding before the text
+    right: int = 0  # number of padding tokens after the text
 
 
 def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:

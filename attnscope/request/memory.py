@@ -14,16 +14,11 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """The bytes that a run may take.
-
-    Attributes:
-        what: Source of the bound, for errors.
-        most: The most that the option `max_memory` can raise it to; None for any number.
-    """
+    """The bytes that a run may take."""
 
     size: int
-    what: str
-    most: int | None
+    what: str  # source of the bound, for errors
+    most: int | None  # the most that the option `max_memory` can raise it to; None for any number
 
 
 def layer_parameters(c: ModelConfig) -> int:

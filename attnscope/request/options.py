@@ -34,35 +34,24 @@ PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to b
 
 @dataclass(frozen=True)
 class Option:
-    """An option, or an argument, of one or several commands.
+    """An option, or an argument, of one or several commands."""
 
-    Attributes:
-        name: Name in Python, and of the field of a RunConfig or of a dump's settings that it sets.
-        read: Parses the typed text; None for text as it is.
-        metavar: Placeholder of the value in the help; "" for a flag.
-        default: Default, as typed; None for none.
-        flag: Its name on the command line; None for `--name`.
-        complete: Name of a function of `cli.completion`, or the words to complete.
-        several: How often it may be given: `no`, `yes` (its values belong together), or `compared`.
-        argument: Whether it is an argument, not an option.
-        off: Flag with the opposite meaning, or False for a flag that sets its field to False.
-        variable: Environment variable that sets it.
-    """
-
-    name: str
+    name: str  # name in Python, and of the field of a RunConfig or of a dump's settings that it sets
     group: str
     help: str
-    read: Reader | None = None
-    metavar: str = ""
-    default: Any = None
-    flag: str | None = None
+    read: Reader | None = None  # parses the typed text; None for text as it is
+    metavar: str = ""  # placeholder of the value in the help; "" for a flag
+    default: Any = None  # default, as typed; None for none
+    flag: str | None = None  # its name on the command line; None for `--name`
     short: str | None = None
-    complete: str | tuple[str, ...] = ()
+    complete: str | tuple[str, ...] = ()  # name of a function of `cli.completion`, or the words to complete
+    # how often it may be given: `no`, `yes` (its values belong together), or `compared`
     several: Literal["no", "yes", "compared"] = "no"
-    argument: bool = False
+    argument: bool = False  # whether it is an argument, not an option
     required: bool = False
+    # flag with the opposite meaning, or False for a flag that sets its field to False
     off: str | Literal[False] | None = None
-    variable: str | None = None
+    variable: str | None = None  # environment variable that sets it
 
     @property
     def spelled(self) -> str:

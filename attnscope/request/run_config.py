@@ -22,25 +22,16 @@ if TYPE_CHECKING:
 
 
 class TextInput(msgspec.Struct, frozen=True):
-    """One text to run through the model.
-
-    Attributes:
-        pair: The second segment of an encoder's pair.
-        context: The text that keys and values come from under cross-attention.
-        where: Origin of the text, for errors: `TEXT`, or a file and a line.
-        spans: Named ranges of this text; empty if RunConfig.spans divides it.
-        chat: Messages that the text is rendered from once the model is known; None for a text.
-        rendered: The rendered messages; None before that.
-        given: Token ids in place of the text, which is spelled from them once the model is known; None for a text.
-    """
+    """One text to run through the model."""
 
     text: str
-    pair: str | None = None
-    context: str | None = None
-    where: str = arg("text")
-    spans: tuple[SpanRange, ...] = ()
-    chat: Chat | None = None
-    rendered: RenderedChat | None = None
+    pair: str | None = None  # the second segment of an encoder's pair
+    context: str | None = None  # the text that keys and values come from under cross-attention
+    where: str = arg("text")  # origin of the text, for errors: `TEXT`, or a file and a line
+    spans: tuple[SpanRange, ...] = ()  # named ranges of this text; empty if RunConfig.spans divides it
+    chat: Chat | None = None  # messages that the text is rendered from once the model is known; None for a text
+    rendered: RenderedChat | None = None  # the rendered messages; None before that
+    # token ids in place of the text, which is spelled from them once the model is known; None for a text
     given: GivenIds | None = None
 
     @property
@@ -55,72 +46,56 @@ class TextInput(msgspec.Struct, frozen=True):
 
 
 class RunConfig(msgspec.Struct, frozen=True):
-    """A request to `attnscope run`: a field means what the option of its name does (`request/options.py`).
-
-    Attributes:
-        model: None if `config` or `qkv` is given.
-        mask: Terms of the mask expression; Own is the model's.
-        matrices: Arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed.
-        what_if: With `qkv` always `same-scores`.
-        score_mod: Python function of scaled scores; None for none.
-        query: Rows; None for all (or the first `window`).
-        key: Columns; None for all (or the first `window`).
-        special: Whether special tokens and the first token take part in the ranking.
-        window: Length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns
-            shown beside those that the user names; None for no limit.
-        pool: Size of a pooled map to show; None for a map only if a text is longer than `window`.
-        max_memory: Bytes; None for half of the free memory.
-        predict: None for only if the checkpoint has an output head and predictions cost little.
-        target: Tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None
-            for no breakdown.
-        auto_key: Columns by which `auto` ranks heads, if all columns are kept; None for those of `key`.
-        picture: The findings are written as an .svg, which is built as a whole before it is written.
-        spans: How texts are divided; None for none, unless a text names its own.
-        cuts: Heads and edges that are taken out of attention, in every text.
-    """
+    """A request to `attnscope run`: a field means what the option of its name does (`request/options.py`)."""
 
     texts: tuple[TextInput, ...]
-    model: str | None = None
+    model: str | None = None  # None if `config` or `qkv` is given
     config: str | None = None
     adapter: str | None = None
     tokenizer: str | None = None
     qkv: str | None = None
-    mask: tuple[MaskTerm, ...] = (Own(),)
-    what_if: WhatIf = "stack"
+    mask: tuple[MaskTerm, ...] = (Own(),)  # terms of the mask expression; Own is the model's
+    what_if: WhatIf = "stack"  # with `qkv` always `same-scores`
     hide: PositionSelection | None = None
-    score_mod: ScoreFunction | None = None
+    score_mod: ScoreFunction | None = None  # Python function of scaled scores; None for none
     layer: IndexSelection = AUTO
     head: IndexSelection = AUTO
-    query: PositionSelection | None = None
-    key: PositionSelection | None = None
+    query: PositionSelection | None = None  # rows; None for all (or the first `window`)
+    key: PositionSelection | None = None  # columns; None for all (or the first `window`)
     stages: tuple[str, ...] = ("scores", "masked", "weights")
     top: int = 3
     by: By = "weight"
-    special: bool = True
+    special: bool = True  # whether special tokens and the first token take part in the ranking
     device: str = "auto"
     dtype: Dtype = "float32"
+    # length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns shown
+    # beside those that the user names; None for no limit
     window: int | None = None
-    pool: int | None = None
+    pool: int | None = None  # size of a pooled map to show; None for a map only if a text is longer than `window`
     truncate: bool = False
-    max_memory: int | None = None
+    max_memory: int | None = None  # bytes; None for half of the free memory
     threads: int | None = None
     engine: EngineWord = "native"
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
     measure: str = "weights"
-    picture: bool = False
+    picture: bool = False  # the findings are written as an .svg, which is built as a whole before it is written
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
+    # columns by which `auto` ranks heads, if all columns are kept; None for those of `key`
     auto_key: PositionSelection | None = None
-    predict: bool | None = False
+    predict: bool | None = False  # None for only if the checkpoint has an output head and predictions cost little
     generate: int = 0
     words: bool = False
     least: int = 0
+    # tokens whose logit, or whose difference of logits, to break down; empty for the most probable one, None for no
+    # breakdown
     target: tuple[str, ...] | None = None
+    # arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed
     matrices: dict[str, Any] = {}
-    spans: SpanRequest | None = None
-    cuts: tuple[CutExpression, ...] = ()
+    spans: SpanRequest | None = None  # how texts are divided; None for none, unless a text names its own
+    cuts: tuple[CutExpression, ...] = ()  # heads and edges that are taken out of attention, in every text
 
     def __post_init__(self) -> None:
         """Apply masks to given queries and keys themselves, and search all heads for ignored tokens."""

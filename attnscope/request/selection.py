@@ -32,19 +32,15 @@ POOL = 64  # default size of a pooled map on a screen
 
 @dataclass(frozen=True)
 class IndexSelection:
-    """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers.
-
-    Attributes:
-        ranges: Inclusive ranges; negative numbers count from the end.
-        slice: Start, stop and step of a Python slice instead of ranges; None for none.
-        pairs: For heads: (layer, head) pairs if layers differ; `ranges` then covers all of them.
-        label: The label that it is read from; None for none. Errors name the option of the label.
-    """
+    """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers."""
 
     word: Literal["auto", "all", "mean"] | None = None
-    ranges: tuple[tuple[int, int], ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()  # inclusive ranges; negative numbers count from the end
+    # start, stop and step of a Python slice instead of ranges; None for none
     slice: tuple[int | None, int | None, int | None] | None = None
+    # for heads: (layer, head) pairs if layers differ; `ranges` then covers all of them
     pairs: tuple[tuple[int, int], ...] = ()
+    # the label that it is read from; None for none; errors name the option of the label
     label: "HeadLabel | None" = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -187,15 +183,11 @@ def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
 
 @dataclass(frozen=True)
 class CutExpression:
-    """A `--cut`: whole heads, or edges of some heads.
-
-    Attributes:
-        heads: Layers, and heads of each.
-        edge: Queries and keys of the edges, each None for all; None for whole heads.
-    """
+    """A `--cut`: whole heads, or edges of some heads."""
 
     written: str
-    heads: tuple[tuple[IndexSelection, IndexSelection], ...]
+    heads: tuple[tuple[IndexSelection, IndexSelection], ...]  # layers, and heads of each
+    # queries and keys of the edges, each None for all; None for whole heads
     edge: "tuple[PositionSelection | None, PositionSelection | None] | None" = None
 
 
@@ -239,17 +231,12 @@ def _cut_range(low: str | None, high: str | None, part: str, option: str) -> Ind
 
 @dataclass(frozen=True)
 class PositionItem:
-    """A position, a slice of positions, or a word or phrase.
+    """A position, a slice of positions, or a word or phrase."""
 
-    Attributes:
-        text: Name in errors, and the word to look up.
-        position: The position, or start and end of a slice; negative numbers count from the end; None for a word.
-        word: Whether it is also looked up as a word if there is no such position; never for Python numbers.
-    """
-
-    text: str
+    text: str  # name in errors, and the word to look up
+    # the position, or start and end of a slice; negative numbers count from the end; None for a word
     position: int | tuple[int | None, int | None] | None = None
-    word: bool = True
+    word: bool = True  # whether it is also looked up as a word if there is no such position; never for Python numbers
 
     def find(self, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
         """Return its positions in a text; none if the text does not have it.

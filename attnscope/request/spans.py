@@ -23,13 +23,9 @@ _FORM = '{"name": …, "start": …, "end": …}'
 
 @dataclass(frozen=True)
 class SpanRange:
-    """A named range of a text.
+    """A named range of a text."""
 
-    Attributes:
-        name: Name of the span; ranges with one name are one span.
-    """
-
-    name: str
+    name: str  # name of the span; ranges with one name are one span
     start: int
     end: int
     unit: Literal["characters", "tokens"] = "characters"
@@ -37,17 +33,13 @@ class SpanRange:
 
 @dataclass(frozen=True)
 class SpanRequest:
-    """A division of texts into spans.
+    """A division of texts into spans."""
 
-    Attributes:
-        division: `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their
-            pieces) or `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named.
-        ranges: Ranges of every text that has none of its own.
-    """
-
+    # `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their pieces) or
+    # `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named
     division: Division
     marks: tuple[str, ...] = ()
-    ranges: tuple[SpanRange, ...] = ()
+    ranges: tuple[SpanRange, ...] = ()  # ranges of every text that has none of its own
     written: str = ""
 
     def __str__(self) -> str:

@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """Heads that are cut, or edges of them.
+    """Heads that are cut, or edges of them."""
 
-    Attributes:
-        written: As it was typed; empty if it was not.
-        queries: Positions of the queries of edges; None for whole heads.
-        keys: Positions of the keys of these edges; None if whole heads are cut.
-    """
-
-    written: str
+    written: str  # as it was typed; empty if it was not
     heads: tuple[tuple[int, int], ...]
-    queries: tuple[int, ...] | None = None
-    keys: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None  # positions of the queries of edges; None for whole heads
+    keys: tuple[int, ...] | None = None  # positions of the keys of these edges; None if whole heads are cut
 
     @property
     def layers(self) -> list[int]:

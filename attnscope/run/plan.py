@@ -57,18 +57,9 @@ _DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A RunConfig that has been checked against a model and its texts.
+    """A RunConfig that has been checked against a model and its texts."""
 
-    Attributes:
-        run: The request; its texts are those of `text_plans`, except in a batch.
-        matrices: The matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed.
-        multiplications: Approximate number of multiplications of the layers that run.
-        stream_reason: Why weights are read again in every pass, layer by layer; empty if they are kept.
-        predicted: Places of every text where the model predicts; empty if it does not.
-        sides: Number of similar runs whose findings are kept at the same time, to be compared.
-    """
-
-    run: RunConfig
+    run: RunConfig  # the request; its texts are those of `text_plans`, except in a batch
     source: ModelSource
     layers: IndexSelection
     heads: IndexSelection
@@ -76,12 +67,13 @@ class RunPlan:
     stages: tuple[str, ...]
     text_plans: list[TextPlan]
     n_layers_run: int
+    # the matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
-    multiplications: int
-    stream_reason: str = ""
-    predicted: Sequence[PredictedPlaces] = ()
+    multiplications: int  # approximate number of multiplications of the layers that run
+    stream_reason: str = ""  # why weights are read again in every pass, layer by layer; empty if they are kept
+    predicted: Sequence[PredictedPlaces] = ()  # places of every text where the model predicts; empty if it does not
     memory: MemoryLimit | None = None
-    sides: int = 1
+    sides: int = 1  # number of similar runs whose findings are kept at the same time, to be compared
 
     @property
     def auto(self) -> bool:

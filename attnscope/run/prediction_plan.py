@@ -21,14 +21,10 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class PredictedPlaces:
-    """Places of one text where a model predicts tokens.
-
-    Attributes:
-        positions: Positions of the tokens whose final states the head reads.
-    """
+    """Places of one text where a model predicts tokens."""
 
     kind: PredictionKind
-    positions: list[int]
+    positions: list[int]  # positions of the tokens whose final states the head reads
 
 
 def plan_predictions(

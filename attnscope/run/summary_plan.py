@@ -19,14 +19,10 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class SummaryPlan:
-    """The record specification of summaries of every head.
-
-    Attributes:
-        exact: The stages are among it, so that nothing is left out.
-    """
+    """The record specification of summaries of every head."""
 
     record_spec: RecordSpec
-    exact: bool
+    exact: bool  # the stages are among it, so that nothing is left out
     stride: int
 
 

@@ -27,37 +27,26 @@ Part = Literal["rows", "columns"]
 
 @dataclass(frozen=True)
 class TextPlan:
-    """One text with its shown rows and columns.
-
-    Attributes:
-        context: Tokens of the text that keys and values come from; None if they come from the text itself.
-        encoder_tokens: Tokens of the text that the encoder reads where a decoder's attention to itself is shown; None
-            elsewhere.
-        pool: Runs, each way, of the pooled map; None for no map.
-        auto_keys: Columns that `auto` ranks heads by; None for `keys`.
-        hidden: Keys that no query sees, sorted.
-        padding: Tokens of padding after the text whose rows and columns are shown.
-        narrowed: Whether only the rows or columns with most weight are shown; None for all.
-        spans: The text divided into spans; None if that was not asked for.
-        documents: Lengths of the text's documents, for every term of the mask that needs them.
-        positions: Position id of every token; None if it equals its place.
-    """
+    """One text with its shown rows and columns."""
 
     tokens: list[Token]
+    # tokens of the text that keys and values come from; None if they come from the text itself
     context: list[Token] | None
+    # tokens of the text that the encoder reads where a decoder's attention to itself is shown; None elsewhere
     encoder_tokens: list[Token] | None
     queries: list[int]
     keys: list[int]
-    pool: int | None
+    pool: int | None  # runs, each way, of the pooled map; None for no map
     notes: list[str]
     number: int = 0
-    auto_keys: list[int] | None = None
-    hidden: tuple[int, ...] = ()
-    padding: int = 0
-    narrowed: Part | None = None
-    spans: TextSpans | None = None
+    auto_keys: list[int] | None = None  # columns that `auto` ranks heads by; None for `keys`
+    hidden: tuple[int, ...] = ()  # keys that no query sees, sorted
+    padding: int = 0  # tokens of padding after the text whose rows and columns are shown
+    narrowed: Part | None = None  # whether only the rows or columns with most weight are shown; None for all
+    spans: TextSpans | None = None  # the text divided into spans; None if that was not asked for
+    # lengths of the text's documents, for every term of the mask that needs them
     documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
-    positions: list[int] | None = None
+    positions: list[int] | None = None  # position id of every token; None if it equals its place
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:

@@ -18,27 +18,17 @@ SINK = -1
 
 @dataclass(frozen=True)
 class Axis:
-    """Rows or columns of a matrix, or every token that could be one.
+    """Rows or columns of a matrix, or every token that could be one."""
 
-    Attributes:
-        kind: Kind of the entries; `context` is a key of another text, and `new` a generated token.
-        positions: Position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink.
-        names: Each token; dimensions have none.
-        special: Which entries are special tokens.
-        total: How many entries there would be if none were left out.
-        numbers: Label of each position; None for the position itself.
-        words: Whether entries are words, each at the position of its first piece.
-        announced: Whether the screen says elsewhere that entries are left out.
-    """
-
-    kind: AxisKind
+    kind: AxisKind  # kind of the entries; `context` is a key of another text, and `new` a generated token
+    # position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink
     positions: Sequence[int]
-    names: Sequence[Span]
-    special: Sequence[bool]
-    total: int
-    numbers: Sequence[str] | None = None
-    words: bool = False
-    announced: bool = False
+    names: Sequence[Span]  # each token; dimensions have none
+    special: Sequence[bool]  # which entries are special tokens
+    total: int  # how many entries there would be if none were left out
+    numbers: Sequence[str] | None = None  # label of each position; None for the position itself
+    words: bool = False  # whether entries are words, each at the position of its first piece
+    announced: bool = False  # whether the screen says elsewhere that entries are left out
 
     @cached_property
     def digits(self) -> int:

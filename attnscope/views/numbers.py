@@ -21,16 +21,11 @@ MINUS = "−"
 
 @dataclass(frozen=True)
 class Digits:
-    """How the numbers of one matrix are written.
-
-    Attributes:
-        scientific: Written as `1.5e+07`, if no number of decimals would do.
-        percent: Numbers are written as percentages, without the sign.
-    """
+    """How the numbers of one matrix are written."""
 
     decimals: int
-    scientific: bool = False
-    percent: bool = False
+    scientific: bool = False  # written as `1.5e+07`, if no number of decimals would do
+    percent: bool = False  # numbers are written as percentages, without the sign
 
     def text(self, value: float) -> str:
         """Format a number; one that rounds to zero has no sign."""

@@ -17,20 +17,14 @@ from attnscope.views.spans import Look, Span, Spans
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Items one after the other: lines break between items, and at words within an item that is longer than a line.
+    """Items one after the other: lines break between items, and at words within an item that is longer than a line."""
 
-    Attributes:
-        items: The items; none for an empty line.
-        remark: Whether it is a comment on the findings: `--quiet` leaves it out.
-        cut: If not None, only the items that fit on one line are shown, then this text, with the number of the others
-            in
-            place of `{}`.
-    """
-
-    items: Sequence[Spans]
+    items: Sequence[Spans]  # the items; none for an empty line
     between: str = ""
     indent: int = 0
-    remark: bool = False
+    remark: bool = False  # whether it is a comment on the findings: `--quiet` leaves it out
+    # if not None, only the items that fit on one line are shown, then this text, with the number of the others in place
+    # of `{}`
     cut: str | None = None
 
 
@@ -43,29 +37,20 @@ def paragraph(spans: Spans, indent: int = 0, *, remark: bool = False) -> Text:
 
 
 class OneLine(msgspec.Struct, frozen=True):
-    """Text that is shortened to fit the line, and text that always follows it.
-
-    Attributes:
-        end: Its end says more than its start, as of a path.
-        lead: Less important text in front: it is shortened first, at its start.
-    """
+    """Text that is shortened to fit the line, and text that always follows it."""
 
     text: Spans
     after: Spans
-    end: bool = False
-    lead: Spans = ()
+    end: bool = False  # its end says more than its start, as of a path
+    lead: Spans = ()  # less important text in front: it is shortened first, at its start
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Lines of a name and a value.
+    """Lines of a name and a value."""
 
-    Attributes:
-        lines: Each name with its value; a value without a name is below the one before.
-        remark: See Text. Lines that warn are shown all the same.
-    """
-
+    # each name with its value; a value without a name is below the one before
     lines: Sequence[tuple[str, Spans | Text | OneLine]]
-    remark: bool = True
+    remark: bool = True  # see Text; lines that warn are shown all the same
     indent: int = 0
     look: Look = "dim"
 
@@ -86,38 +71,27 @@ def joined(cell: Cell | OneLine) -> Spans:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column of a table.
-
-    Attributes:
-        look: Look of cells without their own.
-        left: It holds words, not numbers: cells begin below each other, and wrap.
-    """
+    """One column of a table."""
 
     heading: Cell
     cells: Sequence[Cell]
-    look: Look = ""
-    left: bool = False
+    look: Look = ""  # look of cells without their own
+    left: bool = False  # it holds words, not numbers: cells begin below each other, and wrap
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells.
-
-    Attributes:
-        keys: Labels of the first rows, if they are tokens.
-        bars: A share of a full bar for each row, below 0 to the left; None for no bar; if there are bars.
-        further_name: Name of `further` columns, with the option that shows all; empty if only data are shown.
-        spelled: Whole names follow for `keys` that had to be shortened.
-    """
+    """Rows of cells."""
 
     heading: str
     columns: Sequence[Column]
-    keys: Axis | None = None
+    keys: Axis | None = None  # labels of the first rows, if they are tokens
     labels: Sequence[Spans] = ()
+    # a share of a full bar for each row, below 0 to the left; None for no bar; if there are bars
     bars: Sequence[float | None] | None = None
     further: Sequence[Column] = ()
-    further_name: str = ""
+    further_name: str = ""  # name of `further` columns, with the option that shows all; empty if only data are shown
     indent: int = 1
-    spelled: bool = False
+    spelled: bool = False  # whole names follow for `keys` that had to be shortened
 
 
 # Title of the matrix of a measure over layers, which is no stage.
@@ -125,115 +99,75 @@ SHARES = "shares"
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One matrix: of numbers, of cells of colour, or both.
+    """One matrix: of numbers, of cells of colour, or both."""
 
-    Attributes:
-        name: The stage; `heads` for a number or role of every head.
-        title: Title if several matrices are shown: the stage, or the side of a comparison.
-        matrix: The numbers; NaN if there is none.
-        texts: Every cell as text; none for thumbnails.
-        names: What the cells' letters stand for; None if the texts are no letters.
-        arithmetic: Formula, such as `q·k`, and the meaning of cells without a number.
-        arithmetic_of_picture: The same for cells that are drawn as colours.
-        colours: For roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp.
-        small: Meaning of `·` for small weights, such as `· is below 0.005`; empty if none are written so.
-    """
-
-    name: str
-    title: Spans
-    matrix: Matrix
-    texts: Sequence[Sequence[str]]
+    name: str  # the stage; `heads` for a number or role of every head
+    title: Spans  # title if several matrices are shown: the stage, or the side of a comparison
+    matrix: Matrix  # the numbers; NaN if there is none
+    texts: Sequence[Sequence[str]]  # every cell as text; none for thumbnails
     rows: Axis
     columns: Axis
     scale: Scale | LogScale
     digits: Digits
     masked_rows: Sequence[bool] = ()
-    arithmetic: Spans = ()
-    arithmetic_of_picture: Spans = ()
+    arithmetic: Spans = ()  # formula, such as `q·k`, and the meaning of cells without a number
+    arithmetic_of_picture: Spans = ()  # the same for cells that are drawn as colours
+    # for roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp
     colours: Sequence[Sequence[str]] | None = None
-    small: str = ""
-    names: Sequence[Sequence[str]] | None = None
+    small: str = ""  # meaning of `·` for small weights, such as `· is below 0.005`; empty if none are written so
+    names: Sequence[Sequence[str]] | None = None  # what the cells' letters stand for; None if the texts are no letters
 
 
 class Matrices(msgspec.Struct, frozen=True):
-    """Matrices that are read together, as numbers: side by side if there is room.
+    """Matrices that are read together, as numbers: side by side if there is room."""
 
-    Attributes:
-        panels: The matrices, in the order in which they are read.
-    """
-
-    panels: Sequence[Panel]
+    panels: Sequence[Panel]  # the matrices, in the order in which they are read
 
 
 class HeatGrid(msgspec.Struct, frozen=True):
-    """Matrices as cells of colour.
-
-    Attributes:
-        places: Layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side.
-    """
+    """Matrices as cells of colour."""
 
     panels: Sequence[Panel]
+    # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
     places: Sequence[tuple[int, int]] | None = None
 
 
 class WeightMap(msgspec.Struct, frozen=True):
-    """A map of a whole text: weights of runs of queries on runs of keys.
+    """A map of a whole text: weights of runs of queries on runs of keys."""
 
-    Attributes:
-        kind: Kind of the keys: `key` or `context`.
-        weights: (runs of queries, runs of keys).
-        first_queries: The first token of each run of queries, as the axis of the rows.
-    """
-
-    kind: AxisKind
+    kind: AxisKind  # kind of the keys: `key` or `context`
     queries: list[int]
     keys: list[int]
-    weights: Matrix
-    first_queries: Axis
+    weights: Matrix  # (runs of queries, runs of keys)
+    first_queries: Axis  # the first token of each run of queries, as the axis of the rows
     first_keys: Axis
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One source, as a bar with numbers.
-
-    Attributes:
-        length: As a share of a full bar, 0 to 1.
-        remark: A mark and its meaning, if weight and content disagree.
-        before: The tokens before it in its text, the nearest first.
-        after: The tokens after it.
-    """
+    """One source, as a bar with numbers."""
 
     index: int
-    length: float
+    length: float  # as a share of a full bar, 0 to 1
     numbers: Sequence[str]
-    remark: tuple[str, str] | None = None
-    before: Sequence[Span] = ()
-    after: Sequence[Span] = ()
+    remark: tuple[str, str] | None = None  # a mark and its meaning, if weight and content disagree
+    before: Sequence[Span] = ()  # the tokens before it in its text, the nearest first
+    after: Sequence[Span] = ()  # the tokens after it
 
 
 class Bars(msgspec.Struct, frozen=True):
-    """The strongest sources of every shown query, or of a whole text.
-
-    Attributes:
-        measures: Headings of the numbers; the first is the weight.
-        rows: Per query its sources, strongest first; None if it may attend to nothing.
-        queries: The queries; None for the one row of a whole text.
-        remainders: Per query, a name for its sources with little weight, such as `5 more`, and their weight; None if
-            all are listed.
-        compact: A paragraph per query is enough.
-        brief: So are the weight and the measure that ranks.
-    """
+    """The strongest sources of every shown query, or of a whole text."""
 
     sources: Axis
-    measures: Sequence[str]
-    rows: Sequence[Sequence[Bar] | None]
-    queries: Axis | None = None
+    measures: Sequence[str]  # headings of the numbers; the first is the weight
+    rows: Sequence[Sequence[Bar] | None]  # per query its sources, strongest first; None if it may attend to nothing
+    queries: Axis | None = None  # the queries; None for the one row of a whole text
     title: Spans = ()
     meaning: Spans = ()
+    # per query, a name for its sources with little weight, such as `5 more`, and their weight; None if all are listed
     remainders: Sequence[tuple[str, str] | None] = ()
     by: int = 0
-    compact: bool = False
-    brief: bool = False
+    compact: bool = False  # a paragraph per query is enough
+    brief: bool = False  # so are the weight and the measure that ranks
 
     def remarks(self) -> list[tuple[str, str]]:
         """Return every mark with its meaning."""
@@ -245,13 +179,10 @@ class Bars(msgspec.Struct, frozen=True):
 
 
 class FirstFitting(msgspec.Struct, frozen=True):
-    """The same findings in several forms: the first that fits a screen is shown, or else the last.
-
-    Attributes:
-        picture: Replacement of the last form if that takes several screens; None for none.
-    """
+    """The same findings in several forms: the first that fits a screen is shown, or else the last."""
 
     forms: Sequence[Sequence["ViewPart"]]
+    # replacement of the last form if that takes several screens; None for none
     picture: Sequence["ViewPart"] | None = None
     lines: int = 100
 

@@ -14,15 +14,11 @@ _LARGEST_RATIO = 1000.0
 
 @dataclass(frozen=True)
 class Scale:
-    """The range that a ramp is stretched over.
-
-    Attributes:
-        signed: Centred at 0.
-    """
+    """The range that a ramp is stretched over."""
 
     low: float
     high: float
-    signed: bool
+    signed: bool  # centred at 0
 
     def place(self, value: float) -> float | None:
         """Return the place of a value on the scale, from 0 to 1; None if it has none.

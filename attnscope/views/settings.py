@@ -18,29 +18,20 @@ class Detail(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class DisplaySettings:
-    """Settings that a caller chooses.
-
-    Attributes:
-        options: Whether it is for the command line, so that hints name its options.
-        brief: The stages were not chosen by a user: parts that fill more than a screen may be left out, with the
-            option
-            that shows it.
-        ids: List the tokens with their ids.
-        least: Number of least attended tokens that are listed.
-        streamed: Generated tokens were printed while they were generated.
-        summary: Of a comparison, show how much moves in every head, and no matrices.
-    """
+    """Settings that a caller chooses."""
 
     precision: int
-    options: bool = True
+    options: bool = True  # whether it is for the command line, so that hints name its options
     data_only: bool = False
     verbose: bool = False
+    # the stages were not chosen by a user: parts that fill more than a screen may be left out, with the option that
+    # shows it
     brief: bool = False
-    ids: bool = False
+    ids: bool = False  # list the tokens with their ids
     percent: bool = False
-    least: int = 10
-    streamed: bool = False
-    summary: bool = False
+    least: int = 10  # number of least attended tokens that are listed
+    streamed: bool = False  # generated tokens were printed while they were generated
+    summary: bool = False  # of a comparison, show how much moves in every head, and no matrices
 
     def named(self, option: str, argument: str) -> str:
         """Name the option that shows more, as the command line or Python spells it."""

@@ -17,22 +17,16 @@ TOKEN_MARKS: dict[str, str] = {"token": "", "unknown token": UNKNOWN, "new token
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some text that looks the same.
-
-    Attributes:
-        look: Its meaning; a view chooses the style.
-        origin: `ours` (trusted); a `note` that may quote untrusted text; `untrusted`; or the text of a `token`, which
-            is
-            untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one
-            that the model generated.
-        colour: Background colour of a role, as `#rrggbb`.
-        shade: How strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all.
-    """
+    """Some text that looks the same."""
 
     text: str
-    look: Look = ""
+    look: Look = ""  # its meaning; a view chooses the style
+    # `ours` (trusted); a `note` that may quote untrusted text; `untrusted`; or the text of a `token`, which is
+    # untrusted and whose blanks have to be visible; UNKNOWN marks one that the tokenizer does not know, NEW one that
+    # the model generated
     origin: Origin = "ours"
-    colour: str = ""
+    colour: str = ""  # background colour of a role, as `#rrggbb`
+    # how strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all
     shade: float | None = None
 
 

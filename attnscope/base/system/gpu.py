@@ -13,13 +13,9 @@ _TILE_SHARE = 16  # a tile takes at most this part of the device
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes of a GPU.
+    """Bytes of a GPU."""
 
-    Attributes:
-        free: Not taken by anyone, or only kept by torch for its next tensors.
-    """
-
-    free: int
+    free: int  # not taken by anyone, or only kept by torch for its next tensors
     total: int
 
 

@@ -61,15 +61,10 @@ class Mask:
 
 
 class MaskTerm(Mask):
-    """A term of a mask expression: every query sees one run of keys, whose ends never move back.
+    """A term of a mask expression: every query sees one run of keys, whose ends never move back."""
 
-    Attributes:
-        word: Spelling, without its size.
-        form: Spelling in help and errors.
-    """
-
-    word: ClassVar[str] = ""
-    form: ClassVar[str] = ""
+    word: ClassVar[str] = ""  # spelling, without its size
+    form: ClassVar[str] = ""  # spelling in help and errors
 
     def __str__(self) -> str:
         return self.word

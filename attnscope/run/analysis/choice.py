@@ -16,19 +16,12 @@ from attnscope.request.selection import IndexSelection
 
 @dataclass(frozen=True)
 class HeadRanking:
-    """The values by which `auto` ranks heads.
+    """The values by which `auto` ranks heads."""
 
-    Attributes:
-        description: Phrase for the head with the largest value; `{}` stands for the value.
-        mean: Phrase for the layer with the largest average, with `{}` for it.
-        none: Phrase for the first head if every value is 0.
-        values: The value of every head, (layers, heads).
-    """
-
-    description: str
-    mean: str
-    none: str
-    values: Tensor
+    description: str  # phrase for the head with the largest value; `{}` stands for the value
+    mean: str  # phrase for the layer with the largest average, with `{}` for it
+    none: str  # phrase for the first head if every value is 0
+    values: Tensor  # the value of every head, (layers, heads)
 
 
 class RankingRecorders:

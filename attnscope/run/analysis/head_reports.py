@@ -20,18 +20,13 @@ from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic,
 
 @dataclass(frozen=True)
 class TextSlice:
-    """The shown part of a text of a batch.
-
-    Attributes:
-        extent: Positions of the whole text, for its map and averages; None without them.
-        n_sources: Number of tokens that its keys come from, for `received`.
-    """
+    """The shown part of a text of a batch."""
 
     text: int
     queries: list[int]
     keys: list[int]
-    extent: TextExtent | None = None
-    n_sources: int = 0
+    extent: TextExtent | None = None  # positions of the whole text, for its map and averages; None without them
+    n_sources: int = 0  # number of tokens that its keys come from, for `received`
 
 
 def head_report(

@@ -19,15 +19,11 @@ from attnscope.run.analysis.tensors import row_sink, row_statistic, to_numpy
 
 @dataclass(frozen=True)
 class TextExtent:
-    """A text as a whole.
-
-    Attributes:
-        counted: Queries that averages count, (Q,), bool.
-    """
+    """A text as a whole."""
 
     n_queries: int
     n_keys: int
-    counted: Tensor
+    counted: Tensor  # queries that averages count, (Q,), bool
 
     @classmethod
     def of(cls, tokens: Sequence[Token], n_keys: int, rows: Sequence[int] | None = None) -> "TextExtent":

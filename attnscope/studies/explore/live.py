@@ -48,35 +48,22 @@ Key = tuple[Variant, int, int]
 
 @dataclass
 class _Known:
-    """What is known of one text under one mask, with cuts.
-
-    Attributes:
-        units: The words and spans of its tokens.
-        complete: Whether all heads are computed, as far as memory allows.
-        failed: Why other heads cannot be computed; empty if they can.
-    """
+    """What is known of one text under one mask, with cuts."""
 
     scene: Scene
-    units: TextUnits
-    complete: bool = False
-    failed: str = ""
+    units: TextUnits  # the words and spans of its tokens
+    complete: bool = False  # whether all heads are computed, as far as memory allows
+    failed: str = ""  # why other heads cannot be computed; empty if they can
 
 
 @dataclass
 class LiveSource(UnitSource):
-    """A source that runs a model.
+    """A source that runs a model."""
 
-    Attributes:
-        run: Texts, model, mask and machine; the walk begins at its layer and head.
-        opener: Opens a session with the model for some texts; reports progress.
-        masks: Masks to choose from.
-        command: Name of the text in commands: `--file texts.txt` or `-`; None for the text itself.
-    """
-
-    run: RunConfig
-    opener: Opener
-    masks: Sequence[str] = MASKS
-    command: str | None = None
+    run: RunConfig  # texts, model, mask and machine; the walk begins at its layer and head
+    opener: Opener  # opens a session with the model for some texts; reports progress
+    masks: Sequence[str] = MASKS  # masks to choose from
+    command: str | None = None  # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
     computes: bool = True
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)

@@ -22,32 +22,23 @@ _LIVE = "explore the text itself: attnscope explore TEXT"
 
 @dataclass(frozen=True)
 class SavedText:
-    """One text of saved findings, under one mask.
-
-    Attributes:
-        heads: By indices of layer and head, a function that makes the head.
-        units: Returns the words and spans of tokens; None if they are not wanted.
-    """
+    """One text of saved findings, under one mask."""
 
     scene: Callable[[], Scene]
+    # by indices of layer and head, a function that makes the head
     heads: Callable[[], Mapping[tuple[int, int], Callable[[], WalkHead]]]
+    # returns the words and spans of tokens; None if they are not wanted
     units: Callable[[Scene], TextUnits | None] = lambda _scene: None
 
 
 @dataclass
 class SavedSource(UnitSource):
-    """A source over findings; scenes and heads are made when first viewed.
+    """A source over findings; scenes and heads are made when first viewed."""
 
-    Attributes:
-        texts: Names of the texts.
-        masks: The mask, or the sides of a comparison.
-        saved: Texts by number of the text and of the mask.
-        report_of: Makes a report of one text, side, layer and head, by index; None if there is none.
-    """
-
-    texts: Sequence[str]
-    masks: Sequence[str]
-    saved: Mapping[tuple[int, int], SavedText]
+    texts: Sequence[str]  # names of the texts
+    masks: Sequence[str]  # the mask, or the sides of a comparison
+    saved: Mapping[tuple[int, int], SavedText]  # texts by number of the text and of the mask
+    # makes a report of one text, side, layer and head, by index; None if there is none
     report_of: Callable[[int, int, int, int], Report] | None = None
     computes: bool = False
     _scenes: dict[tuple[int, int], Scene] = field(default_factory=dict)

@@ -22,20 +22,15 @@ SpansOfHead = Callable[[int, int], tuple[Matrix, Floats | None] | None]
 
 @dataclass(frozen=True)
 class TextUnits:
-    """The words and spans that the tokens of a text belong to.
-
-    Attributes:
-        spans: The spans; None if the text is not divided.
-        of_head: Weights between spans, (spans, spans), and on the head's sink, (spans,), by indices of layer and head;
-            None if unknown.
-        division: The division, as `--spans` names it; empty if a command cannot name it.
-    """
+    """The words and spans that the tokens of a text belong to."""
 
     tokens: Sequence[Token]
     sources: Sequence[Token]
-    spans: TextSpans | None = None
+    spans: TextSpans | None = None  # the spans; None if the text is not divided
+    # weights between spans, (spans, spans), and on the head's sink, (spans,), by indices of layer and head; None if
+    # unknown
     of_head: SpansOfHead = lambda _layer, _head: None
-    division: str = ""
+    division: str = ""  # the division, as `--spans` names it; empty if a command cannot name it
 
 
 def text_units(text: TextReport, scene: Scene) -> TextUnits:

@@ -25,16 +25,11 @@ _LONGEST = 240  # characters of a span's text that are shown; of more, its start
 
 @dataclass(frozen=True)
 class ShownSpans:
-    """Spans of a screen; neighbours are joined if there are many.
-
-    Attributes:
-        members: Numbers of the spans that are joined in each.
-        outside: Whether each is no part of the text, such as its special tokens.
-    """
+    """Spans of a screen; neighbours are joined if there are many."""
 
     names: list[str]
-    outside: list[bool]
-    members: list[list[int]]
+    outside: list[bool]  # whether each is no part of the text, such as its special tokens
+    members: list[list[int]]  # numbers of the spans that are joined in each
     sizes: list[int]
 
     def join(self, weights: Matrix, sizes: Sequence[int]) -> Matrix:

@@ -37,15 +37,10 @@ _looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 @dataclass(frozen=True)
 class Ink:
-    """Capabilities of a terminal.
+    """Capabilities of a terminal."""
 
-    Attributes:
-        colours: How many colours it has: 0, 16, 256 or 16,777,216.
-        ascii: Its encoding knows ASCII only.
-    """
-
-    colours: int = 1 << 24
-    ascii: bool = False
+    colours: int = 1 << 24  # how many colours it has: 0, 16, 256 or 16,777,216
+    ascii: bool = False  # its encoding knows ASCII only
 
     def name(self, span: Span) -> str:
         """Spell some text as its origin asks; of a very long one, only the start."""

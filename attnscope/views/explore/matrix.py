@@ -59,15 +59,10 @@ _MARK = {16: "bright_magenta", 256: "#ff00ff", 1 << 24: "#ff00ff"}
 
 @dataclass
 class MatrixPanel:
-    """Draws the matrix; keeps its scroll position.
+    """Draws the matrix; keeps its scroll position."""
 
-    Attributes:
-        top: First row of cells.
-        left: First column of cells.
-    """
-
-    top: int = 0
-    left: int = 0
+    top: int = 0  # first row of cells
+    left: int = 0  # first column of cells
     _widths: OwnedCache = field(default_factory=OwnedCache)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:

@@ -44,17 +44,12 @@ _TITLED = 36
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A source of the row.
+    """A source of the row."""
 
-    Attributes:
-        key: Index of the key; None if it is no column.
-        value: α·‖v‖; None if it is not known.
-    """
-
-    key: int | None
+    key: int | None  # index of the key; None if it is no column
     label: str
     weight: float
-    value: float | None
+    value: float | None  # α·‖v‖; None if it is not known
 
 
 @dataclass

@@ -24,20 +24,14 @@ DISPLAYS = ("thumbnails", "roles")
 
 @dataclass
 class WalkState:
-    """A walk as a screen shows it.
-
-    Attributes:
-        place: The current place; its key is resolved.
-        status: The running computation, with its progress; empty if none.
-        error: The latest error; empty if none.
-    """
+    """A walk as a screen shows it."""
 
     source: Source
     ink: Ink = field(default_factory=Ink)
-    place: Place = field(default_factory=Place)
+    place: Place = field(default_factory=Place)  # the current place; its key is resolved
     begin: Begin | None = None
-    status: str = ""
-    error: str = ""
+    status: str = ""  # the running computation, with its progress; empty if none
+    error: str = ""  # the latest error; empty if none
     arrived: int = 0
     _made: OwnedCache = field(default_factory=OwnedCache)
     _placed: bool = False

@@ -11,17 +11,12 @@ from attnscope.views.walk.scene import Progress, WalkCancelled
 
 @dataclass(frozen=True)
 class Job:
-    """Something to compute.
+    """Something to compute."""
 
-    Attributes:
-        kind: Only the last of several jobs of a kind is wanted.
-        key: Identity of the job: a job with the key of the running one does not replace it.
-    """
-
-    kind: str
+    kind: str  # only the last of several jobs of a kind is wanted
     run: Callable[[Progress], Any]
     done: Callable[[Any], None]
-    key: Any = None
+    key: Any = None  # identity of the job: a job with the key of the running one does not replace it
 
 
 class Worker:

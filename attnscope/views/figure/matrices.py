@@ -65,15 +65,11 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A matrix as it is drawn.
-
-    Attributes:
-        labels: Width of the labels of its rows; 0 if the matrix to its left has the same labels.
-    """
+    """A matrix as it is drawn."""
 
     panel: Panel
     inner: float
-    labels: float
+    labels: float  # width of the labels of its rows; 0 if the matrix to its left has the same labels
 
     @property
     def width(self) -> float:

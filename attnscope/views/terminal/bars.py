@@ -23,18 +23,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True)
 class _Labelled:
-    """Bars with their labels.
-
-    Attributes:
-        query: Cells of a query's name.
-        source: Cells of a source's name.
-    """
+    """Bars with their labels."""
 
     bars: Bars
     queries: Labels | None
     sources: Labels
-    query: int
-    source: int
+    query: int  # cells of a query's name
+    source: int  # cells of a source's name
 
     @property
     def arrow(self) -> str:

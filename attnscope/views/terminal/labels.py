@@ -15,14 +15,10 @@ SPECIAL = "dim italic"
 
 @dataclass(frozen=True)
 class Labels:
-    """The entries of an axis as a screen spells them.
-
-    Attributes:
-        names: Visible spelling of each entry; empty for value dimensions.
-    """
+    """The entries of an axis as a screen spells them."""
 
     axis: Axis
-    names: Sequence[str]
+    names: Sequence[str]  # visible spelling of each entry; empty for value dimensions
 
     @cached_property
     def widest(self) -> int:

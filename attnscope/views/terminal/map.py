@@ -23,18 +23,13 @@ _SHORTEST, _NAME = 4, 10
 
 @dataclass(frozen=True)
 class Picture:
-    """A map as it is drawn.
-
-    Attributes:
-        cell: Characters of a run of keys: 2 if it fits.
-        lines: Runs of queries in a line: 2 if two colours share a character, because a character is twice as high as
-            wide.
-    """
+    """A map as it is drawn."""
 
     queries: list[int]
     keys: list[int]
     weights: Matrix
-    cell: int
+    cell: int  # characters of a run of keys: 2 if it fits
+    # runs of queries in a line: 2 if two colours share a character, because a character is twice as high as wide
     lines: int
     scale: LogScale
 

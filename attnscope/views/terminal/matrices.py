@@ -30,27 +30,18 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything goes.
-
-    Attributes:
-        row_name: Cells of a row's name.
-        label: Cells of the whole row label.
-        column_name: Cells of a column's name.
-        gap: Blanks before a column; one of two is after it.
-        widths: Cells of every column, gap included.
-        percent: The cells are percentages.
-    """
+    """Where everything goes."""
 
     rows: Labels
     columns: Labels
-    row_name: int
-    label: int
-    column_name: int
-    gap: int
-    widths: list[int]
+    row_name: int  # cells of a row's name
+    label: int  # cells of the whole row label
+    column_name: int  # cells of a column's name
+    gap: int  # blanks before a column; one of two is after it
+    widths: list[int]  # cells of every column, gap included
     texts: Sequence[Sequence[str]]
     blocks: list[range]
-    percent: bool = False
+    percent: bool = False  # the cells are percentages
 
     @property
     def needed(self) -> int:
@@ -60,19 +51,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One matrix beside others.
-
-    Attributes:
-        labelled: Its rows are labelled; otherwise the labels of the panel before it are.
-        other_columns: Its columns are not those of the panel before it, and its title says which they are.
-        widened: Cells that are added, so that its title is one line.
-    """
+    """One matrix beside others."""
 
     stage: Panel
     layout: Layout
-    labelled: bool
-    other_columns: bool
-    widened: int = 0
+    labelled: bool  # its rows are labelled; otherwise the labels of the panel before it are
+    other_columns: bool  # its columns are not those of the panel before it, and its title says which they are
+    widened: int = 0  # cells that are added, so that its title is one line
 
     @cached_property
     def width(self) -> int:

@@ -41,13 +41,9 @@ _RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 @dataclass(frozen=True)
 class Screen:
-    """A console and how to draw on it.
+    """A console and how to draw on it."""
 
-    Attributes:
-        console: Where the lines go; its width, colours and encoding are its own business.
-    """
-
-    console: Console
+    console: Console  # where the lines go; its width, colours and encoding are its own business
 
     @property
     def width(self) -> int:

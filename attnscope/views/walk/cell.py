@@ -19,30 +19,18 @@ _UNUSUAL = ("scaled", "output")
 
 @dataclass(frozen=True)
 class CellNumbers:
-    """What is known of one query and one key.
+    """What is known of one query and one key."""
 
-    Attributes:
-        stages: Number of every stage that is known; −inf in `masked` stands for not allowed.
-        allowed: Whether the query may attend to the key; None if that is not known.
-        log_sum: Logarithm of the sum that the softmax divides by; None if it is not known.
-        value: α·‖v‖; None unless the key is among the strongest sources.
-        projected: α·‖v W‖, in the same way.
-        rank: Place among the strongest sources, from 0; None if it is not among them.
-        exact: The weight is exact; otherwise it is not known, only that it is at most `at_most`.
-        at_most: Weight of the last listed source; None if the weight is exact.
-        rounded: Decimal places that saved weights were rounded to; None for exact ones.
-    """
-
-    stages: dict[str, float]
-    allowed: bool | None
+    stages: dict[str, float]  # number of every stage that is known; −inf in `masked` stands for not allowed
+    allowed: bool | None  # whether the query may attend to the key; None if that is not known
     masked_row: bool
-    log_sum: float | None
-    value: float | None
-    projected: float | None
-    rank: int | None
-    exact: bool
-    at_most: float | None
-    rounded: int | None = None
+    log_sum: float | None  # logarithm of the sum that the softmax divides by; None if it is not known
+    value: float | None  # α·‖v‖; None unless the key is among the strongest sources
+    projected: float | None  # α·‖v W‖, in the same way
+    rank: int | None  # place among the strongest sources, from 0; None if it is not among them
+    exact: bool  # the weight is exact; otherwise it is not known, only that it is at most `at_most`
+    at_most: float | None  # weight of the last listed source; None if the weight is exact
+    rounded: int | None = None  # decimal places that saved weights were rounded to; None for exact ones
 
     @property
     def weight(self) -> float | None:

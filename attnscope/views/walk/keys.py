@@ -13,18 +13,14 @@ _CAP = 1 << 20
 
 @dataclass(frozen=True)
 class KeyAction:
-    """An action that a key calls.
-
-    Attributes:
-        keys: Keys that call it, as textual and browsers name them: a character, or `left`, `enter`, `ctrl+p`.
-        brief: Its word in the footer; empty if it is not there.
-    """
+    """An action that a key calls."""
 
     name: str
+    # keys that call it, as textual and browsers name them: a character, or `left`, `enter`, `ctrl+p`
     keys: tuple[str, ...]
     help: str
     group: str
-    brief: str = ""
+    brief: str = ""  # its word in the footer; empty if it is not there
     page: bool = True
 
 

@@ -18,57 +18,32 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Spot:
-    """A cell of a head: what the history remembers, and what is pinned.
+    """A cell of a head: what the history remembers, and what is pinned."""
 
-    Attributes:
-        text: Number of the text.
-        mask: Number of the mask, or side.
-        layer: Index of the layer.
-        head: Index of the head.
-        query: Index of the row.
-        key: Index of the key; None for the strongest source of the row.
-        dim: Dimension of the value, which is the column of the stage `output`.
-    """
-
-    text: int = 0
-    mask: int = 0
-    layer: int = 0
-    head: int = 0
-    query: int = 0
-    key: int | None = None
-    dim: int = 0
+    text: int = 0  # number of the text
+    mask: int = 0  # number of the mask, or side
+    layer: int = 0  # index of the layer
+    head: int = 0  # index of the head
+    query: int = 0  # index of the row
+    key: int | None = None  # index of the key; None for the strongest source of the row
+    dim: int = 0  # dimension of the value, which is the column of the stage `output`
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Where to begin, as it was typed; None for the choice of the scene.
+    """Where to begin, as it was typed; None for the choice of the scene."""
 
-    Attributes:
-        layer: Number of the layer; below 0 from the last.
-        head: Number of the head.
-        query: Position of the row, or its token.
-        key: Position of the column, or its token.
-        unit: What positions are: `tokens`, `words` or `spans`.
-    """
-
-    layer: str | None = None
-    head: str | None = None
-    query: str | None = None
-    key: str | None = None
-    unit: str = "tokens"
+    layer: str | None = None  # number of the layer; below 0 from the last
+    head: str | None = None  # number of the head
+    query: str | None = None  # position of the row, or its token
+    key: str | None = None  # position of the column, or its token
+    unit: str = "tokens"  # what positions are: `tokens`, `words` or `spans`
     cuts: tuple[WalkCut, ...] = ()
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far a walk goes; follows from a scene.
-
-    Attributes:
-        zooms: Positions in a cell of the matrix, from 1 up.
-        displays: What the panel of heads can show: `thumbnails`, `roles`, or the name of a number.
-        dims: Number of columns of the stage `output`.
-        units: What positions can be.
-    """
+    """How far a walk goes; follows from a scene."""
 
     texts: int = 1
     masks: int = 1
@@ -77,33 +52,27 @@ class Bounds:
     queries: int = 1
     keys: int = 1
     stages: Sequence[str] = ("weights",)
-    zooms: Sequence[int] = (1,)
+    zooms: Sequence[int] = (1,)  # positions in a cell of the matrix, from 1 up
+    # what the panel of heads can show: `thumbnails`, `roles`, or the name of a number
     displays: Sequence[str] = ("thumbnails",)
-    dims: int = 1
-    units: Sequence[str] = ("tokens",)
+    dims: int = 1  # number of columns of the stage `output`
+    units: Sequence[str] = ("tokens",)  # what positions can be
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one is.
+    """Where one is."""
 
-    Attributes:
-        spot: The cell under the cursor; its key is None for the strongest source of the row.
-        digits: The matrix is shown as numbers, not as colours.
-        pinned: What the matrix is compared with; None for nothing.
-        unit: What positions are: `tokens`, `words` or `spans`.
-    """
-
-    spot: Spot = Spot()
+    spot: Spot = Spot()  # the cell under the cursor; its key is None for the strongest source of the row
     stage: str = "weights"
     panel: str = "matrix"
     zoom: int = 1
-    digits: bool = False
+    digits: bool = False  # the matrix is shown as numbers, not as colours
     display: str = "thumbnails"
-    pinned: Spot | None = None
+    pinned: Spot | None = None  # what the matrix is compared with; None for nothing
     pinned_cuts: tuple[WalkCut, ...] = ()
     cuts: tuple[WalkCut, ...] = ()
-    unit: str = "tokens"
+    unit: str = "tokens"  # what positions are: `tokens`, `words` or `spans`
     history: tuple[Spot, ...] = ()
     needle: str = ""
     predictions: bool = False
@@ -111,16 +80,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Action:
-    """Action of a key, a click or a choice.
+    """Action of a key, a click or a choice."""
 
-    Attributes:
-        name: Name in `keys.ACTIONS`, or `goto`.
-        value: What it needs: a Spot for `goto`; the query of the strongest source for `follow`; the spelling of what is
-            cut; the needle and its next match for a search; how far to move; the number of a text; the next unit, and
-            a function that moves a spot to it.
-    """
-
-    name: str
+    name: str  # name in `keys.ACTIONS`, or `goto`
+    # what it needs: a Spot for `goto`; the query of the strongest source for `follow`; the spelling of what is cut; the
+    # needle and its next match for a search; how far to move; the number of a text; the next unit, and a function that
+    # moves a spot to it
     value: Any = None
 
 

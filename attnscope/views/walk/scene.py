@@ -35,30 +35,20 @@ class WalkCancelled(Exception):
 
 
 class WalkCut(NamedTuple):
-    """A head, or an edge of it, that is cut.
+    """A head, or an edge of it, that is cut."""
 
-    Attributes:
-        written: The cut, as `--cut` takes it.
-        edge: Whether it is an edge.
-    """
-
-    written: str
-    edge: bool
+    written: str  # the cut, as `--cut` takes it
+    edge: bool  # whether it is an edge
 
 
 @dataclass(frozen=True)
 class RunCommand:
-    """The `attnscope run` that shows a scene, without layer, head and row.
+    """The `attnscope run` that shows a scene, without layer, head and row."""
 
-    Attributes:
-        words: Text and model, such as `"The bank" --model bert`.
-        mask: Options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own.
-        piped: The quoted text, if it is printed into the command because it looks like an option.
-    """
-
-    words: str
+    words: str  # text and model, such as `"The bank" --model bert`
+    # options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own
     mask: Mapping[str, str] = field(default_factory=dict)
-    piped: str | None = None
+    piped: str | None = None  # the quoted text, if it is printed into the command because it looks like an option
 
     def spell(self, *options: str, command: str = "run") -> str:
         """Return it with more options, or as another command."""
@@ -69,154 +59,98 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which the same tokens ran: every variant has its own numbers.
+    """One way in which the same tokens ran: every variant has its own numbers."""
 
-    Attributes:
-        text: Number of the text, from 0.
-        mask: The mask as one types it, or the label of a side of a comparison.
-        unit: Kind of positions: `tokens`, `words` or `spans`.
-    """
-
-    text: int = 0
-    mask: str = "own"
+    text: int = 0  # number of the text, from 0
+    mask: str = "own"  # the mask as one types it, or the label of a side of a comparison
     cuts: tuple[WalkCut, ...] = ()
-    unit: str = "tokens"
+    unit: str = "tokens"  # kind of positions: `tokens`, `words` or `spans`
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A stretch of a text: a position, or the text between two.
+    """A stretch of a text: a position, or the text between two."""
 
-    Attributes:
-        span: The characters.
-        query: Index of the query that it is, −1 for none.
-        key: Index of the key that it is, −1 for none.
-    """
-
-    span: Span
-    query: int = -1
-    key: int = -1
+    span: Span  # the characters
+    query: int = -1  # index of the query that it is, −1 for none
+    key: int = -1  # index of the key that it is, −1 for none
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A prediction.
-
-    Attributes:
-        tokens: The most probable tokens.
-        logits: Logits of the tokens; empty if unknown.
-        before: Probabilities without the cuts; None without cuts.
-    """
+    """A prediction."""
 
     title: Spans
-    tokens: Sequence[Span]
+    tokens: Sequence[Span]  # the most probable tokens
     probabilities: Sequence[float]
-    logits: Sequence[float] = ()
-    before: Sequence[float] | None = None
+    logits: Sequence[float] = ()  # logits of the tokens; empty if unknown
+    before: Sequence[float] | None = None  # probabilities without the cuts; None without cuts
     note: str = ""
 
 
 @dataclass(frozen=True)
 class HeadNumber:
-    """One number for every head.
+    """One number for every head."""
 
-    Attributes:
-        name: Its name, such as `entropy`.
-        values: (layers, heads); NaN where it is not known.
-    """
-
-    name: str
+    name: str  # its name, such as `entropy`
     meaning: str
-    values: Matrix
+    values: Matrix  # (layers, heads); NaN where it is not known
 
 
 @dataclass(frozen=True)
 class SceneRoles:
-    """Roles of every head.
-
-    Attributes:
-        colours: Its colour at full strength, as `#rrggbb`.
-        main: Index of every head's main role, (layers, heads); −1 for none.
-        strength: Value of the main role, (layers, heads).
-    """
+    """Roles of every head."""
 
     names: Sequence[str]
     letters: Sequence[str]
-    colours: Sequence[str]
+    colours: Sequence[str]  # its colour at full strength, as `#rrggbb`
     meanings: Sequence[str]
-    main: np.ndarray
-    strength: Matrix
+    main: np.ndarray  # index of every head's main role, (layers, heads); −1 for none
+    strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The tokens of two sides of a comparison that have different tokens, side by side.
+    """The tokens of two sides of a comparison that have different tokens, side by side."""
 
-    Attributes:
-        queries: Aligned queries: index in the first side, and in the second.
-        keys: Keys of both sides in the same form; −1 for a key that a side lacks.
-        rows: Names of the aligned queries, such as `4│5 river`.
-        columns: Names of the keys.
-    """
-
-    queries: Sequence[tuple[int, int]]
-    keys: Sequence[tuple[int, int]]
-    rows: Axis
-    columns: Axis
+    queries: Sequence[tuple[int, int]]  # aligned queries: index in the first side, and in the second
+    keys: Sequence[tuple[int, int]]  # keys of both sides in the same form; −1 for a key that a side lacks
+    rows: Axis  # names of the aligned queries, such as `4│5 river`
+    columns: Axis  # names of the keys
 
 
 @dataclass(frozen=True)
 class RankedSources:
-    """The strongest sources of every query, strongest first.
-
-    Attributes:
-        places: Index on the axis of sources, (queries, ranks); −1 for none.
-        measures: Name to numbers, (queries, ranks): `weight`, `value`, `projected`.
-        left_out: Excluded sources.
-    """
+    """The strongest sources of every query, strongest first."""
 
     by: str
-    places: np.ndarray
-    measures: Mapping[str, Matrix]
-    left_out: Sequence[LeftOut] = ()
+    places: np.ndarray  # index on the axis of sources, (queries, ranks); −1 for none
+    measures: Mapping[str, Matrix]  # name to numbers, (queries, ranks): `weight`, `value`, `projected`
+    left_out: Sequence[LeftOut] = ()  # excluded sources
 
 
 @dataclass(frozen=True)
 class WalkHead:
-    """One layer and head.
+    """One layer and head."""
 
-    Attributes:
-        layer: Number of the layer, or `mean`.
-        head: Number of the head, or `mean`.
-        scale: Factor from scores to scaled; None if it is not known.
-        softcap: c of c·tanh(x / c); None for none.
-        bias: Name of the position bias; None for none.
-        stages: Exact matrices by stage, (queries from `start` on, keys); −inf in `masked` stands for not allowed.
-            `output` is (queries, width of a value).
-        start: Index of the query whose row is the first in `stages`.
-        sources: Strongest sources; None if they are not known.
-        rows: Statistics of every query's whole row, by name; `sink` is its weight on the head's sink.
-        map: The map of a long text; None for none.
-        chosen: Why this head is shown first; empty if it is not.
-        exact: Its exact numbers are requested; for other heads, a page keeps a few decimals.
-        score_mod: Name of the Python function that changed `scaled` last; None for none.
-    """
-
-    layer: Number
-    head: Number
-    scale: float | None = None
-    softcap: float | None = None
-    bias: str | None = None
+    layer: Number  # number of the layer, or `mean`
+    head: Number  # number of the head, or `mean`
+    scale: float | None = None  # factor from scores to scaled; None if it is not known
+    softcap: float | None = None  # c of c·tanh(x / c); None for none
+    bias: str | None = None  # name of the position bias; None for none
+    # exact matrices by stage, (queries from `start` on, keys); −inf in `masked` stands for not allowed. `output` is
+    # (queries, width of a value)
     stages: Mapping[str, Matrix] = field(default_factory=dict)
-    start: int = 0
+    start: int = 0  # index of the query whose row is the first in `stages`
     masked_rows: frozenset[int] = frozenset()
-    sources: RankedSources | None = None
+    sources: RankedSources | None = None  # strongest sources; None if they are not known
+    # statistics of every query's whole row, by name; `sink` is its weight on the head's sink
     rows: Mapping[str, Floats] = field(default_factory=dict)
-    map: Pooled | None = None
-    chosen: str = ""
-    exact: bool = True
-    score_mod: str | None = None
+    map: Pooled | None = None  # the map of a long text; None for none
+    chosen: str = ""  # why this head is shown first; empty if it is not
+    exact: bool = True  # its exact numbers are requested; for other heads, a page keeps a few decimals
+    score_mod: str | None = None  # name of the Python function that changed `scaled` last; None for none
 
     @property
     def name(self) -> str:
@@ -243,48 +177,35 @@ class WalkHead:
 
 @dataclass(frozen=True)
 class Scene:
-    """Facts that all heads of one variant share.
-
-    Attributes:
-        facts: Lines on the origin of the numbers: name and value.
-        queries: The rows: tokens, words or spans.
-        sources: Every position that can be a source; `keys` may be some of them.
-        aligned: Queries and keys are positions of the same text.
-        roles: Roles of every head; None if they are not known.
-        command: The command that shows it; None if no command does.
-        rounded: Decimal places that saved numbers were rounded to; None for exact ones.
-        width: Dimensions of a value; 0 if outputs are not known.
-        units: Kinds of positions.
-        members: Positions of the tokens of every query, and of every key, if these are words or spans.
-        division: How the text is divided into spans, as `--spans` takes it; empty for words, or if a command cannot
-            name it.
-        alignment: Of a side of a comparison, with the first side; None if both have the same tokens.
-    """
+    """Facts that all heads of one variant share."""
 
     model: str
-    facts: Sequence[tuple[str, Spans]]
+    facts: Sequence[tuple[str, Spans]]  # lines on the origin of the numbers: name and value
     notes: Sequence[str]
     layers: Sequence[Number]
     heads: Sequence[Number]
-    queries: Axis
+    queries: Axis  # the rows: tokens, words or spans
     keys: Axis
-    sources: Axis
+    sources: Axis  # every position that can be a source; `keys` may be some of them
     passages: Sequence[Passage]
     stages: Sequence[str]
-    aligned: bool = True
+    aligned: bool = True  # queries and keys are positions of the same text
     predictions: Sequence[Forecast] = ()
     numbers: Sequence[HeadNumber] = ()
-    roles: SceneRoles | None = None
-    command: RunCommand | None = None
+    roles: SceneRoles | None = None  # roles of every head; None if they are not known
+    command: RunCommand | None = None  # the command that shows it; None if no command does
     mask: str = ""
-    rounded: int | None = None
+    rounded: int | None = None  # decimal places that saved numbers were rounded to; None for exact ones
     first: tuple[int, int] = (0, 0)
     random: bool = False
-    width: int = 0
-    units: Sequence[str] = ("tokens",)
+    width: int = 0  # dimensions of a value; 0 if outputs are not known
+    units: Sequence[str] = ("tokens",)  # kinds of positions
     unit: str = "tokens"
+    # positions of the tokens of every query, and of every key, if these are words or spans
     members: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None
+    # how the text is divided into spans, as `--spans` takes it; empty for words, or if a command cannot name it
     division: str = ""
+    # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
 
     def tokens_of(self, query: int) -> Sequence[int]:

@@ -14,15 +14,11 @@ UNKNOWN = np.float32(np.nan)
 
 @dataclass(frozen=True)
 class Window:
-    """Some cells of a matrix.
+    """Some cells of a matrix."""
 
-    Attributes:
-        values: (rows, columns); NaN where a cell is not known, −inf where it is not allowed.
-        kind: `exact` cells; `pooled`, the largest of several; of a `map` of runs; only the `listed` sources of every
-            row; or `missing`.
-    """
-
-    values: Matrix
+    values: Matrix  # (rows, columns); NaN where a cell is not known, −inf where it is not allowed
+    # `exact` cells; `pooled`, the largest of several; of a `map` of runs; only the `listed` sources of every row; or
+    # `missing`
     kind: Kind
 
 
