@@ -96,6 +96,7 @@ def write_dump(
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
         summary = runner.run(items.select(header.grouping))
         if not summary.stopped:
+            summary.recomputed = len(before.indices) - summary.resumed
             journal.finish(summary.counts)
             sink.finish()
         return summary

@@ -113,7 +113,13 @@ def read_document(path: Path) -> Iterator[bytes]:
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the checked lines of a dump, or of a folder's index, without checksums."""
+    if not path.exists():
+        raise AttnscopeError("no such file", where=path)
     path = path / INDEX if path.is_dir() else path
+    if not path.exists():
+        raise AttnscopeError(
+            f"is no dump: it has no {INDEX}", where=path.parent, hint="create one with attnscope batch"
+        )
     crc = 0
     try:
         with open_lines(path) as file:

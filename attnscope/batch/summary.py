@@ -27,6 +27,7 @@ class Summary:
 
     counts: "Counter[str]" = field(default_factory=Counter)
     resumed: int = 0
+    recomputed: int = 0  # of those computed now, records that were there, such as texts in a group that grew
     computed: int = 0  # records computed now; the last of these may not be written yet
     tokens: int = 0
     failures: list[str] = field(default_factory=list)  # the first failures, `line: why` each

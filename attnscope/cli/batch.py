@@ -138,8 +138,9 @@ def _order(name: str, given: Given) -> "DumpConfig":
     from attnscope.batch.header import Settings
     from attnscope.batch.items import ARRAYS
     from attnscope.batch.loading import DumpConfig
-    from attnscope.cli.run_config import run_config
+    from attnscope.cli.run_config import refuse_idle_what_if, run_config
 
+    refuse_idle_what_if(given)
     if given.words:
         _keep_words(given)
     layer, head = join_label(given.layer, given.head)
@@ -298,6 +299,9 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
     if summary.slowest and (summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT):
         texts = [f"{name}:{text.line} ({text.tokens:,} tokens, {text.seconds:,.1f} s)" for text in summary.slowest]
         print_notice("slowest", escape_control(", ".join(texts)))
-    before = f"; {summary.resumed:,} were already done" if summary.resumed else ""
+    done = summary.resumed + summary.recomputed
+    before = f"; {done:,} were already done" if done else ""
+    if summary.recomputed:
+        before += f", {summary.recomputed:,} of these were computed again with other texts beside them"
     there = "standard output" if str(output) == "-" else escape_control(shown(output))
     print_notice("wrote", f"{there} ({describe_counts(summary.counts)}{before}{summary.speed})")

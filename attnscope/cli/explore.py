@@ -106,9 +106,10 @@ def saved_source(given: Any) -> "Source | None":
 def _live(given: Given) -> "Source":
     from msgspec.structs import replace
 
-    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
     from attnscope.studies.explore.live import LiveSource
 
+    refuse_idle_what_if(given)
     texts = read_texts(given)
     run = replace(run_config(texts, given, stages=(), top=3, cuts=(), words=False), query=None, key=None)
     named = "-" if given.file is None and given.text in (None, "-") else None

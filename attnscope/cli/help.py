@@ -11,7 +11,7 @@ from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.cli.parameters import WORDS
 from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
-from attnscope.cli.usage import extra_arguments
+from attnscope.cli.usage import extra_arguments, refuse_option_as_value
 from attnscope.request.arguments import with_ray_address
 
 
@@ -63,6 +63,7 @@ class Command(TyperCommand):
         args = with_ray_address(args) if self.name == "batch" else args
         ctx.meta[WORDS] = list(args)
         take_plain_values(self.get_params(ctx))
+        refuse_option_as_value(self.get_params(ctx), args)
         try:
             if self.name in _REFUSING_REPEATS and not ctx.resilient_parsing:
                 _refuse_repeats(self.make_parser(ctx).parse_args(args=list(args))[2])

@@ -29,14 +29,17 @@ def run(given: Given) -> None:
     """
     from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_report_table, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
 
     check_output(given, "run")
+    refuse_idle_what_if(given)
+    if given.target and "by" not in given.typed:
+        given.by = "logit"
     _check_printed(given)
     if given.table is not None and not is_report_table(given):
         raise UsageError("needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}")
     if given.target and given.by != "logit":
-        raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint=f"add {arg('by', 'logit')}")
+        raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them")
     if len(given.target) > 2:
         message = f"given {len(given.target)} times"
         raise UsageError(message, where=arg("target"), hint="give one token, or two for a difference")
@@ -99,7 +102,7 @@ def _check_words(given: Given) -> None:
             hint=f"use {arg('stages', 'weights')}",
         )
     if given.stages is not None and "weights" not in given.stages:
-        raise UsageError("needs weights", where=where, hint=f"add weights to {arg('stages')}")
+        raise UsageError("merges weights", where=where, hint=f"use {arg('stages', 'weights')}")
     if unsupported := [name for name in given.stages or () if name != "weights"]:
         raise UsageError(
             "merges weights alone", where=where, hint=f"remove {','.join(unsupported)} from {arg('stages')}"

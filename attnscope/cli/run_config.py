@@ -50,6 +50,14 @@ def model_fields(given: Given) -> dict[str, Any]:
     return fields
 
 
+def refuse_idle_what_if(given: Given) -> None:
+    """Refuse `--what-if` if there is no other mask to apply."""
+    applies = {"mask", "hide", "qkv"} & given.typed
+    if "what_if" in given.typed and given.what_if == "same-scores" and not applies:
+        hint = f"add {arg('mask', placeholder='MASK')} or {arg('hide', placeholder='TOKENS')}"
+        raise UsageError("the mask is the model's own", where=arg("what_if", given.what_if), hint=hint)
+
+
 def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "RunConfig":
     """Return the RunConfig of a command line.
 

@@ -21,13 +21,14 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(given: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import read_lines, run_config
+        from attnscope.cli.run_config import read_lines, refuse_idle_what_if, run_config
 
         # what has neither pictures nor matrices has no options for them
         compared = Sides(Given(**{"look": "figure", "precision": 2, **vars(given)}), options_of(name))
         axis, given = compared.axis(), compared.side()
         call = call_of(name, vars(given), axis)
         check_output(given, call.kind)
+        refuse_idle_what_if(given)
         sides = [("", given)]
         if axis is not None:
             option, values = axis

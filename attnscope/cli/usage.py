@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from typer import TyperException
@@ -32,6 +33,17 @@ def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
         command = f"{context.command_path} --model {shlex.quote(extra)}"
         hint = f"name a model with {arg('model')}: {command}"
     return UsageError(f"unexpected extra argument: {extra}", hint=hint)
+
+
+def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> None:
+    """Refuse an option in the place of the value of another, such as `--chat --layer 3`."""
+    options = {name: parameter for parameter in parameters for name in parameter.opts if name.startswith("--")}
+    typed = words[: words.index("--")] if "--" in words else words
+    for word, following in pairwise(typed):
+        if word in options and not options[word].is_flag and following in options:
+            value = options[word].metavar
+            hint = f"use {word} {value}, or {word}={following} if that is meant"
+            raise UsageError(f"needs {value}, but {following} follows", where=word, hint=hint)
 
 
 def _near(option: str, context: Any) -> str:

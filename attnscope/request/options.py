@@ -175,8 +175,8 @@ POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the
     f"matrices. Tables of texts longer than {PRINTED} tokens show a {POOL} × {POOL} map unless {{query}} or {{key}} is "
     "given.", arguments.LARGEST_POOL)
 TARGET = Option("target", COMPUTE, "Token whose logit {by} logit breaks down, such as ' store' with its leading space; "
-    "given twice, the difference between the two logits. Default: the most probable token.", metavar="TOKEN",
-    several="yes")
+    "given twice, the difference between the two logits. Implies {by} logit. Default: the most probable token.",
+    metavar="TOKEN", several="yes")
 WORDS = Option("words", COMPUTE,
     "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.")
 FORMAT = choice("format", SHOW, _FORMATS, "Output format: table (default), heat (a heat map), or json (exact).")

@@ -37,9 +37,9 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         reason = "it has no residual stream"
     if reason:
         message = f"the logits of {source.name} are not a sum over its parts: {reason}"
-        raise UsageError(
-            message, where=_WHERE, hint=f"use a pre-norm model, such as GPT-2 or Llama, or {arg('by', 'projected')}"
-        )
+        instead = f"{arg('by', 'projected')} without {arg('target')}" if run.target else arg("by", "projected")
+        hint = f"use a pre-norm model, such as GPT-2 or Llama, or {instead}"
+        raise UsageError(message, where=_WHERE, hint=hint)
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
     target_ids(run.target, source)

@@ -111,7 +111,7 @@ def make_plan(
         every_head: Every head is recorded in summary, too; see run.every_head.
     """
     if run.words and "weights" not in run.stages:
-        raise UsageError("needs weights", where=arg("words"), hint=f"add weights to {arg('stages')}")
+        raise UsageError("merges weights", where=arg("words"), hint=f"use {arg('stages', 'weights')}")
     plan = plan_for_texts(run, source, plan_texts(run, source, continued))
     long_matrices = any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
     less = (_POOLED, SELECT_LESS) if plan.stages and run.pool is None and long_matrices else (SELECT_LESS,)

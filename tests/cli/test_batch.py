@@ -64,6 +64,19 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
 
 
+def test_an_extended_dump_says_what_was_there_and_what_of_it_is_computed_again(texts, capsys):
+    (texts / "more.txt").write_text("bank river\n" * 9)
+    for limit, before in ((4, ""), (9, "; 4 were already done, 4 of these were computed again with other texts")):
+        assert main(["batch", "more.txt", "-o", "more.jsonl", "--limit", str(limit), *CONFIG]) == 0
+        assert f"({limit} texts ok{before}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "line"), [("nope.jsonl", "no such file"), ("", "is no dump: it has no index.jsonl;")])
+def test_what_verify_does_not_find_is_named(texts, name, line, capsys):
+    assert main(["verify", str(texts / name)]) == 1
+    assert f"{texts / name}: {line}" in capsys.readouterr().err
+
+
 def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--quiet"]) == 0
     weights = locate("riverbank").path / "model.safetensors"

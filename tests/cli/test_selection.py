@@ -320,6 +320,13 @@ def test_errors_name_the_option_in_which_a_label_was_typed(command, typed, refus
     assert f"error: {refused}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shown", [["--spans", "words"], ["--least", "2"]])
+def test_one_head_is_offered_unless_it_is_chosen(shown, capsys):
+    for chosen in ([], ["--head", "L1H2"]):
+        assert main(["run", "the bank by the river", *shown, *chosen]) == 0
+        assert ("--layer L --head H (of one head)" in capsys.readouterr().out) == (not chosen)
+
+
 def test_labels_that_name_the_same_heads_of_every_layer_are_numbers():
     assert tuple(map(str, join_labels("auto", "L2H1,L0H1"))) == ("2,0", "1")
 

@@ -9,6 +9,7 @@ from attnscope.cli.app import COMMANDS
 
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
+ADD_MASK = "add --mask MASK or --hide TOKENS"
 QUOTES = 'put quotation marks around a text: "The bank by the river"'
 ENDINGS = ".json .txt .svg .png .pdf .html .safetensors .npz .csv .parquet"
 ENDING = "remove --format: the extension sets the format"
@@ -71,6 +72,22 @@ def test_refused(before, last, line, pipeline, capsys):
         (["info", "--cst"], "no such option '--cst'; did you mean '--cost'?"),
         (["info", "--format=heat"], "--format: must be table or json, not 'heat'"),
         (["--verison"], "no such option '--verison'; did you mean '--version'?"),
+        (["run", TEXT, "--limit", "3"], "no such option '--limit'; it is an option of batch"),
+        (
+            ["run", TEXT, "--chat", "--layer", "3"],
+            "--chat: needs FILE|-, but --layer follows; use --chat FILE|-, or --chat=--layer if that is meant",
+        ),
+        *(
+            ([*words, "--what-if", "same-scores"], f"--what-if same-scores: the mask is the model's own; {ADD_MASK}")
+            for words in (["run", TEXT], ["explain", TEXT, "--query", "0"], ["heads"], ["batch", "a", "-o", "b.jsonl"])
+        ),
+        (["run", TEXT, "--words", "--stage", "scores"], "--words: merges weights; use --stage weights"),
+        (
+            ["run", TEXT, "--target", "river"],
+            "--by logit: the logits of riverbank are not a sum over its parts: its output head has a non-linear layer "
+            "in front of the vocabulary; use a pre-norm model, such as GPT-2 or Llama, or --by projected without "
+            "--target",
+        ),
         (["run", TEXT, "--quiet=1"], "option '--quiet' does not take a value; see attnscope run --help"),
     ],
 )  # fmt: skip

@@ -347,10 +347,12 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
     if any(text.rollouts for text in report.texts):
         yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
         return
+    of_one_head = "--layer L --head H (of one head)"
     if all(text.spans is not None for text in report.texts):
+        chosen = all(len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None)
         named = [
             "--query SPAN",
-            "--layer L --head H (of one head)",
+            *([] if chosen else [of_one_head]),
             "--verbose (by layer)",
             "--format json (every digit)",
         ]
@@ -358,7 +360,8 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         return
     heads = [head for text in report.texts for head in text.heads]
     if settings.brief and any(head.received is not None for head in heads):
-        named = ["--least K", "--layer L --head H (of one head)", "--stage weights (the matrix)"]
+        means = "mean" in {name for head in heads for name in (head.layer, head.head)}
+        named = ["--least K", *([of_one_head] if means else []), "--stage weights (the matrix)"]
         yield from more_options([*named, "--format json (every digit)"], settings)
         return
     stages = {stage for head in heads for stage in head.stages}
