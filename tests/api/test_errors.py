@@ -129,7 +129,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.open_model(layer=0), "open_model() has no argument 'layer'"),
         (lambda: attnscope.open_model("nowhere"), "nowhere: no such folder"),
         (lambda: attnscope.load("nowhere.json"), "nowhere.json: "),
-        (lambda: attnscope.read_dump("nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
+        (lambda: attnscope.read_dump("nowhere.jsonl"), "nowhere.jsonl: no such file"),
     ],
 )  # fmt: skip
 def test_what_the_other_functions_refuse(call, said):
