@@ -39,11 +39,7 @@ class RecordSink:
         self._journal.skip(count)
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> Any:
-        """Encode a window for `write_encoded`; may run in another process.
-
-        Args:
-            new: Number of records at the end that are not written yet.
-        """
+        """Encode a window, of which the last `new` records are not written yet; may run in another process."""
         raise NotImplementedError
 
     def first(self, encoded: Any, count: int) -> Any:

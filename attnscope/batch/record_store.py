@@ -111,11 +111,7 @@ class RecordStore:
         return msgspec.json.decode(self.body(number), type=RecordBrief)
 
     def find(self, needle: str, start: int, progress: Progress) -> int | None:
-        """Return the record with an id or number, or the next one after `start` whose text has some words; else None.
-
-        Args:
-            needle: The id, the number counted from 1, or the words in any case.
-        """
+        """Return the record with an id or number from 1, or the next after `start` that has the words; else None."""
         numbered = needle.isdigit() and int(needle) > 0
         words, first = needle.casefold(), None
         for number, brief in self._briefs(progress):

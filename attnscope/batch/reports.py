@@ -44,11 +44,7 @@ def settings_of(report: Report) -> Settings:
 
 
 def table_parts(report: Report, ending: str, table: str | None) -> Iterator[bytes]:
-    """Yield a file with a table of a report, as `attnscope convert` makes it.
-
-    Args:
-        table: Name of the table; None for the matrices, or the first that the report has.
-    """
+    """Yield a file with a table of a report, as `attnscope convert` makes it; by default of matrices, or the first."""
     settings = settings_of(report)
     there = tables.kinds_of(settings)
     kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)

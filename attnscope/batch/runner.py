@@ -165,11 +165,7 @@ class Runner(Generic[T]):
             raise strict_failure(records[bad].error, items[bad])
 
     def _save_finished(self, writer: BackgroundWriter, seconds: float | None) -> None:
-        """Save the first records of the window that is being computed, before the process or the run ends.
-
-        Args:
-            seconds: How long that may take; None for as long as it takes, and for counting them.
-        """
+        """Save the first records of the current window within seconds; with None, without haste, and count them."""
         until = None if seconds is None else time.monotonic() + seconds
         if not self._handing_on.acquire(timeout=-1 if seconds is None else seconds):
             return

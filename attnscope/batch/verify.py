@@ -28,11 +28,7 @@ class Verified:
 
 
 def verify(path: Path, source: str | None, on_progress: Progress = lambda done, total: None) -> Verified:
-    """Read a whole dump, and compare it with its input.
-
-    Args:
-        source: Its input; None for the file that the header names, if it is there.
-    """
+    """Read a whole dump, and compare it with its input: `source`, or the file that the header names, if it exists."""
     folder = path if path.suffix == ".parquet" and path.is_dir() else None
     dump = Dump(path if folder is None else manifest_path(folder))
     records = dump.records() if folder is None else _with_tables(dump, folder)

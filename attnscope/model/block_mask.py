@@ -29,11 +29,7 @@ class BlockMask:
         device: torch.device,
         heads: Tensor | None = None,
     ) -> Self:
-        """Evaluate a mask on the keys that only some queries of the block may see.
-
-        Args:
-            heads: Query heads, if the mask differs between them; None for any.
-        """
+        """Evaluate a mask, for these heads if they differ, on the keys that only some queries of the block may see."""
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range
         q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
         parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or with B and h below

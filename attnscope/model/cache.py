@@ -5,11 +5,7 @@ from torch import Tensor
 
 
 class KeyValueCache:
-    """Keys and values of every layer.
-
-    Attributes:
-        length: How many tokens they are of.
-    """
+    """Keys and values of every layer, for `length` tokens."""
 
     def __init__(self) -> None:
         self.length = 0

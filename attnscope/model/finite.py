@@ -9,11 +9,7 @@ from attnscope.base.errors import NotFinite, arg
 
 
 class FiniteChecks:
-    """Checks of one layer: at once, or by sums that are read together, since reading one waits for a GPU.
-
-    Args:
-        device: Where the numbers are; None to check at once, wherever they are.
-    """
+    """Checks of one layer: at once without a device or on a CPU, else by sums read together, as each read waits."""
 
     def __init__(self, layer: int, device: torch.device | None = None) -> None:
         self._layer, self._at_once = layer, device is None or device.type == "cpu"

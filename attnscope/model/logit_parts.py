@@ -96,14 +96,7 @@ class StreamCapture:
 
 
 class HeadLogits(BaseRecorder):
-    """Contribution of every source to a direction, through every head of a layer.
-
-    Args:
-        direction: The direction of each text in front of the layer's output projection's norm, (B, D), float64.
-
-    Attributes:
-        added: (B, heads, keys), float64.
-    """
+    """Contribution of every source to each text's direction, (B, D), through every head: `added`, (B, heads, keys)."""
 
     def __init__(self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int) -> None:
         super().__init__(range(heads), sorted(set(positions)))

@@ -30,11 +30,9 @@ class WithoutValues(AttentionHooks):
 def output_changes(
     run_block: RunBlock, x: Tensor, y: Tensor, mask: Mask, copies: int, advance: Callable[[int], None]
 ) -> Tensor:
-    """Return 1 − cos(y_i, y_i without the value of j) of a layer's output, (T, T) in float64, 0 where i cannot see j.
+    """Return 1 − cos(y_i, y_i without the value of j), (T, T) in float64, 0 where i cannot see j.
 
-    Args:
-        x: The layer's input, (1, T, D).
-        y: Output of the layer, (1, T, D).
+    x and y are the layer's input and output, (1, T, D) each.
     """
     n = x.shape[1]
     unchanged = to_float64(y[0])

@@ -41,11 +41,7 @@ class Imported:
 
 
 def import_folder(source: Path, target: Path, max_memory: int | None) -> Imported:
-    """Write the pickled weights of a folder as safetensors, and copy config and tokenizer beside them.
-
-    Args:
-        max_memory: Bytes that reading one file may take; None for half of the free memory.
-    """
+    """Write a folder's pickled weights as safetensors, reading each within `max_memory`, and copy what lies beside."""
     files = _plan(source)
     _check_target(target)
     beside = _files_beside(source)

@@ -22,11 +22,7 @@ _HINT = (
 def check_trust(
     raw: Mapping[str, Any], where: str, classes: Collection[str], *, upstreamed: bool, trusted: bool
 ) -> tuple[str, ...]:
-    """Return notes on the code that a config names and that is not run.
-
-    Args:
-        upstreamed: The reference has taken over the code in such folders, under the same names.
-    """
+    """Return notes on code that a config names and that is not run; the reference has that of `upstreamed` ones."""
     notes = list[str]()
     if raw.get("auto_map"):
         foreign = next(_foreign_code(raw, classes if upstreamed else ()), None)

@@ -36,11 +36,7 @@ _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts 
 def check_unknown(
     family: Family, reader: ConfigReader, known: Iterable[str], families: Iterable[Family]
 ) -> tuple[str, ...]:
-    """Return the keys of a config that are ignored because no code reads them.
-
-    Args:
-        known: Keys that are read, required or known to be inert.
-    """
+    """Return the keys of a config, other than known ones, that are ignored because no code reads them."""
     known, families = frozenset(known), tuple(families)
     unknown = [name for name in reader.raw if name not in known]
     if len(unknown) > _MOST:

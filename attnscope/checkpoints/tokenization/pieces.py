@@ -48,13 +48,9 @@ def readable_piece(span: str) -> str:
 
 
 def byte_fragment(piece: str, byte_level: bool) -> str | None:
-    """Return the text of a piece that ends or starts within a character, with bytes such as `<F0 9F>`.
+    """Return the text of a piece that ends or starts within a character, with bytes such as `<F0 9F>`; else None.
 
-    Args:
-        byte_level: It is spelled in the byte-level alphabet of GPT-2; else only `<0xF0>` is a byte.
-
-    Returns:
-        None if the piece is made of whole characters.
+    With `byte_level` it is spelled in GPT-2's alphabet of bytes; else only `<0xF0>` is a byte.
     """
     if match := _BYTE_PIECE.fullmatch(piece):
         return f"<{match[1]}>" if int(match[1], 16) >= 0x80 else None

@@ -15,14 +15,11 @@ ROUNDING = 0.01  # by which a row of 16-bit weights may miss 1
 
 
 def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengths: Sequence[int], where: str) -> None:
-    """Show the weights of a layer to its recorders, some rows at a time.
+    """Show the weights of a layer, (B, H, Q, K) in place of queries, to its recorders, some rows at a time.
 
     Keys are ranked by the logarithm of their weights, which orders them as masked scores do; a key without weight
-    counts as masked, a row without weight in every head as fully masked. What a row lacks to 1 beyond rounding is
-    what a sink takes.
-
-    Args:
-        inputs: Has the weights, (B, H, Q, K), in place of queries.
+    counts as masked, a row without weight in every head as fully masked. What a row lacks to 1 beyond rounding is what
+    a sink takes.
     """
     weights = inputs.q.float()
     _check(weights, lengths, where)

@@ -21,11 +21,7 @@ def new_window() -> None:
 
 
 class PackedMatrices:
-    """Matrices of a batch, for every text (units, rows, columns), shared by the recorders of all layers.
-
-    Args:
-        sizes: Rows and columns of every text, the first of those that recorders see.
-    """
+    """Matrices of a batch, for every text (units, rows, columns) of these sizes, shared by recorders of all layers."""
 
     def __init__(self, units: int, sizes: Sequence[tuple[int, int]]) -> None:
         self.units, self._runs = units, list[tuple[slice, int, int]]()

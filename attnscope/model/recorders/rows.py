@@ -124,12 +124,10 @@ class _Kinds:
 
 
 class _TileRows:
-    """The rows of a tile, for the statistics of report.row_statistics; see RowWeights there.
+    """The rows of a tile, (B, h, r, k), for the statistics of row_statistics; see RowWeights there.
 
-    Args:
-        weights: (B, h, r, k).
-        sink: Weight of the rows on a sink, (B, h, r); None if there is none.
-        box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
+    `box` is their first row, end of the rows, first key and end of the keys; `sink` the rows' weight on a sink, (B, h,
+    r), if there is one.
     """
 
     def __init__(
@@ -252,12 +250,7 @@ def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> Tenso
 
 
 class _DiagonalBand:
-    """The weights of rows on keys near the diagonal.
-
-    Args:
-        weights: (B, h, r, k).
-        box: The rows and keys of these weights: first row, end of the rows, first key, end of the keys.
-    """
+    """The weights of rows, (B, h, r, k), on keys near the diagonal; `box` is that of diagonal_band."""
 
     def __init__(self, weights: Tensor, box: tuple[int, int, int, int], workspace: Workspace) -> None:
         first, last, k0, k1 = box
@@ -282,12 +275,10 @@ class _DiagonalBand:
         return self.weights.sum(-1)
 
     def distance(self, outside: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """Return mean |query − key|, (B, h, r).
+        """Return mean |query − key|, (B, h, r), given sums over keys beside the run of rows.
 
-        Args:
-            outside: Σ w · distance of the key from the run of rows, (B, h, r).
-            left: −1 times the weight on keys to the left of it.
-            right: Weight on keys to the right of it.
+        `outside` is Σ w · distance of the key from the run, `left` −1 times the weight on keys to the left of it,
+        `right` the weight on keys to the right, (B, h, r) each.
         """
         first, last, k0, k1 = self.box
         rows = torch.arange(first, last, dtype=torch.float32, device=left.device)

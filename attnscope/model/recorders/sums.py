@@ -56,11 +56,7 @@ class ColumnRecorder(BaseRecorder):
 
 
 class ReceivedRecorder(BaseRecorder):
-    """Weight that every source receives from other tokens, as a multiple of an even spread; see HeadReport.received.
-
-    Args:
-        shown: Queries that each text shows, (B, Q), bool.
-    """
+    """Weight that sources receive from other tokens among the shown queries, (B, Q); see HeadReport.received."""
 
     needs_masked = True
 
