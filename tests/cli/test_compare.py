@@ -592,7 +592,7 @@ def test_sides_with_the_same_name_are_numbered(capsys):
 def test_what_each_side_hides_is_said_once(capsys):
     _, out, _ = run(capsys, TEXT, *STACK, "--layer", "0", "--head", "0", "--hide", "The", "--hide", "river")
     header = " ".join(out[: out.index("L0H0")].split())
-    assert "mask bidirectional (the model's own) compare The hidden → river hidden in every layer" in header
+    assert "mask bidirectional (the model's own) compare 'The' hidden → 'river' hidden in every layer" in header
     assert header.count("hidden") == 2
 
 
@@ -647,8 +647,8 @@ def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):
 
 def test_sides_under_which_tokens_are_hidden_say_so(capsys):
     out = run(capsys, TEXT, *STACK, "--hide", "The")[1]
-    assert "compare  nothing hidden → The hidden" in out
-    assert "The hidden − nothing hidden" in out
+    assert "compare  nothing hidden → 'The' hidden" in out
+    assert "'The' hidden − nothing hidden" in out
 
 
 @pytest.mark.parametrize(("other", "named"), [("The size was minute.", "1 took│size"), ("It took me one.", "│2 │me")])

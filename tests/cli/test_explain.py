@@ -125,7 +125,7 @@ def test_examples_run(capsys, line):
 def test_the_step_of_the_mask_names_hidden_tokens(capsys):
     """Their cells have the sign of keys that are not allowed, beside a mask that allows them."""
     _, out, _ = run(capsys, TEXT, "--query", "river", *STACK, "--hide", "The", "--mask", "bidirectional")
-    assert "   mask: bidirectional, with The hidden\n" in out
+    assert "   mask: bidirectional, with 'The' hidden\n" in out
 
 
 @pytest.mark.parametrize(

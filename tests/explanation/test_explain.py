@@ -177,7 +177,8 @@ def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, w
             for text in ("".join(span.text for span in joined(part)),)
             if text.startswith("mask: ")
         ]
-        assert shown == f"mask: {name or whole}{', with bank hidden' if 'hide' in options else ''}"
+        hidden = ", with 'bank' hidden" if "hide" in options else ""
+        assert shown == f"mask: {name or whole}{hidden}"
 
 
 def test_queries_of_one_text_and_keys_of_another(cross):

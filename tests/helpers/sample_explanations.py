@@ -124,7 +124,7 @@ def _steps(letter, position, values, rotated):
 
 def _checks(layer, rotated, broken, dead):
     said = {
-        **({} if layer else {"embedding": "token + position = what is embedded"}),
+        **({} if layer else {"embedding": "token + position = sum"}),
         "norm": "the residual, normed = x",
         "query": "W_q x + b = q",
         "key": "W_k x + b = k",

@@ -121,12 +121,12 @@ def present_comparison(
 def with_short_labels(comparison: Comparison) -> Comparison:
     """Return a comparison whose sides are named by the ends of their paths, if these differ; `head 0` for a 0.
 
-    Sides under which tokens are hidden are called `The hidden` and `nothing hidden`.
+    Sides under which tokens are hidden are called `'The' hidden` and `nothing hidden`.
     """
     if comparison.axis == "text":
         return comparison
     if comparison.axis == "hide":
-        labels = ["nothing hidden" if side.label == "none" else f"{side.label} hidden" for side in comparison.sides]
+        labels = ["nothing hidden" if side.label == "none" else f"'{side.label}' hidden" for side in comparison.sides]
     else:
         kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
         labels = [kind + short_path(side.label) for side in comparison.sides]

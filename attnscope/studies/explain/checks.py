@@ -32,7 +32,7 @@ def model_checks(
     checks = []
     if location.layer == 0:
         rows = np.stack(list(embedding.values()))
-        formula, sizes = f"{' + '.join(embedding)} = what is embedded", np.abs(rows).sum(0)
+        formula, sizes = f"{' + '.join(embedding)} = sum", np.abs(rows).sum(0)
         checks.append(check("embedding", formula, rows.sum(0), captured["embedded"], sizes, dtype))
     checks += _norm_checks(dtype, location.layer, stack, captured)
     checks += _projection_checks(dtype, location, stack, capture, [cell.key for cell in cells])

@@ -98,7 +98,8 @@ def _roles(
     changed = sum(
         a != b for first_row, second_row in zip(*mains, strict=True) for a, b in zip(first_row, second_row, strict=True)
     )
-    text = f"  largest change of a role; {changed} of {size.size} heads have another main role"
+    has = "has" if changed == 1 else "have"
+    text = f"  largest change of a role; {changed} of {size.size} heads {has} another main role"
     yield paragraph((Span("what changed", "title"), Span(text)))
     letters, names = (
         [

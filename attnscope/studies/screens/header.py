@@ -133,7 +133,7 @@ def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
         whose = f"one of the model's masks: {mask.all_own}" if mask.trained else own
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
-        hidden = untrusted(f"{mask.hidden} hidden", "warning")
+        hidden = untrusted(f"'{mask.hidden}' hidden", "warning")
         return *untrusted(f"{mask.used} ({own}), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
     used = untrusted(describe_used(mask), "warning")
     kept = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
@@ -142,7 +142,7 @@ def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
 
 def describe_used(mask: MaskUse) -> str:
     """Describe the mask, with the tokens that it hides."""
-    return mask.used if mask.hidden is None else f"{mask.used}, with {mask.hidden} hidden"
+    return mask.used if mask.hidden is None else f"{mask.used}, with '{mask.hidden}' hidden"
 
 
 def short_path(name: str) -> str:

@@ -61,7 +61,7 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (total or 1.0)
     caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
-    caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f}%"
+    caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
     yield paragraph((Span("most attended", "bold"), Span(caption, "dim")))
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)
@@ -70,7 +70,7 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
             Bar(
                 n,
                 float(mass[key] / mass[order[0]]),
-                [f"{mass[key]:,.1f}", f"{digits.text(part)}%"],
+                [f"{mass[key]:,.1f}", f"{digits.text(part)} %"],
                 None,
                 [token_span(text.sources, p) for p in reversed(range(max(0, key - NEIGHBOURS), key))],
                 [token_span(text.sources, p) for p in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
