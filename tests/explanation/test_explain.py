@@ -242,7 +242,7 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
     run = requested((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
     source = open_source(run, run.texts)
     without_walk = sum(required_memory(make_plan(run, source)).values())
-    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but max_memory is .* MiB; select"):
+    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but max_memory is .* MiB; use "):
         walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
     enough = without_walk + (7 << 20)
     assert walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred == 8984
