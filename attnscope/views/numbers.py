@@ -56,11 +56,9 @@ def formatted(value: float, form: str) -> str:
 
 
 def digits_for(matrix: Matrix, precision: int) -> Digits:
-    """Choose digits so that the largest number keeps two places and a column stays narrow.
+    """Choose digits so that the largest finite number keeps two places and a column stays narrow.
 
-    Args:
-        matrix: The numbers; values that are not finite do not count.
-        precision: Decimals of ordinary numbers. Large ones get fewer, small ones more, by up to four.
+    Ordinary numbers have `precision` decimals; large ones get fewer, small ones more, by up to four.
     """
     finite = np.abs(matrix[np.isfinite(matrix)])
     largest = float(finite.max()) if finite.size else 0.0
@@ -107,11 +105,7 @@ def small_cells(cells: Sequence[Sequence[str]], digits: Digits) -> str:
 
 
 def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
-    """Format the cells of one column with the same number of digits.
-
-    Args:
-        zero: Text for exactly 0; empty for the number itself.
-    """
+    """Format the cells of one column with the same number of digits; `zero` stands for exactly 0 if it is not empty."""
     known = np.array([value for value in values if value is not None], dtype=np.float64)
     return written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
 

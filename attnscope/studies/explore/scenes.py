@@ -143,12 +143,7 @@ def run_starts(count: int, size: int) -> list[int]:
 def effect_numbers(
     effects: Mapping[str, np.ndarray | None], places: Sequence[tuple[int, int]], shape: tuple[int, int]
 ) -> list[HeadNumber]:
-    """Return the effects of cutting heads, for every head.
-
-    Args:
-        effects: `kl` and `hidden`, each along units.
-        places: Indices of layer and head of every unit.
-    """
+    """Return the effects `kl` and `hidden` of cutting heads, which are along units, for every head."""
     numbers = []
     for name, meaning in _EFFECTS.items():
         values = effects.get(name)
@@ -230,9 +225,7 @@ def passages(
 ) -> Iterator[Passage]:
     """Yield a text piece by piece, its tokens with what is between them, and then the context.
 
-    Args:
-        context: Tokens that keys come from; None if keys are the same tokens.
-        shown: Positions of queries and of keys.
+    `shown` are the positions of queries and of keys.
     """
     rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown)
     reached = [0, 0]
@@ -278,11 +271,7 @@ def head_roles(
     measured: str,
     sizes: tuple[Sequence[Number], Sequence[Number]],
 ) -> SceneRoles:
-    """Return the roles of a scene's heads.
-
-    Args:
-        sizes: Numbers of the layers, and of the heads, of the scene.
-    """
+    """Return the roles of a scene's heads; `sizes` are the numbers of its layers, and of its heads."""
     layers, heads = sizes
     colours = {role.name: role.colour for role in HEAD_ROLES}
     names = [role.name for role in roles]

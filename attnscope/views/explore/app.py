@@ -111,11 +111,7 @@ class WalkScreen(Screen[None], inherit_bindings=False):
 
 
 class ExploreApp(App[int], inherit_bindings=False):
-    """A walk in a terminal.
-
-    Args:
-        colours: How many colours to use; None for as many as the terminal has.
-    """
+    """A walk in a terminal; `colours` is None for as many as the terminal has."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = PALETTE

@@ -116,8 +116,7 @@ def members_text(scene: Scene, query: int, key: int) -> str:
 def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> list[str]:
     """Return the steps to the weight of a cell: `q·k 20.73 × 0.144 = 2.99` and `→ e^2.99 / Σ = 0.92`.
 
-    Args:
-        forbidden: Why a cell of −inf is not allowed.
+    `forbidden` is why a cell of −inf is not allowed.
     """
     mean = "mean" in (head.layer, head.head)
     score, scores = list[str](), cell.stages.get("scores")
@@ -200,8 +199,7 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
 def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[WalkCut] = ()) -> str:
     """Return the command that shows the same place: `attnscope run … --layer 3 --head 7 --query it`.
 
-    Args:
-        stage: The stage that is shown; named if it is not among those that `run` shows by itself.
+    It names the stage that is shown if `run` does not show it by itself.
     """
     if scene.command is None:
         return ""

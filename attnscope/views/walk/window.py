@@ -36,12 +36,7 @@ def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple
 
 
 def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, columns: range, zoom: int = 1) -> Window:
-    """Return some cells of a stage.
-
-    Args:
-        rows: Rows of cells; row i has the queries from i·zoom on.
-        columns: Columns of cells, in the same way.
-    """
+    """Return some cells of a stage: row i has the queries from i·zoom on, and columns have keys in the same way."""
     stage, n_keys = drawn
     n_queries = len(scene.queries.positions)
     q0, q1 = min(rows.start * zoom, n_queries), min(rows.stop * zoom, n_queries)
