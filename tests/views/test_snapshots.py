@@ -176,12 +176,13 @@ EVERY_WIDTH = {
     "heads": (survey(), {}),
     "measured": (measured(), {}),
     "overview": (overview(200), {}),
+    "sheet-5": (many_heads(4, 4, 5, allowed=causal), {"format": "heat"}),
     "compare-texts": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), {}),
     "compare-long": (compared(("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"), {}),
     "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
 }
 # Elsewhere, colour changes no character, so one width shows it.
-SHADED = ("brief-long", "heat-5", "heads", "overview", "compare-heat")
+SHADED = ("brief-long", "heat-5", "heads", "overview", "sheet-5", "compare-heat")
 for kind, (findings, form) in EVERY_WIDTH.items():
     for columns in WIDTHS[1:] if kind != "measured" else WIDTHS[1:4]:  # a wider screen of it is the same
         SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
