@@ -129,38 +129,41 @@ def read_lines(path: Path, context: str | None = None, *, quiet: bool) -> "tuple
     return tuple(replace(text, context=context) for text in texts)
 
 
+def _refuse_texts(given: Any, option: str, reason: str, *more: str) -> None:
+    """Refuse texts beside an option that brings its own."""
+    for name in ("text", "file", "pair", "context", "keep_newline", *more):
+        if getattr(given, name, None):
+            message = f"{arg(option)} and {arg(name)} cannot be used together"
+            raise UsageError(message, hint=f"remove {arg(name)}: {reason}")
+
+
+def _read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
+    """Read a JSON file, or standard input for `-`; return its name for errors, and the value."""
+    from attnscope.base.files.reading import parse_json, read_file
+
+    if named == "-":
+        data = _standard_input(keep_newline=True, quiet=quiet).encode()
+        return "standard input", parse_json(data, "standard input")
+    return named, parse_json(read_file(Path(named), cap=_LONGEST), named)
+
+
 def _chat(given: Any) -> "TextInput":
     """Return the messages that `--chat` names."""
-    from attnscope.base.files.reading import parse_json, read_file
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
 
-    for name in ("text", "file", "pair", "context", "keep_newline"):
-        if getattr(given, name, None):
-            hint = f"remove {arg(name)}: the messages are the text"
-            raise UsageError(f"{arg('chat')} and {arg(name)} cannot be used together", hint=hint)
-    if given.chat == "-":
-        where, data = "standard input", _standard_input(keep_newline=True, quiet=given.quiet).encode()
-    else:
-        where, data = given.chat, read_file(Path(given.chat), cap=_LONGEST)
-    return TextInput("", where=where, chat=chat_of(parse_json(data, where), where))
+    _refuse_texts(given, "chat", "the messages are the text")
+    where, value = _read_json(given.chat, quiet=given.quiet)
+    return TextInput("", where=where, chat=chat_of(value, where))
 
 
 def _given_ids(given: Any) -> "tuple[TextInput, ...]":
     """Return texts that are given as token ids."""
-    from attnscope.base.files.reading import parse_json, read_file
     from attnscope.request.given_ids import read_ids
     from attnscope.request.run_config import TextInput
 
-    for name in ("text", "file", "chat", "pair", "context", "keep_newline", "qkv", "spans"):
-        if getattr(given, name, None):
-            message = f"{arg('input_ids')} and {arg(name)} cannot be used together"
-            raise UsageError(message, hint=f"remove {arg(name)}: the ids are the text")
-    if given.input_ids == "-":
-        where, data = "standard input", _standard_input(keep_newline=True, quiet=given.quiet).encode()
-    else:
-        where, data = given.input_ids, read_file(Path(given.input_ids), cap=_LONGEST)
-    value = parse_json(data, where)
+    _refuse_texts(given, "input_ids", "the ids are the text", "chat", "qkv", "spans")
+    where, value = _read_json(given.input_ids, quiet=given.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
     names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
     return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
@@ -170,10 +173,7 @@ def _given_texts(given: Any) -> "tuple[TextInput, ...]":
     """Return the texts of given queries and keys."""
     from attnscope.engines.arrays.making import from_file
 
-    for name in ("text", "file", "pair", "context", "keep_newline"):
-        if getattr(given, name, None):
-            hint = f"remove {arg(name)}: the tokens are in the file"
-            raise UsageError(f"{arg(name)} and {arg('qkv')} cannot be used together", hint=hint)
+    _refuse_texts(given, "qkv", "the tokens are in the file")
     return from_file(Path(given.qkv)).inputs
 
 

@@ -345,7 +345,7 @@ def test_flipped_bytes_never_crash(seed, tmp_path, capsys):
 def test_what_the_command_line_refuses(tmp_path, capsys):
     path = str(npz(tmp_path, **{"layer.0.q": Q, "layer.0.k": K, "layer.0.v": V}))
     for words, message in (
-        (["run", "a text"], "TEXT and --qkv cannot be used together"),
+        (["run", "a text"], "--qkv and TEXT cannot be used together"),
         (["run", "--model", "riverbank"], "--model and --qkv cannot be used together"),
         (["run", "--config", "causal"], "--config: cannot be used with --qkv"),
         (["run", "--engine", "transformers"], "--engine: cannot be used with --qkv"),

@@ -255,16 +255,12 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
     tokens = job.text_plan.tokens
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
+    source = job.source
+    causal = source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
     ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=alone[0].inputs.q.device).triu(1)
-    if any((layer.stages["masked"] > -torch.inf)[..., ahead].any() for layer in alone) and not _is_causal(job):
+    if any((layer.stages["masked"] > -torch.inf)[..., ahead].any() for layer in alone) and not causal:
         return "the model's mask is not causal"
     return None
-
-
-def _is_causal(job: _CheckedModel) -> bool:
-    """Tell whether the model's config guarantees a causal mask."""
-    source = job.source
-    return source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
 
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:

@@ -23,7 +23,7 @@ from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.compare.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from attnscope.model.inputs import AttentionSpec
+    pass
 
 _EXACT, _NARROW = 1e-4, 2e-2  # largest differences of weights that rounding explains: of float32, and of 16 bits
 _ROWS = 256  # rows of a text that settings are tried on
@@ -155,7 +155,7 @@ class _Trial:
     def diagnose(self) -> Diagnosis:
         """Try every differing setting alone, and find the smallest set of settings that makes the weights agree."""
         model, masks = self._model_settings()
-        own_masks = {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
+        own_masks = self._own_masks()
         scores = self._gap(set(), model, stage="scores")
         differing = self._differing(model, masks, own_masks)
         given = self._gap(set(), model)
@@ -261,13 +261,11 @@ class _Trial:
         for layer, capture in captures.items():
             assert capture.spec is not None
             rope = plan.config.rope_of(layer)
-            settings[layer] = _settings(capture.spec, None if rope is None else GivenRope(rope))
+            spec = capture.spec
+            sinks = None if spec.sinks is None else tuple(spec.sinks.float().tolist())
+            given_rope = None if rope is None else GivenRope(rope)
+            settings[layer] = LayerSettings(spec.scale, spec.softcap, None, sinks, given_rope)
         return settings, {layer: engine.describe_layer_mask(layer) for layer in self._arrays.layers}
-
-
-def _settings(spec: "AttentionSpec", rope: GivenRope | None) -> LayerSettings:
-    sinks = None if spec.sinks is None else tuple(spec.sinks.float().tolist())
-    return LayerSettings(spec.scale, spec.softcap, None, sinks, rope)
 
 
 def _same(mine: Any, other: Any) -> bool:

@@ -14,9 +14,8 @@ _NAMES = {"softcap": "soft-cap", "rope": "rotation by positions"}
 def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn a diagnosis into parts: the conclusion, and the settings that were tried."""
     yield GAP
-    yield paragraph(
-        (Span("diagnosis", "title"), Span("  "), *ours(_conclusion(comparison, diagnosis), _look(diagnosis)))
-    )
+    look: Look = "good" if diagnosis.agrees and not diagnosis.needed else "warning"
+    yield paragraph((Span("diagnosis", "title"), Span("  "), *ours(_conclusion(comparison, diagnosis), look)))
     if diagnosis.tried:
         labels = [
             ours("as given", "bold"),
@@ -33,10 +32,6 @@ def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: Di
         yield Table("with the model's", columns, labels=labels)
         yield paragraph(ours("difference: the largest of a weight, with this setting alone from the model", "dim"))
     yield GAP
-
-
-def _look(diagnosis: Diagnosis) -> Look:
-    return "good" if diagnosis.agrees and not diagnosis.needed else "warning"
 
 
 def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:

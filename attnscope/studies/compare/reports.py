@@ -49,7 +49,8 @@ def compare_sides(
             notes |= dict.fromkeys(text.notes())
             unmatched += text.unmatched()
         changes.append(change)
-    notes |= dict.fromkeys(_notes(changes))
+    if any(head.only_first or head.only_second for change in changes for head in change.heads):
+        notes |= {"the weight of a token that only one side has (a│ or │b) counts as moved": None}
     first_provenance = sides[0].report.provenance
     verdict = judge.verdict(unmatched, first_provenance.n_layers * first_provenance.n_heads) if tolerance else None
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
@@ -442,10 +443,3 @@ def _pair(stage: str, first_side: _AlignedSide, second_side: _AlignedSide, scale
     if a.shape != b.shape:
         raise AttnscopeError("the values are of different widths", where=f"{first_side.head.ref}: output")
     return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)
-
-
-def _notes(changes: Sequence[Change]) -> list[str]:
-    """Return notes on tokens without a counterpart."""
-    if not any(head.only_first or head.only_second for change in changes for head in change.heads):
-        return []
-    return ["the weight of a token that only one side has (a│ or │b) counts as moved"]

@@ -74,7 +74,8 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
     except (AttnscopeError, KeyError, TypeError, ValueError) as e:
         return unknown(name, f"rope_type {stated!r} is not known ({type(e).__name__})")
     width = 2 * len(held)
-    length = _length(exam)
+    # The longest row selects LongRoPE's factors, and is the length at which angles are compared.
+    length = max((*(batch.ids.shape[1] for batch in exam.batches), *map(len, exam.rows)), default=64)
     try:
         frequencies, factor = rotary_frequencies(rope, width, length, torch.device("cpu"))
         used, used_factor = _used(exam, module, kind, held, length)
@@ -110,12 +111,6 @@ def _plain(rope: Rope, width: int, used: Tensor) -> bool:
         return False
     plain, _ = rotary_frequencies(Rope(rope.theta, rope.fraction), width, 1, torch.device("cpu"))
     return bool(((used - plain).abs() <= 4e-3 * plain).all())
-
-
-def _length(exam: Examination) -> int:
-    """Return the length that selects LongRoPE's factors and at which angles are compared: the longest row's."""
-    lengths = [batch.ids.shape[1] for batch in exam.batches] + [len(row) for row in exam.rows]
-    return max(lengths, default=64)
 
 
 def _table(config: Any, kind: str | None) -> dict[str, Any] | None:

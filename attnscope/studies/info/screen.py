@@ -1,6 +1,6 @@
 """A model's description and cost table as parts or JSON."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,15 +43,11 @@ def present_info(
     facts = [(name, value) for name, value in _facts(description) if value]
     facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
     facts += [("note", text) for text in description.notes if not data_only]
-    yield _lines(facts)
+    # Values may quote untrusted text.
+    yield Facts([(name, note(value)) for name, value in facts], remark=False)
     if cost is not None:
         yield GAP
         yield from _cost(cost, data_only=data_only)
-
-
-def _lines(facts: Iterable[tuple[str, str]]) -> Facts:
-    """Return facts whose values may quote untrusted text."""
-    return Facts([(name, note(value)) for name, value in facts], remark=False)
 
 
 def models_as_json(models: KnownModels) -> bytes:
