@@ -7,8 +7,7 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.base.model_config import ModelConfig
-from attnscope.engines import native
-from attnscope.model import hooks, row_summary, stack, tile_stages
+from attnscope.model import batch, hooks, row_summary, stack, tile_stages
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
 from attnscope.request.masks.terms import Bidirectional, Causal
@@ -69,7 +68,7 @@ def _future_seen():
 
 
 def _padding_seen():
-    return native, "padding_mask", lambda *given, **options: Bidirectional()
+    return batch, "padding_mask", lambda *given, **options: Bidirectional()
 
 
 def _other_rotary():
