@@ -3,24 +3,25 @@
 import pytest
 
 from tests.adversarial.fuzzers import judge, make, working_folder
+from tests.helpers.draws import drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's
 CASES = {
-    "arguments": 60,
-    "configs": 30,
-    "ggufs": 25,
-    "adapters": 30,
-    "stacks": 80,
-    "reports": 120,
-    "tables": 120,
-    "dumps": 120,
+    "arguments": 30,
+    "configs": 15,
+    "ggufs": 12,
+    "adapters": 15,
+    "stacks": 40,
+    "reports": 60,
+    "tables": 60,
+    "dumps": 60,
 }
 
 
 @pytest.mark.parametrize("which", CASES)
 def test_no_input_makes_a_command_end_as_none_may(which: str) -> None:
     with working_folder() as folder:
-        for number in range(CASES[which]):
+        for number in range(drawn(CASES[which])):
             case = make(which, 0, number)
             ending, wrong = judge(case, folder)
             assert wrong is None, f"python -m tests.adversarial --which {which} --seed 0 --only {number}: {ending.err}"

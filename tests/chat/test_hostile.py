@@ -15,7 +15,6 @@ CHAT = chat_of([{"role": "user", "content": "Hello"}])
 AGAIN = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
 HOSTILE = {
     "loop": (AGAIN + "{% endfor %}{% endfor %}", "takes more than"),
-    "power": ("{{ 9 ** (9 ** 9) }}", "takes more than"),
     "class": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "was stopped"),
     "globals": ("{{ raise_exception.__globals__ }}", "was stopped"),
     "filter": ("{{ messages | attr('__class__') }}", "was stopped"),
@@ -54,8 +53,8 @@ def test_a_hostile_template_gets_one_line(monkeypatch, name):
 
 def test_after_a_process_was_ended_the_next_chat_is_rendered(monkeypatch):
     monkeypatch.setattr(process, "SECONDS", 1)
-    with pytest.raises(AttnscopeError):
-        render_chat(CHAT, ChatTemplates({"default": "{{ 9 ** (9 ** 9) }}"}))
+    with pytest.raises(AttnscopeError, match="the chat template takes more than"):
+        render_chat(CHAT, ChatTemplates({"default": "{{ 9 ** (9 ** 9) }}"}), "chat.json")
     assert render_chat(CHAT, ChatTemplates({"default": "{{ messages[0].content }}"})).text == "Hello"
 
 

@@ -14,8 +14,9 @@ from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import key
 from tests.families.config_fuzz import hold_all, least
 from tests.families.dialects import Case, draw
+from tests.helpers.draws import drawn
 
-_CASES = 14  # of each family; `python -m tests.families.config_fuzz` goes on from there
+_CASES = drawn(10)  # of each family; `python -m tests.families.config_fuzz` goes on from there
 
 
 def _cases(model_type: str) -> list[Case]:

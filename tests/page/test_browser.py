@@ -367,8 +367,8 @@ def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
     telling = np.where((places < 1) | (places == group["rows"]), 0, weights).max(0)
     begun = open_page(given).page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')")
     assert int(begun) == group["rows"][int(telling.argmax())]  # the page begins where a weight is largest
-    sizes, places = ((360, 640), (1280, 800)), ((pages["long"][0], 41), (given, 700))
-    for size, (path, query) in itertools.product(sizes, places):
+    long = pages["long"][0]
+    for size, path, query in (((360, 640), long, 41), ((1280, 800), long, 41), ((360, 640), given, 700)):
         page = open_page(path, size=size).page
         page.evaluate(DRAWN + f"location.hash = '#query={query}&key=16'")
         assert shows(page, "window.drawn.length > 4", True)

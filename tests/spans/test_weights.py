@@ -9,10 +9,11 @@ import pytest
 import attnscope
 from attnscope.model.recorders import SpanRecorder
 from tests.helpers.architectures import TWO_PARTS, make, save
+from tests.helpers.draws import drawn
 from tests.referee.models import Models
 from tests.spans import proof
 
-CASES, PARTS = 30, 3
+CASES, PARTS = drawn(15), 3
 TEXT = "The bank by the river was old. The money in the bank was new."
 
 

@@ -65,7 +65,6 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "sink-heat-80": (bank(allowed=causal, sink=0.5), 80, {"format": "heat"}),
     "bank-20": (bank(), 20, {}),
     "bank-colour-80": (bank(), 80, {"colour": "truecolor"}),
-    "bank-heat-colour-80": (bank(), 80, {"colour": "truecolor", "format": "heat"}),
     "bank-heat-256-80": (bank(), 80, {"colour": "256", "format": "heat"}),
     "bank-heat-16-80": (bank(), 80, {"colour": "standard", "format": "heat"}),
 }
