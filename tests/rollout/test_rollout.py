@@ -236,7 +236,7 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
             {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
             "what_if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
         ),
-        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "raise max_memory"),
+        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "max_memory is 1.0 MiB; use max_memory="),
     ],
 )
 def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
