@@ -17,6 +17,7 @@ import pytest
 from attnscope.batch.convert import convert
 from attnscope.batch.header import Settings
 from tests.batch.test_dump import dump, found
+from tests.helpers.row_statistics import entropy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dumps.md").read_text()
 SECTION = PAGE.partition("\n## Scripting\n")[2].partition("\n## ")[0]
@@ -61,10 +62,6 @@ def weights(folder):
 def means(folder, of_matrix):
     """Layer and head to the mean over every query of every text."""
     return {unit: np.concatenate([of_matrix(w) for w in all_]).mean() for unit, all_ in weights(folder).items()}
-
-
-def entropy(matrix):
-    return -(matrix * np.log2(np.where(matrix > 0, matrix, 1))).sum(1)
 
 
 def printed(code):

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments
 import attnscope
 from attnscope.base.errors import UsageError
 from attnscope.callbacks import AttentionStatistics
+from tests.helpers.row_statistics import entropy
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The bank by the river was closed"
@@ -117,9 +118,9 @@ def test_the_numbers_are_those_of_eager_attention(tokenizer: Any) -> None:
     assert len(numbers) == 3 * 2 * 2
     for layer in range(2):
         w = weights[layer][0].double().numpy()
-        entropy = -(w * np.log2(np.where(w > 0, w, 1))).sum(-1).mean(-1)
+        bits = entropy(w).mean(-1)
         for head in range(2):
-            assert numbers[f"a/entropy/L{layer}H{head}"] == pytest.approx(entropy[head], abs=1e-5)
+            assert numbers[f"a/entropy/L{layer}H{head}"] == pytest.approx(bits[head], abs=1e-5)
             assert numbers[f"a/first/L{layer}H{head}"] == pytest.approx(w[head, :, 0].mean(), abs=1e-6)
             assert numbers[f"a/max_score/L{layer}H{head}"] == pytest.approx(scores[layer][head].max(), abs=1e-4)
     measured = attnscope.heads(model, TEXT, measure="entropy", tokenizer=tokenizer).data.values

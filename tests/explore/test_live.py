@@ -22,6 +22,7 @@ from attnscope.views.explore.ink import Ink
 from attnscope.views.walk.scene import STAGES, WALKED, Variant, WalkCancelled
 from tests.explore import subjects
 from tests.explore.proof import close, region_text, settled
+from tests.helpers.row_statistics import entropy
 
 TEXT = "She sat by the [MASK] of the river"
 
@@ -222,8 +223,7 @@ def test_long_texts_begin_as_a_map_and_zoom_to_exact_cells():
         text, config="bidirectional", layer=spot.layer, head=spot.head, query=spot.query, top=5
     )
     assert spot.query == 1099 and np.allclose(row, expected[spot.layer, spot.head].weights[0], atol=1e-6)
-    entropy = -(row * np.log2(np.where(row > 0, row, 1))).sum()
-    assert statistics["entropy"] == pytest.approx(entropy, abs=1e-4)
+    assert statistics["entropy"] == pytest.approx(entropy(row), abs=1e-4)
 
 
 def test_what_is_no_longer_wanted_is_cancelled():

@@ -17,6 +17,7 @@ from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell
 from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import STAGES, RunCommand, Variant, WalkCut, WalkHead
 from tests.helpers.draws import drawn
+from tests.helpers.row_statistics import entropy
 
 TEXT = "The bank by the river was not the bank that lent us money"
 OWN = Variant()
@@ -215,8 +216,7 @@ def test_averages_of_heads_are_those_of_the_rows(report, source):
         for head in range(4):
             weights = report[layer, head].weights.astype(np.float64)
             assert numbers["self"][layer, head] == pytest.approx(np.diag(weights).mean(), abs=1e-6)
-            entropy = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1).mean()
-            assert numbers["entropy"][layer, head] == pytest.approx(entropy, abs=1e-5)
+            assert numbers["entropy"][layer, head] == pytest.approx(entropy(weights).mean(), abs=1e-5)
 
 
 def test_passages_spell_the_text(source):

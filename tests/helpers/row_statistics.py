@@ -37,6 +37,12 @@ def key_factors(
     return {name: np.broadcast_to(factor, apart.shape) for name, factor in factors.items()}
 
 
+def entropy(weights: Array) -> Array:
+    """Return the entropy of rows (…, keys) in bits, (…)."""
+    bits: Array = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(-1)
+    return bits
+
+
 def row_statistics(
     weights: Array,
     special: Array,
@@ -57,7 +63,7 @@ def row_statistics(
         real: See `key_factors`.
     """
     positions = range(weights.shape[-2]) if queries is None else queries
-    found = {"entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(-1)}
+    found = {"entropy": entropy(weights)}
     for name, factors in key_factors(positions, special, punctuation, aligned=aligned, real=real).items():
         total = (weights * factors).sum(-1)
         found[name] = total if aligned or name not in NEEDS_ALIGNMENT else np.full_like(total, np.nan)

@@ -19,7 +19,7 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWi
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
 from tests.helpers.key_tokens import key_tokens
-from tests.helpers.row_statistics import row_statistics
+from tests.helpers.row_statistics import entropy, row_statistics
 from tests.model.test_attention import close
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -199,8 +199,7 @@ def test_statistics_of_mean_rows_are_those_of_the_mean_matrix(case: Case, data: 
             tile_elements=max(1, case.tile // (layer + 1)),
         )
     weights, masked = (whole.compute()[stage].double().numpy() for stage in ("weights", "masked"))
-    entropy = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(-1)
-    close(recorder.recorded["entropy"], torch.from_numpy(entropy))
+    close(recorder.recorded["entropy"], torch.from_numpy(entropy(weights)))
     largest = masked.max(-1)
     close(recorder.recorded["max_score"], torch.from_numpy(np.where(largest == -np.inf, np.nan, largest)))
 
