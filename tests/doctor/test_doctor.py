@@ -1,6 +1,7 @@
 """What `attnscope doctor` says, how it says it, and what it leaves as it was."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -241,7 +242,21 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     arguments = ["doctor", "-m", str(tmp_path / "bert"), "--attn", "eager"]
     assert main(arguments) == 1
     shown = capsys.readouterr().out
-    assert "number: what the check measured" in shown
+    caption = "number: what the check measured, a difference unless its name says otherwise; limit: the largest number"
+    assert caption in " ".join(shown.split())
+    assert main([*arguments, "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    measured = [check for check in checks if check["verdict"] != "unknown" and check["limit"] is not None]
+    lines = {line.split()[0]: line for line in shown.splitlines() if re.match(r"\S+ +(ok|WRONG) ", line)}
+    for check in measured:
+        assert (check["value"] <= check["limit"]) == (check["verdict"] == "ok")
+        assert f" {check['value']:.3g} " in lines[check["name"]] and f" {check['limit']:.3g}" in lines[check["name"]]
+    counts = [sum(check["verdict"] == verdict for check in checks) for verdict in ("wrong", "ok", "unknown")]
+    assert len(measured) > 3 and [int(n) for n in re.findall(r"\d+", shown.splitlines()[-1])] == [
+        counts[0],
+        len(checks),
+        *counts[1:],
+    ]
     assert "WRONG" in shown and "repair" in shown and "docs/doctor.md#future" in shown
     assert main([*arguments, "-o", str(tmp_path / "doctor.xml")]) == 1
     failure = ET.parse(tmp_path / "doctor.xml").getroot().find(".//failure")
