@@ -54,7 +54,8 @@ def test_a_task_that_is_late_stops_is_queued_again_and_goes_on(folder, capsys):
         assert code == 128 + signal.SIGTERM
         assert Path("requeued").read_text() == "requeue 71\n"
         assert start(text, 1, 2).wait(60) == 0
-    assert start(text, 2, 2).wait(60) == 0
+    second = ["batch", "texts.txt", "-o", "a dump-part-2.jsonl", "--keep", "top,rows", "--shard", "2/2"]
+    assert main([*second, "--threads", "1", "--quiet"]) == 0
     assert main(["merge", "a dump-part-1.jsonl", "a dump-part-2.jsonl", "-o", "a dump.jsonl", "--quiet"]) == 0
     assert main(["batch", "texts.txt", "-o", "alone.jsonl", "--keep", "top,rows", "--threads", "1", "--quiet"]) == 0
     assert content(Path("a dump.jsonl")) == content(Path("alone.jsonl"))
