@@ -284,6 +284,23 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
     assert "holds value-zeroing, not the weights of heads" in capsys.readouterr().err
 
 
+def test_one_row_is_a_list_of_keys(capsys):
+    text = "the bank " * 20
+    every = attnscope.inspect(text, measure="rollout").data.texts[0].rollouts[0].matrix
+    asked = ["run", text, "--measure", "rollout", "--top", "0", "--query"]
+    assert main([*asked, "3"]) == 0
+    screen = capsys.readouterr().out
+    assert "the 32 keys with the largest shares; --key selects others" in screen
+    assert "of each token before layer 0 in this token after layer 3; all sum to 1" in " ".join(screen.split())
+    listed = {int(key): float(share) for key, share in re.findall(r"\b(\d+) (?:the|bank) +(\d\.\d+)", screen)}
+    assert sorted(listed) == sorted(np.argsort(-every[3], kind="stable")[:32])
+    assert list(listed.values()) == pytest.approx(every[3][list(listed)], abs=0.006)
+    others = re.search(r"\b8 others +(\d\.\d+)", screen)
+    assert others is not None and float(others[1]) == pytest.approx(np.delete(every[3], list(listed)).sum(), abs=0.006)
+    assert main([*asked, "3,4"]) == 0
+    assert "key →" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("damage", "error"),
     [

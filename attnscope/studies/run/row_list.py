@@ -16,12 +16,18 @@ from attnscope.views.spans import Span, ours
 LISTED = 32  # keys of a long text that are listed
 
 
-def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySettings) -> list[ViewPart]:
-    """Present the only row of these panels, which all have keys as columns.
+def row_list(
+    panels: Sequence[Panel], settings: DisplaySettings, others: str, head: HeadReport | None = None
+) -> list[ViewPart]:
+    """Present the only row of these panels, which all have keys as columns; the last one has the weights or shares.
 
-    Of a long text, the keys with the largest weights are listed, and the weight of the others is summed.
+    If the text is long, the keys with the largest weights are listed, and the weight of the others is summed.
+
+    Args:
+        others: How to list the other keys.
+        head: Report with the contributions of the ranked keys; None if there are none.
     """
-    weights = next(panel for panel in panels if panel.name == "weights")
+    weights = panels[-1]
     row = np.nan_to_num(weights.matrix[0].astype(np.float64))
     listed = list(range(row.size))
     if row.size > LISTED and settings.brief:
@@ -34,10 +40,10 @@ def row_list(head: HeadReport, panels: Sequence[Panel], settings: DisplaySetting
             cells.append(panel.digits.text(float(omitted.sum())) if panel is weights else "")
         columns.append(Column(panel.name, cells))
     bars = [float(row[i]) for i in listed] + ([float(omitted.sum())] if omitted.size else [])
-    columns += _contributions(head, weights.columns, listed, len(bars), settings)
+    if head is not None:
+        columns += _contributions(head, weights.columns, listed, len(bars), settings)
     title = (Span("row", "bold"), Span(f" {panels[0].rows.number(0)} "), panels[0].rows.names[0])
-    option = settings.named("--stage", "stages") + " " + ",".join(panel.name for panel in panels)
-    order = f"  the {len(listed)} keys with the largest weights; {option} lists all" if omitted.size else ""
+    order = f"  the {len(listed)} keys with the largest {weights.name}; {others}" if omitted.size else ""
     formulas = [
         (Span(f"{panel.name}: "), *panel.arithmetic, *ours(f"; {panel.small}" if panel.small else ""))
         for panel in panels

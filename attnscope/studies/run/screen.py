@@ -136,7 +136,8 @@ def _present_head(
     stages = stage_matrices(text, head, settings, given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
-        yield from row_list(head, in_row, settings)
+        option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in in_row)
+        yield from row_list(in_row, settings, f"{option} lists all", head)
         stages = [stage for stage in stages if stage.name == "output"]
     ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
     matrices: list[list[ViewPart]] = [[GAP, HeatGrid(stages) if heat else Matrices(stages)]] if stages else [[]]
