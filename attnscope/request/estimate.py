@@ -81,6 +81,8 @@ class MemoryDemand:
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
     threads: int = field(default_factory=count_threads)
     predicted: int = 0  # tokens whose logits are computed at once; 0 without the head
+    stages: int = 1  # kept matrices of a layer and head
+    sides: int = 1  # similar runs whose findings are kept at the same time, to be compared
 
     @property
     def calls_functions(self) -> bool:

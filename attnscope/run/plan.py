@@ -126,11 +126,6 @@ def make_plan(
         more |= {"spans": span_bytes(plan)}
     if sides > 1:
         plan = replace(plan, sides=sides)
-        demand = memory_demand(plan)
-        # findings of another side, and its differences from the first: of one stage, and of one head at a time
-        matrices = demand.cells // max(1, len(plan.stages))
-        side = required_memory(plan)["kept"] + 4 * matrices + _COMPARING * (matrices // demand.units)
-        more["other sides"] = (sides - 1) * side
     if every_head:
         plan = replace(plan, n_layers_run=source.config.n_layers)
         more["every head"] = sides * summary_bytes(run, source.config, plan.text_plans, plan.stages)
@@ -281,6 +276,11 @@ def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, mor
     if source.dense_biases:
         bias = source.dense_biases * source.config.n_heads * DTYPE_BYTES[run.dtype]
         need["position bias"] = max(_DISTANCES, bias + _BUCKETS) * demand.tokens**2
+    if demand.sides > 1:
+        # Findings of another side, and its differences from the first: of one stage, and of one head at a time.
+        matrices = demand.cells // demand.stages
+        side = need["kept"] + 4 * matrices + _COMPARING * (matrices // demand.units)
+        need["other sides"] = (demand.sides - 1) * side
     return need | {name: need.get(name, 0) + size for name, size in more.items()}
 
 
@@ -422,4 +422,6 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
         predicted=max(min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)), int(run.generate > 0)),
+        stages=max(1, len(plan.stages)),
+        sides=plan.sides,
     )

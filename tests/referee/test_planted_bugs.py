@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.engines import native
+from attnscope.model import batch
 from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.recorders.base import Overlap
@@ -104,7 +104,7 @@ def _minus_infinity_into_a_copy() -> Plant:
 
 
 def _padding_is_seen() -> Plant:
-    return native, "padding_mask", lambda *given, **options: Bidirectional()
+    return batch, "padding_mask", lambda *given, **options: Bidirectional()
 
 
 def _special_rows_in_the_choice_of_a_head() -> Plant:

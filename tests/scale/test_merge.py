@@ -186,9 +186,10 @@ def test_what_is_refused(folder, capsys, arguments, code, message):
 def test_verify(folder, capsys):
     assert main(["verify", "whole.jsonl"]) == 0
     blank = sum(not line for line in lines(150))
-    counts = f"{150 - blank} ok, {blank} skipped"
+    counts = f"{150 - blank} texts ok, {blank} skipped"
     said = capsys.readouterr().err
-    assert said.startswith(f"attnscope: verified: whole.jsonl ({counts}): every checksum and count is right; equal to")
+    right = "every checksum and count is right, and the texts are those of texts.txt"
+    assert said == f"attnscope: verified: whole.jsonl ({counts}): {right}\n"
     for name in ("whole", "whole.jsonl.gz", "part-2.jsonl"):
         assert main(["verify", name, "--input", "texts.txt", "--quiet"]) == 0
 

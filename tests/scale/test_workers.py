@@ -77,10 +77,17 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, name, workers):
 
 def children():
     me = os.getpid()
-    return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    return {int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
 
 
-def test_workers_that_are_killed_lose_and_double_nothing(tmp_path, monkeypatch):
+@pytest.fixture
+def workers():
+    """A function that gives the processes that the test started; helpers of other tests may run since before."""
+    before = children()
+    return lambda: sorted(children() - before)
+
+
+def test_workers_that_are_killed_lose_and_double_nothing(tmp_path, monkeypatch, workers):
     """Ten at random moments while one dump is written; another dump only if the first ended before the last kill."""
     monkeypatch.setattr(pool, "_PAUSES", (0.05, 0.2))
     luck, kills = random.Random(3), 0
@@ -91,8 +98,8 @@ def test_workers_that_are_killed_lose_and_double_nothing(tmp_path, monkeypatch):
 
         def kill(stop=stop, sent=sent, most=10 - kills):
             while len(sent) < most and not stop.wait(luck.uniform(0.002, 0.03)):
-                if workers := children():
-                    sent.append(luck.choice(workers))
+                if alive := workers():
+                    sent.append(luck.choice(alive))
                     os.kill(sent[-1], signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
@@ -106,7 +113,7 @@ def test_workers_that_are_killed_lose_and_double_nothing(tmp_path, monkeypatch):
         assert summary.counts == {"ok": len(MANY)}
         kills += len(sent)
         (tmp_path / "dump.jsonl").unlink()
-        assert children() == []
+        assert workers() == []
 
 
 @pytest.mark.parametrize(("text", "deaths"), [("please kill me", 3), ("please kill", 4)])
@@ -203,10 +210,10 @@ class DiesAtFirst(Work):
         os._exit(9)
 
 
-def test_workers_that_cannot_even_begin_end_the_run(tmp_path):
+def test_workers_that_cannot_even_begin_end_the_run(tmp_path, workers):
     with pytest.raises(AttnscopeError, match=r"10 workers ended before they computed a text \(exit code 9\)"):
         written(tmp_path, workers=2, work=DiesAtFirst())
-    assert children() == []
+    assert workers() == []
 
 
 class Faulty(Work):
@@ -222,7 +229,7 @@ class Faulty(Work):
         return super().process(ready)
 
 
-def test_what_ends_one_process_ends_all(tmp_path):
+def test_what_ends_one_process_ends_all(tmp_path, workers):
     from attnscope.base.errors import ModelError
 
     error = ModelError("cannot be read", where="model.safetensors", hint="copy it again")
@@ -231,7 +238,7 @@ def test_what_ends_one_process_ends_all(tmp_path):
     assert caught.value.parts == error.parts
     with pytest.raises(RuntimeError, match=r"a worker failed[\s\S]*ZeroDivisionError: a bug"):
         written(tmp_path, workers=3, work=Faulty(ZeroDivisionError("a bug")))
-    assert children() == []
+    assert workers() == []
 
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "dump"])

@@ -109,7 +109,7 @@ def test_a_map_and_the_most_attended_sources_are_in_the_parts():
         assert bar.index == n
         weight, share = bar.numbers
         assert near(weight.replace(",", ""), mass[key])
-        assert near(share.rstrip("%"), 100 * mass[key] / sum(mass))
+        assert near(share.removesuffix(" %"), 100 * mass[key] / sum(mass))
         assert bar.length == pytest.approx(mass[key] / mass[order[0]])
         texts = [token.text for token in made.texts[0].tokens]
         assert [span.text for span in bar.before[::-1]] == texts[max(0, key - 8) : key]
