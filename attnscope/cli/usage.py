@@ -37,10 +37,10 @@ def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
 
 def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> None:
     """Refuse an option in the place of the value of another, such as `--chat --layer 3`."""
-    options = {name: parameter for parameter in parameters for name in parameter.opts if name.startswith("--")}
+    options = {name: parameter for parameter in parameters for name in parameter.opts if name.startswith("-")}
     typed = words[: words.index("--")] if "--" in words else words
     for word, following in pairwise(typed):
-        if word in options and not options[word].is_flag and following in options:
+        if word in options and not options[word].is_flag and following.partition("=")[0] in options:
             value = options[word].metavar
             hint = f"use {word} {value}, or {word}={following} if that is meant"
             raise UsageError(f"needs {value}, but {following} follows", where=word, hint=hint)

@@ -78,6 +78,14 @@ def test_refused(before, last, line, pipeline, capsys):
             "--chat: needs FILE|-, but --layer follows; use --chat FILE|-, or --chat=--layer if that is meant",
         ),
         *(
+            (
+                ["heads", "--needle", *following],
+                f"--needle: needs TEXT, but {following[0]} follows; use --needle TEXT, or --needle={following[0]} if "
+                "that is meant",
+            )
+            for following in (["--lengths", "64"], ["--lengths=64"], ["-m", "x"])
+        ),
+        *(
             ([*words, "--what-if", "same-scores"], f"--what-if same-scores: the mask is the model's own; {ADD_MASK}")
             for words in (["run", TEXT], ["explain", TEXT, "--query", "0"], ["heads"], ["batch", "a", "-o", "b.jsonl"])
         ),
