@@ -128,7 +128,7 @@ def test_the_answer_is_the_last_word_or_the_part_that_is_named():
     ("words", "message"),
     [
         (["--lengths", "8"], "of which the needle and its question take 9"),
-        (["--lengths", "4000"], "the model takes at most"),
+        (["--lengths", "4000"], "4,000 tokens, but the model takes at most 48; use --lengths 48 or less"),
         (["--role", "retrieval"], "--role: cannot be used with --needle"),
         (["some text"], "cannot be used with --needle"),
         (["--answer", "young"], "is not in the needle"),

@@ -124,12 +124,14 @@ def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
     simulated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[int] = []
-    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or torch.get_rng_state())
-    for device, expected in (("cpu", []), (simulated, [1])):
-        kept.clear()
-        with with_settings_kept(nn.Linear(2, 2).to(device)):
-            pass
-        assert kept == expected
+    # Undone before the simulation ends, which puts back what it found.
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or torch.get_rng_state())
+        for device, expected in (("cpu", []), (simulated, [1])):
+            kept.clear()
+            with with_settings_kept(nn.Linear(2, 2).to(device)):
+                pass
+            assert kept == expected
 
 
 @pytest.mark.parametrize(("device", "noted"), [("cpu", True), ("cuda", False)])

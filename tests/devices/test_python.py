@@ -136,8 +136,10 @@ def test_a_model_is_measured_while_it_is_trained_on_a_gpu(
 ) -> None:
     """The random numbers that training draws there next are not those of dropout meanwhile."""
     original, kept = torch.cuda.get_rng_state, list[torch.device]()
-    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or original(device))
-    compare_statistics(model, gpu)
+    # Undone before the simulation ends, which puts back what it found.
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or original(device))
+        compare_statistics(model, gpu)
     assert kept == [torch.device(gpu)]
 
 

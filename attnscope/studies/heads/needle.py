@@ -176,7 +176,7 @@ def _prompts(
         raise UsageError(message, where=arg("lengths"), hint=f"use {fixed + 32} or more")
     if most is not None and longest > most:
         message = f"{longest:,} tokens, but the model takes at most {most:,}"
-        raise UsageError(message, where=arg("lengths"), hint=f"use {most:,} or less")
+        raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(most))} or less")
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
     found_prompts = []
