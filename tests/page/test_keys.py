@@ -90,6 +90,8 @@ def type_words(page, words):
 
 def try_key(page, action, key, last):
     """Press a key at PLACE and wait for its effect; return what is shown instead, None for the effect."""
+    # The page writes the place of the key before into its address after it has drawn.
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn))))")
     page.evaluate(f"document.activeElement.blur(); location.hash = '{PLACE}'")
     assert shows(page, WHERE, PLACE)
     before, expression, value = EFFECTS[action]
