@@ -6,6 +6,7 @@ diff. The Python and SQL of `docs/dumps.md` is run by `tests/batch/test_scriptin
 """
 
 import gzip
+import io
 import json
 import os
 import re
@@ -18,11 +19,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from attnscope import inspect
 from attnscope.cli import main
 from attnscope.cli.app import build_app
 from attnscope.findings.row_statistics import STATISTICS
+from attnscope.studies.present import present
+from attnscope.views.terminal import draw
 from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files
 from tests.helpers.hub_server import serve
@@ -35,7 +40,6 @@ DOCS = ROOT / "docs"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
-PICTURE = ["run", "The bank by the river", "--look", "terminal", "--output", "screen.svg"]
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
 MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
 PULLED = "google-bert/bert-base-uncased"  # from a server on this machine
@@ -268,9 +272,8 @@ def test_every_screen_is_what_a_terminal_of_80_columns_shows(page, folder, capsy
             assert len(lines) > 4
 
 
-def drawn(path):
+def drawn(source):
     """Texts with their colours, and coloured cells, of a picture; what else is in it is the affair of rich."""
-    source = path.read_text()
     styles = dict(re.findall(r"^\s*\.[\w-]+-(r\d+) \{ (.*?) ?\}$", source, re.MULTILINE))
     found = []
     for node in ET.fromstring(source).iter():
@@ -285,12 +288,17 @@ def drawn(path):
     return found
 
 
-def test_the_picture_is_what_the_tool_draws(folder):
-    assert main(PICTURE) == 0
+def test_the_picture_is_what_the_tool_draws():
+    console = Console(
+        file=io.StringIO(), width=120, color_system="truecolor", force_terminal=True, record=True, legacy_windows=False
+    )
+    draw(present(inspect("The bank by the river").data), console)
+    # A picture loads nothing, also no font.
+    picture = re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)
     if REWRITE:
-        shutil.copyfile("screen.svg", DOCS / "screen.svg")
-    shown = drawn(DOCS / "screen.svg")
-    assert shown == drawn(folder / "screen.svg")
+        (DOCS / "screen.svg").write_text(picture)
+    shown = drawn((DOCS / "screen.svg").read_text())
+    assert shown == drawn(picture)
     assert len({row[0] for row in shown if row[0].startswith("#")}) > 5  # it is in colour
     assert any(row[0] == "0.97" for row in shown)
 

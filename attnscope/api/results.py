@@ -27,7 +27,7 @@ from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
-from attnscope.request.arguments import number, one_of
+from attnscope.request.arguments import number
 from attnscope.request.selection import PRINTED, PositionSelection
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from attnscope.batch.header import Settings
     from attnscope.batch.records import Record
-    from attnscope.studies.formats import Look
 
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -106,7 +105,6 @@ class Result(Generic[Data]):
         *,
         precision: int | None = None,
         width: int | None = None,
-        look: "Look" = "figure",
         table: str | None = None,
         force: bool = False,
     ) -> None:
@@ -117,8 +115,7 @@ class Result(Generic[Data]):
                 InspectResult, `.safetensors`, `.npz`, `.csv` and `.parquet`.
             precision: Decimal places in `.txt`, `.svg` and `.png`; None for the command's default. Other formats are
                 exact.
-            width: Columns of `.txt`, and of an `.svg` in the terminal's look; None for 120.
-            look: Look of an `.svg`: `figure`, or `terminal` for the terminal's tables in colour.
+            width: Columns of `.txt`; None for 120.
             table: Table of an InspectResult that a `.csv` or `.parquet` holds: `matrices`, `contributors`, `rows`,
                 `columns` or `spans`; None for the first of these that there is.
             force: Overwrite an existing file.
@@ -127,12 +124,11 @@ class Result(Generic[Data]):
             AttnscopeError: The file exists or cannot be written, or its extension is unknown.
         """
         from attnscope.base.files.atomic import check_target, write_atomic
-        from attnscope.studies.formats import Look, export
+        from attnscope.studies.formats import export
 
         target = file_path(path)
-        one_of("look", Look)(look)
         digits, width = self._digits_of(precision), _columns(width)
-        parts = self._table(target, table) or export(self.data, target, precision=digits, width=width, look=look)
+        parts = self._table(target, table) or export(self.data, target, precision=digits, width=width)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
 
@@ -191,7 +187,7 @@ def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
     from attnscope.studies.present import present
-    from attnscope.views.terminal.recorded import as_text
+    from attnscope.views.terminal import as_text
 
     return as_text(present(data, precision=precision, options=False), columns)
 

@@ -10,7 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.studies.formats import FILE_FORMATS, FileFormat, check_look, format_for
+from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kinds
 from attnscope.studies.study import TABLES, Format, Listing
 
@@ -57,8 +57,6 @@ def check_output(given: Given, command: str) -> None:
     if getattr(given, "open", False):
         _prepare_to_open(given, command)
     if given.output is None:
-        if given.look != "figure":
-            raise UsageError("applies only to files", where=arg("look"), hint=f"add {arg('output', 'picture.svg')}")
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
@@ -67,7 +65,6 @@ def check_output(given: Given, command: str) -> None:
     # Check last whether the file exists: --force helps only then.
     check_target(given.output, force=True)
     form = format_for(given.output, next(kind for kind in kinds() if kind.name == command))
-    check_look(given.output, given.look)
     if form.extra is not None:
         form.extra.require(form.ending)
     if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
@@ -161,7 +158,6 @@ def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: A
             precision=given.precision,
             width=_named_width(),
             listing=listing,
-            look=given.look,
             data_only=_data_only(given),
             every_head=every_head,
             **detail,

@@ -24,7 +24,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.cli.run_config import read_lines, refuse_idle_what_if, run_config
 
         # what has neither pictures nor matrices has no options for them
-        compared = Sides(Given(**{"look": "figure", "precision": 2, **vars(given)}), options_of(name))
+        compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
         axis, given = compared.axis(), compared.side()
         call = call_of(name, vars(given), axis)
         check_output(given, call.kind)

@@ -191,8 +191,6 @@ VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, it
     "of {stages}, and small contributors one by one.")
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
 _LOOKS = (
-    choice("look", SHOW, Literal["figure", "terminal"], "Look of an .svg: a figure on white, or the terminal's tables.",
-        default="figure"),
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
@@ -202,7 +200,7 @@ _LOOKS = (
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
-_LOOKS_OF_CHECKS = tuple(option for option in _LOOKS[1:] if option.name != "open")
+_LOOKS_OF_CHECKS = tuple(option for option in _LOOKS if option.name != "open")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 

@@ -7,9 +7,9 @@ Nothing heavy is imported before a file is written.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError, arg
+from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import FindingsKind, Listing, imported
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attnscope.views.settings import Detail
 
 WIDTH = 120  # columns of text drawn into a file
-Look = Literal["figure", "terminal"]
 _WHOLE = {"brief": False}  # a file has no end of the screen
 
 
@@ -33,7 +32,6 @@ class Drawing:
     precision: int = 2
     width: int = WIDTH
     listing: Listing | None = None
-    look: Look = "figure"
     data_only: bool = False
     every_head: Any = None
     detail: "Detail" = field(default_factory=dict)  # type: ignore[assignment]
@@ -71,7 +69,6 @@ def export(
     precision: int = 2,
     width: int | None = None,
     listing: Listing | None = None,
-    look: Look = "figure",
     data_only: bool = False,
     every_head: Any = None,
     **detail: "Unpack[Detail]",
@@ -82,18 +79,10 @@ def export(
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg`, `.png` or `.pdf` (a figure),
             `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or
             `.parquet` (a row for every head of a survey, or for whatever is cut alone).
-        look: Look of `.svg`: `figure`, or `terminal` for the table view in colour.
         **detail: Levels of detail in formats made for reading.
     """
     file_format = format_for(path, kind_of(findings))
-    check_look(path, look)
-    return file_format.write(findings, Drawing(precision, width or WIDTH, listing, look, data_only, every_head, detail))
-
-
-def check_look(path: Path, look: Look) -> None:
-    """Refuse a look that a file of this name cannot have."""
-    if look == "terminal" and path.suffix.lower() != ".svg":
-        raise UsageError(f"terminal cannot be used with {path.suffix}", where=arg("look"), hint="use an .svg file")
+    return file_format.write(findings, Drawing(precision, width or WIDTH, listing, data_only, every_head, detail))
 
 
 def format_for(path: Path, kind: FindingsKind) -> FileFormat:
@@ -118,22 +107,15 @@ def _json(findings: Any, _drawing: Drawing) -> Iterator[bytes]:
 
 def _txt(findings: Any, drawing: Drawing) -> Iterator[bytes]:
     from attnscope.studies.present import present
-    from attnscope.views.terminal.recorded import as_text  # rich is only needed for drawing
+    from attnscope.views.terminal import as_text  # rich is only needed for drawing
 
     yield as_text(present(findings, **drawing.settings | _WHOLE), drawing.width).encode()
 
 
 def _svg(findings: Any, drawing: Drawing) -> Iterator[bytes]:
-    if drawing.look == "terminal":
-        from attnscope.studies.present import present
-        from attnscope.views.terminal.recorded import as_svg as as_terminal
+    from attnscope.views.figure import as_svg
 
-        text = as_terminal(present(findings, **drawing.settings | _WHOLE), drawing.width)
-    else:
-        from attnscope.views.figure import as_svg
-
-        text = as_svg(_figure_parts(findings, drawing))
-    yield text.encode()
+    yield as_svg(_figure_parts(findings, drawing)).encode()
 
 
 def _png(findings: Any, drawing: Drawing) -> Iterator[bytes]:

@@ -99,7 +99,6 @@ ARGUMENTS = {
     "batch output": ("batch.jsonl", "texts.txt"),
     "merge output": ("merge.jsonl", "part1.jsonl part2.jsonl"),
     "precision": "1",
-    "look": "terminal -o new.svg --force",
     "color": "never",
     "device": "cpu",
     "dtype": "bfloat16",

@@ -41,8 +41,6 @@ CASES = [
     ((), "--max-memory=0", "--max-memory: must be at least one byte"),
     (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
     ((), "--output=a.jpg", f"a.jpg: unknown extension '.jpg'; use {ENDINGS}"),
-    ((), "--look=terminal", "--look: applies only to files; add --output picture.svg"),
-    (("--look=terminal",), "--output=a.png", "--look: terminal cannot be used with .png; use an .svg file"),
     ((), "--output=json", f"json: the name has no extension; use {ENDINGS}"),
     (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
     ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),

@@ -25,7 +25,7 @@ from attnscope.studies.compare.runs import ReportSelection, compare_files, compa
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
 from attnscope.views.parts import Matrices
-from attnscope.views.terminal.recorded import as_text
+from attnscope.views.terminal import as_text
 from tests.helpers.requests import changed, parsed, requested
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.helpers.schemas import validate

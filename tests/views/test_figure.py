@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.errors import AttnscopeError
 from attnscope.findings.compare import Side
 from attnscope.findings.head_roles import OF_PARTS, ROLES
 from attnscope.findings.run import STAGES
@@ -390,13 +390,6 @@ def test_a_png_spells_letters_that_no_font_holds(monkeypatch):
     b"".join(formats.export(by_value(" "), Path("x.png")))
     assert "␣" in figure(by_value(" ")).decode()
     assert pages[-1] == figure(by_value(" ")).decode().replace("␣", "_")
-
-
-def test_only_an_svg_looks_like_a_terminal():
-    assert b"terminal" in figure(bank(), look="terminal")
-    assert b"terminal" not in figure(bank())
-    with pytest.raises(UsageError, match=r"look: terminal cannot be used with \.txt; use an \.svg file"):
-        formats.export(bank(), Path("x.txt"), look="terminal")
 
 
 def test_long_names_are_cut_at_once():

@@ -7,7 +7,7 @@ import pytest
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
 from attnscope.findings.info import Description
 from attnscope.studies.info.screen import BINARY, present_info, scaled
-from attnscope.views.terminal.recorded import as_text
+from attnscope.views.terminal import as_text
 
 SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16)
 

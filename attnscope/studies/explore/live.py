@@ -309,7 +309,7 @@ class LiveSource(UnitSource):
         """Explain a row step by step."""
         from attnscope.studies.explain.run import explain
         from attnscope.studies.present import present
-        from attnscope.views.terminal.recorded import as_text
+        from attnscope.views.terminal import as_text
 
         scene = self.scene(variant)
         assert scene is not None

@@ -6,6 +6,7 @@ columns, shortened labels are spelled out below, and control characters of untru
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,13 @@ SCREENFUL = 38
 def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:
     """Print parts on a console, at its width, colours and encoding; `color_system=None` prints no escapes."""
     _draw(Screen(console), parts)
+
+
+def as_text(parts: Iterable[parts.ViewPart], width: int) -> str:
+    """Draw parts without colour, `width` columns wide."""
+    file = StringIO()
+    draw(parts, Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False))
+    return file.getvalue()
 
 
 def _draw(screen: Screen, shown: Iterable[parts.ViewPart]) -> None:

@@ -1,6 +1,5 @@
 """Print renderables on a console, never wider than it and with nothing cut."""
 
-import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ STYLES: dict[Look, str] = {
     "good": "green",
     "bad": "bold red",
 }
-_RUNS = re.compile(r" +|[^ ]+(?: [^ ]+)*")
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Screen:
         """Print lines that fit the console."""
         segments: list[Segment] = []
         for line in lines:
-            segments += [piece for segment in line for piece in self._ready(segment)]
+            segments += [part._replace(text=part.text.translate(ASCII)) if self.ascii else part for part in line]
             segments.append(Segment.line())
         self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
 
@@ -121,12 +119,6 @@ class Screen:
         cells = INDENTS[indent]
         for line in text.wrap(self.console, self.line - cells):
             self.put(Text.assemble(" " * cells, line))
-
-    def _ready(self, segment: Segment) -> list[Segment]:
-        text = segment.text.translate(ASCII) if self.ascii else segment.text
-        # In an SVG every segment is placed by itself, and some viewers drop the blanks that it starts or ends with.
-        pieces = _RUNS.findall(text) if self.console.record else [text]
-        return [segment._replace(text=piece) for piece in pieces]
 
 
 def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
