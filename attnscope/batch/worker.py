@@ -28,13 +28,14 @@ from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.request.spans import SpanRange, parse_spans, ranges_of
 from attnscope.run.chats import render_text
+from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.record_plan import make_record_spec
 from attnscope.run.session import Session, attend, new_window, prepare
 from attnscope.run.text_plan import TextPlan, plan_text
-from attnscope.studies.ablate.per_text import head_effects, span_effects
-from attnscope.studies.ablate.plan import AblationOptions, bytes_per_token
-from attnscope.studies.ablate.spans import AnsweredText, read_answer
+from attnscope.studies.ablate.per_text import cut_effects, span_effects
+from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
+from attnscope.studies.ablate.spans import read_answer
 
 NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
 
@@ -46,7 +47,7 @@ class PreparedText:
     item: Item
     text_plan: TextPlan  # its tokens, and what is shown of them
     size: TextSize
-    answered: AnsweredText | None = None  # the reading of its spans if these are cut; None otherwise
+    answered: AblationRun | None = None  # the reading of its spans if these are cut; None otherwise
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
@@ -157,8 +158,8 @@ class ModelWorker:
         size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
         if "span_effects" not in self._settings.keep:
             return PreparedText(item, text_plan, size)
-        answered = read_answer(self._run, AblationOptions(each="span"), self._source, text_plan)
-        answered.cuts(self._source)  # refuses a text of one span
+        answered = read_answer(self._run, AblationOptions(each="span"), self._source, self._session, text_plan)
+        answered.span_cuts()  # refuses a text of one span
         return PreparedText(item, text_plan, size, answered)
 
     def size(self, ready: PreparedText) -> TextSize:
@@ -205,11 +206,13 @@ class ModelWorker:
         plan, loaded = self._plan([text.text_plan]), (self._model, self.device)
         arrays: dict[str, Any] = {}
         if "effects" in self._settings.keep:
-            effects = head_effects(plan, self._session, loaded, self._places(), self._group)
-            arrays["positions"] = effects.positions
-            arrays |= {f"effects.{name}": getattr(effects, name) for name in ("kl", "hidden", "weight")}
+            options, cuts = AblationOptions(each="head"), [Cut("", (place,)) for place in self._places()]
+            ablation = AblationRun.of(self._run, options, self._source, self._session, text.text_plan)
+            arrays["positions"] = ablation.positions
+            effects = cut_effects(ablation, cuts, plan, loaded, self._group)
+            arrays |= {f"effects.{name}": array for name, array in vars(effects).items()}
         if text.answered is not None:
-            of_spans = span_effects(plan, self._session, loaded, text.answered, self._group)
+            of_spans = span_effects(text.answered, plan, loaded, self._group)
             arrays |= {"span_rows": text.answered.rows, "span_positions": text.answered.positions}
             arrays |= {f"span_effects.{name}": array for name, array in vars(of_spans).items()}
         return {name: array for name, array in arrays.items() if array is not None}

@@ -23,15 +23,11 @@ _WHOLE = {"brief": False}  # a file has no end of the screen
 
 @dataclass(frozen=True)
 class Drawing:
-    """Settings of formats that are made for reading.
-
-    Attributes:
-        listing: Heads of a survey that are listed; None for a choice by the format.
-    """
+    """Settings of formats that are made for reading."""
 
     precision: int = 2
     width: int = WIDTH
-    listing: Listing | None = None
+    listing: Listing | None = None  # heads of a survey that are listed; None for a choice by the format
     data_only: bool = False
     every_head: Any = None
     detail: "Detail" = field(default_factory=dict)  # type: ignore[assignment]
@@ -45,21 +41,14 @@ class Drawing:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format.
-
-    Attributes:
-        write: Yields the bytes of a file, from findings and their drawing.
-        drawn: Made for reading: a window of a long text is enough, and numbers are rounded.
-        page: A page to walk through, which holds more than it first shows.
-        extra: The library that it needs.
-    """
+    """A file format."""
 
     ending: str
-    write: "Callable[[Any, Drawing], Iterator[bytes]]"
-    drawn: bool = False
+    write: "Callable[[Any, Drawing], Iterator[bytes]]"  # yields the bytes of a file, from findings and their drawing
+    drawn: bool = False  # made for reading: a window of a long text is enough, and numbers are rounded
     picture: bool = False
-    page: bool = False
-    extra: Extra | None = None
+    page: bool = False  # a page to walk through, which holds more than it first shows
+    extra: Extra | None = None  # the library that it needs
 
 
 def export(

@@ -26,17 +26,11 @@ TABLES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Listing:
-    """The heads that are listed below a picture.
+    """The heads that are listed below a picture."""
 
-    Attributes:
-        top: Number of heads of each role or measure; None for as many as fit on a line, or ten.
-        sort: Order of the listed heads.
-        signed: Whether values below 0 are weak; otherwise the magnitude counts.
-    """
-
-    top: int | None = None
-    sort: Literal["value", "layer"] = "value"
-    signed: bool = True
+    top: int | None = None  # number of heads of each role or measure; None for as many as fit on a line, or ten
+    sort: Literal["value", "layer"] = "value"  # order of the listed heads
+    signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
 
     def heads(self, values: "Matrix", most: int) -> list[tuple[int, int]]:
         """Return the layers and heads that are listed; NaN is left out."""
@@ -49,38 +43,25 @@ class Listing:
 
 @dataclass(frozen=True)
 class Display:
-    """What to show of findings, beyond the settings that all views share.
+    """What to show of findings, beyond the settings that all views share."""
 
-    Attributes:
-        format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
-            comparison; `page` is a page to walk through.
-        every_head: For a page: every head, or the roles of heads on the sides of a comparison; None for none.
-    """
-
+    # `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a comparison;
+    # `page` is a page to walk through
     format: Format = "table"
     listing: Listing = Listing()
-    every_head: Any = None
+    every_head: Any = None  # for a page: every head, or the roles of heads on the sides of a comparison; None for none
 
 
 @dataclass(frozen=True)
 class FindingsKind:
-    """A kind of findings.
+    """A kind of findings."""
 
-    Attributes:
-        name: The study's name, or one of its own if the study has several kinds.
-        findings: Module and name of its class, such as `attnscope.findings.run:Report`.
-        screen: Module and name of the function of findings, settings and display that yields the parts of a screen.
-        formats: Extensions of files that can hold it.
-        typed: The command that finds it, as errors name it.
-        page: The function for a page; empty if a page shows the screen's parts.
-    """
-
-    name: str
-    findings: str
-    screen: str
-    formats: tuple[str, ...] = DRAWN
-    typed: str = ""
-    page: str = ""
+    name: str  # the study's name, or one of its own if the study has several kinds
+    findings: str  # module and name of its class, such as `attnscope.findings.run:Report`
+    screen: str  # module and name of the function of findings, settings and display that yields the parts of a screen
+    formats: tuple[str, ...] = DRAWN  # extensions of files that can hold it
+    typed: str = ""  # the command that finds it, as errors name it
+    page: str = ""  # the function for a page; empty if a page shows the screen's parts
 
     def findings_type(self) -> Any:
         """Import the class of its findings."""
@@ -107,37 +88,25 @@ def imported(declared: str) -> Any:
 
 @dataclass(frozen=True)
 class Request:
-    """The request of a command or of a call in Python to a study.
+    """The request of a command or of a call in Python to a study."""
 
-    Attributes:
-        run: The texts, the model, and what applies to every study.
-        values: The study's own options by name; None for one that is not given.
-        brief: The findings are drawn for reading, so a window of a long text is enough.
-        progress: Called with a step's name, the work done, and the total.
-        read_lines: Reads a file with one text per line, which an option of the command line names.
-        built_in: Whether the texts of the run are the built-in ones.
-    """
-
-    run: "RunConfig"
-    values: Mapping[str, Any]
-    brief: bool = False
-    progress: Any = None
+    run: "RunConfig"  # the texts, the model, and what applies to every study
+    values: Mapping[str, Any]  # the study's own options by name; None for one that is not given
+    brief: bool = False  # the findings are drawn for reading, so a window of a long text is enough
+    progress: Any = None  # called with a step's name, the work done, and the total
     session: "Session | None" = None
+    # reads a file with one text per line, which an option of the command line names
     read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
-    built_in: bool = False
+    built_in: bool = False  # whether the texts of the run are the built-in ones
 
 
 @dataclass(frozen=True)
 class Call:
-    """What the options of a call make of it.
+    """What the options of a call make of it."""
 
-    Attributes:
-        kind: Name of the kind of findings.
-        texts: Which texts it takes: `named` ones; built-in ones if none are named (the study adds them), or if none are
-            `typed` (a piped text is not read); those of a `file`; or none.
-    """
-
-    kind: str
+    kind: str  # name of the kind of findings
+    # which texts it takes: `named` ones; built-in ones if none are named (the study adds them), or if none are `typed`
+    # (a piped text is not read); those of a `file`; or none
     texts: Literal["named", "built-in", "typed", "file", "none"] = "named"
     listing: Listing = Listing()
 
@@ -147,37 +116,26 @@ Sides = tuple[str, Sequence[Any]]  # an option that is given once for every side
 
 @dataclass(frozen=True)
 class StudyCommand:
-    """A command and Python function that need no code in `cli` or `api`.
+    """A command and Python function that need no code in `cli` or `api`."""
 
-    Attributes:
-        help: Its help; the first line says what it does.
-        options: Its options; empty if `request/options.py` lists them under the study's name.
-        own: Options that a RunConfig has, too, and that here mean something else.
-        call: Returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if
-            it always has named texts and the study's first kind of findings.
-        built_in: Module and name of the texts that stand in for named ones.
-        joined: Returns the comparison of labelled findings of all sides.
-        failed: Returns whether findings are a failure (exit code 1); None if they never are.
-    """
-
-    help: str
+    help: str  # its help; the first line says what it does
     examples: str
     answer: Callable[[Request], Any]
-    options: tuple[Option, ...] = ()
-    own: tuple[str, ...] = ("top",)
+    options: tuple[Option, ...] = ()  # its options; empty if `request/options.py` lists them under the study's name
+    own: tuple[str, ...] = ("top",)  # options that a RunConfig has, too, and that here mean something else
+    # returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if it always
+    # has named texts and the study's first kind of findings
     call: Callable[[Mapping[str, Any], Sides | None], Call] | None = None
-    built_in: str = ""
+    built_in: str = ""  # module and name of the texts that stand in for named ones
+    # returns the comparison of labelled findings of all sides
     joined: Callable[[str, Sequence[tuple[str, Any]]], Any] | None = None
+    # returns whether findings are a failure (exit code 1); None if they never are
     failed: Callable[[Any], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Study:
-    """The declaration of a study.
-
-    Attributes:
-        command: Its command; None if `cli` and `api` have code for it.
-    """
+    """The declaration of a study."""
 
     kinds: tuple[FindingsKind, ...]
-    command: StudyCommand | None = None
+    command: StudyCommand | None = None  # its command; None if `cli` and `api` have code for it

@@ -17,8 +17,7 @@ from attnscope.model.logit_parts import Directions
 from attnscope.model.stack import Stack
 from attnscope.model.value_zeroing import WithoutValues
 from attnscope.run import prediction_plan
-from attnscope.studies.ablate import uncut_weights
-from attnscope.studies.ablate.replacing import OtherText
+from attnscope.studies.ablate.replacing import OtherText, UncutWeights
 from attnscope.studies.ablate.uncut_states import UncutStates
 from attnscope.studies.rollout import measure
 from tests.referee.models import Models
@@ -84,11 +83,11 @@ def _patches_of_the_token_before() -> Plant:
 
 
 def _special_tokens_are_words() -> Plant:
-    def weight(self: uncut_weights.UncutWeights, layer: int) -> Any:
+    def weight(self: UncutWeights, layer: int) -> Any:
         mass = self._columns[layer].compute()[0].double()
         return (mass[:, 1:].sum(-1) / self._counted).tolist()
 
-    return uncut_weights.UncutWeights, "_weight_off_sink", weight
+    return UncutWeights, "_weight_off_sink", weight
 
 
 def _the_layer_before() -> Plant:
@@ -101,13 +100,13 @@ def _the_layer_before() -> Plant:
 
 
 def _effects_of_the_head_before() -> Plant:
-    measured = worker.head_effects
+    measured = worker.cut_effects
 
     def rolled(*given: Any) -> Any:
         found = measured(*given)
         return replace(found, hidden=np.roll(found.hidden, 1))
 
-    return worker, "head_effects", rolled
+    return worker, "cut_effects", rolled
 
 
 def _the_first_layer_last() -> Plant:

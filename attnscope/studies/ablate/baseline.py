@@ -1,7 +1,6 @@
 """Run a text without cuts, and again with each of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +11,7 @@ from attnscope.findings.ablation import (
     Effects,
     LogitTarget,
     PredictionChange,
+    Replacing,
     TokenChange,
     rank_correlation,
 )
@@ -19,177 +19,139 @@ from attnscope.findings.predictions import PREDICTED
 from attnscope.run.cut_plan import Cut, Replacement, make_variant
 from attnscope.run.plan import RunPlan
 from attnscope.run.session import describe_mask_use, memory_check, prepare, provenance
-from attnscope.studies.ablate.ablation_run import AblationRun
-from attnscope.studies.ablate.other_texts import plan_others, replacing
-from attnscope.studies.ablate.plan import kept_bytes, plan_variants
+from attnscope.studies.ablate.other_texts import plan_others
+from attnscope.studies.ablate.plan import AblationRun, kept_bytes, plan_variants
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from attnscope.engines.protocol import Engine, LoadedModel, UncutRun
+    from attnscope.engines.protocol import LoadedModel
     from attnscope.model.cuts import Variant
-    from attnscope.studies.ablate.uncut_states import UncutStates
-    from attnscope.studies.ablate.uncut_weights import UncutWeights
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Way = tuple[str, bool]  # how it is cut (see CutEffect), and whether edges are renormalised
 
 
 def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseline":
-    """Run the text without cuts, and record what the cuts will replace.
-
-    Args:
-        ablation: The text and the model.
-        cuts: What will be cut.
-        count: Number of variants that will run; sizes the pass.
-    """
-    c, text, options = ablation.source.config, ablation.text, ablation.options
-    other_texts = plan_others(options, ablation.run, ablation.source, text)
+    """Run the text without cuts, and record what the cuts will replace; `count` variants will run, in passes."""
+    c, text = ablation.source.config, ablation.text
+    other_texts = plan_others(ablation)
     ablation.notes.extend(note for other in other_texts for note in other.notes)
     sides = len(text.tokens), len(text.context or text.tokens)
-    kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=options.from_others)
-    plans = plan_variants(ablation.run, ablation.source, (text, other_texts), count, kept, len(ablation.positions))
+    kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others)
+    plans = plan_variants(ablation, other_texts, count, kept)
     loaded = ablation.session.load(plans[0], len(cuts) * max(1, len(other_texts)))
-    return run_planned(ablation, cuts, plans, loaded)
+    return Baseline(ablation, cuts, plans, loaded)
 
 
-def run_planned(
-    ablation: AblationRun,
-    cuts: Sequence[Cut],
-    plans: tuple[RunPlan, Sequence[RunPlan], int],
-    loaded: "tuple[LoadedModel, torch.device]",
-) -> "Baseline":
-    """Run passes that are planned already; see `run_uncut`.
-
-    Args:
-        ablation: The text and the model.
-        cuts: What will be cut.
-        plans: The pass over the text, passes over other texts, and the number of variants that run side by side.
-        loaded: The model, and its device.
-    """
-    (plan, other_plans, at_once), (model, device), c = plans, loaded, ablation.source.config
-    from attnscope.studies.ablate.uncut_states import UncutStates
-    from attnscope.studies.ablate.uncut_weights import UncutWeights
-
-    batch, engine = prepare(plan, model, device)
-    check = memory_check(plan, batch)
-    means = ablation.options.how == "mean" and any(cut.queries is None for cut in cuts)
-    uncut_weights = UncutWeights(batch, cuts, (c.n_heads, c.d_value), means=means and not other_plans)
-
-    def done(n: int, total: int) -> None:
-        check()
-        ablation.session.on_progress("running without cuts", n, total)
-
-    ran = engine.run_uncut(batch, uncut_weights.recorders, done)
-    outputs = uncut_weights.mean_outputs()
-    if means and other_plans:
-        reference_batch, reference_engine = prepare(other_plans[0], model, device)
-        head_cuts = [cut for cut in cuts if cut.queries is None]  # edges refer to the text, not to the reference
-        averaged = UncutWeights(reference_batch, head_cuts, (c.n_heads, c.d_value), means=True)
-        reference_engine.forward(reference_batch, averaged.recorders, lambda n, total: check())
-        outputs = averaged.mean_outputs()
-    uncut_states = UncutStates.of(engine, ran.hidden, ablation.positions, predicts=ablation.source.predicts is not None)
-    baseline = Baseline(
-        ablation, cuts, engine, ran, uncut_states, uncut_weights, outputs, at_once, (model, device), check
-    )
-    return replace(baseline, replacement_plans=other_plans) if ablation.options.from_others else baseline
-
-
-@dataclass(frozen=True)
 class Baseline:
     """A text's states, weights and predictions without cuts, and the means to run it with cuts.
 
-    Attributes:
-        ablation: The text and the model.
-        cuts: What will be cut.
-        engine: The model under its mask.
-        outputs: Mean outputs that replace those of cut heads, by layer.
-        at_once: Number of variants that run side by side.
+    Args:
+        plans: The pass over the text, passes over other texts, and the number of variants that run side by side.
         loaded: The model, and its device.
-        check: Raises once the run holds more memory than allowed.
-        replacement_plans: Passes over the texts that replacements come from; empty for zeros and means.
     """
 
-    ablation: AblationRun
-    cuts: Sequence[Cut]
-    engine: "Engine"
-    ran: "UncutRun"
-    uncut_states: "UncutStates"
-    uncut_weights: "UncutWeights"
-    outputs: "Mapping[int, Tensor]"
-    at_once: int
-    loaded: "tuple[LoadedModel, torch.device]"
-    check: Callable[[], None]
-    replacement_plans: Sequence[RunPlan] = ()
+    def __init__(
+        self,
+        ablation: AblationRun,
+        cuts: Sequence[Cut],
+        plans: tuple[RunPlan, Sequence[RunPlan], int],
+        loaded: "tuple[LoadedModel, torch.device]",
+    ) -> None:
+        from attnscope.studies.ablate.replacing import UncutWeights
+        from attnscope.studies.ablate.uncut_states import UncutStates
+
+        (plan, other_plans, self._at_once), c = plans, ablation.source.config
+        self._ablation, self._cuts, self._loaded = ablation, cuts, loaded
+        # passes over the texts that replacements come from; none for zeros and means
+        self._replacement_plans = other_plans if ablation.options.from_others else ()
+        batch, self._engine = prepare(plan, *loaded)
+        self._check = memory_check(plan, batch)
+        means = ablation.options.how == "mean" and any(cut.queries is None for cut in cuts)
+        width = c.n_heads, c.d_value
+        self.uncut_weights = UncutWeights(batch, cuts, width, means=means and not other_plans)
+        self._ran = self._engine.run_uncut(
+            batch, self.uncut_weights.recorders, lambda n, total: self._advance("running without cuts", n, total)
+        )
+        self._outputs = self.uncut_weights.mean_outputs()
+        if means and other_plans:
+            reference_batch, reference_engine = prepare(other_plans[0], *loaded)
+            head_cuts = [cut for cut in cuts if cut.queries is None]  # edges refer to the text, not to the reference
+            averaged = UncutWeights(reference_batch, head_cuts, width, means=True)
+            reference_engine.forward(reference_batch, averaged.recorders, lambda n, total: self._check())
+            self._outputs = averaged.mean_outputs()
+        predicted = ablation.positions if ablation.source.predicts is not None else ()
+        self.uncut_states = UncutStates(self._engine, self._ran.hidden[0], predicted)
+
+    def _advance(self, step: str, done: int, total: int) -> None:
+        """Check the memory, and report progress."""
+        self._check()
+        self._ablation.session.on_progress(step, done, total)
 
     def header(self) -> dict[str, Any]:
         """Return the fields that every report of a text begins with."""
-        run, source, text = self.ablation.run, self.ablation.source, self.ablation.text
-        mask = describe_mask_use(source, run, self.engine.describe_mask())
-        written = run.texts[0]
+        run, source, text = self._ablation.run, self._ablation.source, self._ablation.text
+        options, written, replacing = self._ablation.options, run.texts[0], None
+        if options.from_others:
+            tokens = [plan.text_plans[0].tokens for plan in self._replacement_plans]
+            replacing = Replacing(options.patch_from, tokens, None if options.how == "patch" else options.seed or 0)
         return {
-            "provenance": provenance(source, run, self.loaded[1]),
-            "mask": mask,
+            "provenance": provenance(source, run, self._loaded[1]),
+            "mask": describe_mask_use(source, run, self._engine.describe_mask()),
             "text": written.text,
             "pair": written.pair,
             "tokens": text.tokens,
             "context": text.context,
             "targets": self._targets(),
-            "replacing": replacing(self.ablation.options, [plan.text_plans[0] for plan in self.replacement_plans]),
+            "replacing": replacing,
         }
 
     def _targets(self) -> list[LogitTarget]:
-        """Return the tokens whose logits are compared, with their logits without cuts."""
-        ids, logits = self.ablation.targets, []
+        """Return the tokens whose logits are compared, with their logits without cuts and in the patched text."""
+        ids, other = self._ablation.targets, [None] * len(self._ablation.targets)
         if not ids:
             return []
-        for hidden in (self.ran.hidden, self._other_hidden()):
-            logits.append([None] * len(ids) if hidden is None else self._logits(hidden[:, self.ablation.positions])[0])
-        spelled = self.ablation.source.tokenizer.spelled
-        return [
-            LogitTarget(number, *spelled(number), float(logit), None if other is None else float(other))
-            for number, logit, other in zip(ids, *logits, strict=True)
-        ]
-
-    def _other_hidden(self) -> "Tensor | None":
-        """Return the final states of the text that is patched from, (1, T, D); None for other replacements."""
-        if self.ablation.options.how != "patch":
-            return None
-        batch, engine = prepare(self.replacement_plans[0], *self.loaded)
-        return engine.forward(batch, {}, lambda n, total: self.check(), final=True)
+        logits = self._logits(self._ran.hidden[:, self._ablation.positions])[0].tolist()
+        if self._ablation.options.how == "patch":
+            batch, engine = prepare(self._replacement_plans[0], *self._loaded)
+            hidden = engine.forward(batch, {}, lambda n, total: self._check(), final=True)
+            assert hidden is not None
+            other = self._logits(hidden[:, self._ablation.positions])[0].tolist()
+        spelled = self._ablation.source.tokenizer.spelled
+        both = zip(ids, logits, other, strict=True)
+        return [LogitTarget(number, *spelled(number), *of_token) for number, *of_token in both]
 
     def _logits(self, hidden: "Tensor") -> Array:
         """Return the logit of every target, averaged over positions, (V, targets), from final states (V, P, D)."""
-        from attnscope.studies.ablate.uncut_states import target_logits
-
-        logits: Array = target_logits(self.engine, hidden, self.ablation.targets).cpu().numpy()
+        logits: Array = self.uncut_states.target_logits(hidden, self._ablation.targets).cpu().numpy()
         return logits
 
     def _change_of_target(self, hidden: "Tensor") -> Array:
         """Return the change of the target's logit, or of the difference of two, (V,), from final states (V, P, D)."""
-        both = [self._logits(rows) for rows in (hidden, self.ran.hidden[:, self.ablation.positions])]
+        both = [self._logits(rows) for rows in (hidden, self._ran.hidden[:, self._ablation.positions])]
         after, before = (logits[:, 0] - (logits[:, 1] if logits.shape[1] > 1 else 0.0) for logits in both)
         change: Array = after - before
         return change
 
-    def replacements(self) -> "Iterator[Replacement]":
+    def _replacements(self) -> "Iterator[Replacement]":
         """Yield one replacement for the cut outputs, or one for each draw."""
         from attnscope.studies.ablate.replacing import FixedOutputs, OtherText
 
-        if not self.replacement_plans:
-            yield FixedOutputs(self.outputs)
-        for plan in self.replacement_plans:
-            batch, engine = prepare(plan, *self.loaded)
-            other = OtherText(batch, self.cuts)
-            engine.forward(batch, other.recorders, lambda n, total: self.check())
+        if not self._replacement_plans:
+            yield FixedOutputs(self._outputs)
+        for plan in self._replacement_plans:
+            batch, engine = prepare(plan, *self._loaded)
+            other = OtherText(batch, self._cuts)
+            engine.forward(batch, other.recorders, lambda n, total: self._check())
             yield other
 
-    def weight(self, cut: Cut) -> float:
-        """Return the weight that the cut removes; see `CutPart`."""
-        return self.uncut_weights.weight(cut)
+    def weights(self, cuts: Sequence[Cut]) -> Array:
+        """Return the weight that each cut removes, float32; see `CutPart`."""
+        return np.array([self.uncut_weights.weight(cut) for cut in cuts], dtype=np.float32)
 
-    def chunks(
+    def _chunks(
         self, variants: "Sequence[Variant]", step: str, rows: Sequence[int] | None = None
     ) -> "Iterator[tuple[list[int], Tensor]]":
         """Run variants, as many side by side as memory allows.
@@ -202,14 +164,13 @@ class Baseline:
             Places of some variants, and their final hidden states, (V, rows, D).
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
-        for first in range(0, len(order), self.at_once):
-            places = order[first : first + self.at_once]
+        for first in range(0, len(order), self._at_once):
+            places = order[first : first + self._at_once]
 
             def progress(done: int, total: int, first: int = first, count: int = len(places)) -> None:
-                self.check()
-                self.ablation.session.on_progress(step, 100 * first + 100 * count * done // total, 100 * len(order))
+                self._advance(step, 100 * first + 100 * count * done // total, 100 * len(order))
 
-            yield places, self.ran.run([variants[n] for n in places], progress, rows)
+            yield places, self._ran.run([variants[n] for n in places], progress, rows)
 
     def compare(self, cuts: Sequence[Cut], ways: Sequence[Way]) -> list[CutEffect]:
         """Return the effect of all cuts together, for each way to cut.
@@ -217,9 +178,9 @@ class Baseline:
         Predictions list the same tokens for all ways.
         """
         after: list[list[Tensor]] = [[] for _ in ways]  # (T, D) of each replacement
-        for replacement in self.replacements():
+        for replacement in self._replacements():
             variants = [make_variant(cuts, renormalised=way, replacement=replacement) for _, way in ways]
-            for places, hidden in self.chunks(variants, "cutting"):
+            for places, hidden in self._chunks(variants, "cutting"):
                 for place, states in zip(places, hidden, strict=True):
                     after[place].append(states)
         effects, predictions = [], self._predictions(after)
@@ -228,32 +189,26 @@ class Baseline:
             cosine, change = (
                 np.mean([measures[part][0].float().cpu().numpy() for measures in compared], axis=0) for part in (0, 1)
             )
-            rows = list(self.ablation.positions)
-            moved = [self._change_of_target(states[None, rows])[0] for states in given if self.ablation.targets]
+            rows = list(self._ablation.positions)
+            moved = [self._change_of_target(states[None, rows])[0] for states in given if self._ablation.targets]
             target = float(np.mean(moved)) if moved else None
             effects.append(CutEffect(how, cosine, change, [changes[n] for changes in predictions], target))
         return effects
 
     def _predictions(self, after: "Sequence[Sequence[Tensor]]") -> list[list[PredictionChange]]:
         """Return the change at each position under each variant, averaged over replacements."""
-        if self.uncut_states.log_probabilities is None:
+        before = self.uncut_states.log_probabilities
+        if before is None:
             return []
-        from attnscope.studies.ablate.uncut_states import log_softmax
-
-        positions, changes = list(self.ablation.positions), []
-        divergence = [
-            np.mean(
-                [self.uncut_states.divergence(states[None, positions])[0].tolist() for states in states_list], axis=0
-            ).tolist()
-            for states_list in after
-        ]
-        logs = [
-            _log_mean([log_softmax(self.engine, states[positions]).cpu().numpy() for states in states_list])
-            for states_list in after
-        ]
-        for n, (position, old) in enumerate(
-            zip(positions, self.uncut_states.log_probabilities.cpu().numpy(), strict=True)
-        ):
+        states, positions, changes = self.uncut_states, list(self._ablation.positions), []
+        divergence, logs = [], []
+        for hidden_list in after:
+            rows = [hidden[positions] for hidden in hidden_list]
+            divergence.append(
+                np.mean([states.divergence(hidden[None])[0].tolist() for hidden in rows], axis=0).tolist()
+            )
+            logs.append(_log_mean([states.log_softmax(hidden).cpu().numpy() for hidden in rows]))
+        for n, (position, old) in enumerate(zip(positions, before.cpu().numpy(), strict=True)):
             ids = dict.fromkeys(
                 number
                 for log_probabilities in (old, *(logs_after[n] for logs_after in logs))
@@ -271,12 +226,12 @@ class Baseline:
         """Return the change of one token's probability."""
         change = float((new[number] - old[number]) / np.log(2.0))
         before, after = (float(np.exp(logs[number])) for logs in (old, new))
-        return TokenChange(number, *self.ablation.source.tokenizer.spelled(number), before, after, change)
+        return TokenChange(number, *self._ablation.source.tokenizer.spelled(number), before, after, change)
 
     def effects(self, way: Way, cuts: Sequence[Cut], step: str, weights: Array) -> Effects:
         """Return the effect of each cut made alone, averaged over replacements."""
         parts = []
-        for replacement in self.replacements():
+        for replacement in self._replacements():
             variants = [make_variant([cut], renormalised=way[1], replacement=replacement) for cut in cuts]
             parts.append(self._measure(variants, step))
         means = {name: np.mean([part[name] for part in parts], axis=0).astype(np.float32) for name in parts[0]}
@@ -288,25 +243,25 @@ class Baseline:
         before, names = self.log_probability, ["hidden"]
         names += ["kl"] if self.uncut_states.log_probabilities is not None else []
         names += ["loss"] if before is not None else []
-        names += ["target"] if self.ablation.targets else []
+        names += ["target"] if self._ablation.targets else []
         measures = {name: np.empty(len(variants)) for name in names}
-        rows = self.ablation.positions or None
-        for places, hidden in self.chunks(variants, step, rows):
+        rows = self._ablation.positions or None
+        for places, hidden in self._chunks(variants, step, rows):
             measures["hidden"][places] = self.uncut_states.compare_hidden(hidden, rows)[2].nanmean(1).cpu().numpy()
             if "kl" in measures:
                 measures["kl"][places] = self.uncut_states.divergence(hidden).mean(1).cpu().numpy()
             if before is not None:
-                after = self.uncut_states.log_probability(hidden, self.ablation.answer)
+                after = self.uncut_states.log_probability(hidden, self._ablation.answer_ids)
                 measures["loss"][places] = (before - after).cpu().numpy()
             if "target" in measures:
                 measures["target"][places] = self._change_of_target(hidden)
-            self.check()
+            self._check()
         return measures
 
     @property
     def log_probability(self) -> float | None:
         """Log-probability of the answer without cuts, in bits; None without an answer."""
-        known, targets = self.uncut_states.log_probabilities, self.ablation.answer
+        known, targets = self.uncut_states.log_probabilities, self._ablation.answer_ids
         if known is None or not targets:
             return None
         return float(sum(known[n, target] for n, target in enumerate(targets)) / np.log(2.0))

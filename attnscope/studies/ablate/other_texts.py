@@ -1,77 +1,53 @@
-"""Texts whose activations replace those of the text, and the tokens whose logits are compared.
+"""Texts whose activations replace those of the text. Never imports torch."""
 
-Never imports torch.
-
-Never imports torch.
-"""
-
-from collections.abc import Sequence
 from dataclasses import replace as changed
 
 import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.checkpoints.source import ModelSource, tokenize
-from attnscope.findings.ablation import Replacing
-from attnscope.findings.tokens import Token
-from attnscope.request.run_config import RunConfig
-from attnscope.run.attribution_plan import target_ids, target_notes
+from attnscope.checkpoints.source import tokenize
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.ablate.plan import AblationOptions
+from attnscope.studies.ablate.plan import AblationRun
 from attnscope.studies.heads.texts import TEXTS
 
 DRAWS = 4  # default number of draws from other texts
 
 
-def plan_others(options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[TextPlan]:
+def plan_others(ablation: AblationRun) -> list[TextPlan]:
     """Return the texts that replacements come from; none for zeros, or for a mean over the text itself."""
-    if options.how == "patch":
-        return [_plan_patch(options, run, source, text)]
-    if options.how == "resample":
-        return _plan_draws(options, source, text)
-    reference = _plan_reference(options, run, source)
-    return [] if reference is None else [reference]
+    if ablation.options.how == "patch":
+        return [_plan_patch(ablation)]
+    if ablation.options.how == "resample":
+        return _plan_draws(ablation)
+    return [] if ablation.options.reference is None else [_plan_reference(ablation, ablation.options.reference)]
 
 
-def replacing(options: AblationOptions, texts: Sequence[TextPlan]) -> Replacing | None:
-    """Return the report's description of the texts that replacements come from."""
-    if not options.from_others:
-        return None
-    return Replacing(
-        options.patch_from, [other.tokens for other in texts], None if options.how == "patch" else options.seed or 0
-    )
-
-
-def _plan_reference(options: AblationOptions, run: RunConfig, source: ModelSource) -> TextPlan | None:
-    """Return the text over which `mean` averages; None for the text itself.
+def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
+    """Return the text over which `mean` averages.
 
     Tokens that `--hide` names are hidden in this text as well, as far as it has them; otherwise its mean would be
     computed under another mask.
     """
-    if options.reference is None:
-        return None
+    run, source, where = ablation.run, ablation.source, arg("reference")
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
-        raise UsageError("cannot be used with a model that attends to a second text", where=arg("reference"), hint=hint)
-    tokens, notes = tokenize(source, options.reference, None, arg("reference"), truncate=run.truncate)
-    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {options.reference}")
+        raise UsageError("cannot be used with a model that attends to a second text", where=where, hint=hint)
+    tokens, notes = tokenize(source, reference, None, where, truncate=run.truncate)
+    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {reference}")
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
-        given = (options.reference,)
-        hidden = sorted(run.hide.find(tokens, given, arg("hide"), missing=missing))
+        hidden = sorted(run.hide.find(tokens, (reference,), arg("hide"), missing=missing))
     if missing:
         notes.append(f"has no {', '.join(missing)} to hide")
     return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
 
 
-def _plan_patch(options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> TextPlan:
+def _plan_patch(ablation: AblationRun) -> TextPlan:
     """Return the text to patch from, under the same mask and with the same positions hidden."""
-    assert options.patch_from is not None
-    where, (written,) = arg("patch_from"), run.texts
-    tokens, notes = tokenize(
-        source, options.patch_from, written.pair, where, truncate=run.truncate, special=written.adds_special
-    )
+    run, text, where, (written,) = ablation.run, ablation.text, arg("patch_from"), ablation.run.texts
+    given = str(ablation.options.patch_from), written.pair, where
+    tokens, notes = tokenize(ablation.source, *given, truncate=run.truncate, special=written.adds_special)
     if len(tokens) != len(text.tokens):
         message = f"has {_count(len(tokens))}, but the text has {len(text.tokens)}: patches go from token to token"
         hint = "use texts of equally many tokens, which attnscope run TEXT --ids lists"
@@ -81,21 +57,20 @@ def _plan_patch(options: AblationOptions, run: RunConfig, source: ModelSource, t
     return changed(text, tokens=tokens, notes=[f"--from: {note}" for note in notes])
 
 
-def _plan_draws(options: AblationOptions, source: ModelSource, text: TextPlan) -> list[TextPlan]:
+def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
     """Return texts whose words are drawn from other texts, as runs of equal length; special tokens stay."""
+    options, text = ablation.options, ablation.text
     where = arg("others") if options.others else arg("replacement", "resample")
     pool = [
         token
         for other in options.others or TEXTS
-        for token in source.tokenizer.encode(other, where=where, special=False)
+        for token in ablation.source.tokenizer.encode(other, where=where, special=False)
         if not token.special
     ]
     words = [place for place, token in enumerate(text.tokens) if not token.special]
     if not words:
-        hint = "use a text with other tokens"
-        raise UsageError(
-            "the text has special tokens alone, which stay", where=arg("replacement", "resample"), hint=hint
-        )
+        message = "the text has special tokens alone, which stay"
+        raise UsageError(message, where=arg("replacement", "resample"), hint="use a text with other tokens")
     starts = len(pool) - len(words) + 1
     if starts < 1:
         message = f"the other texts have {_count(len(pool))}, fewer than the {len(words)} of the text"
@@ -110,33 +85,14 @@ def _plan_draws(options: AblationOptions, source: ModelSource, text: TextPlan) -
     ]
     if len(chosen) < wanted:
         notes.append(f"resample: there are only {len(chosen)} different draws")
-    drawn = [changed(text, tokens=_drawn(text.tokens, words, pool[start:]), notes=[]) for start in chosen]
-    return [changed(drawn[0], notes=notes), *drawn[1:]]
-
-
-def _drawn(tokens: Sequence[Token], places: Sequence[int], pool: Sequence[Token]) -> list[Token]:
-    """Return tokens with those at `places` replaced from the pool; segments and types stay."""
-    drawn = list(tokens)
-    for place, other in zip(places, pool, strict=False):
-        drawn[place] = replace(tokens[place], id=other.id, piece=other.piece, text=other.text)
+    drawn = list[TextPlan]()
+    for start in chosen:
+        tokens = list(text.tokens)  # segments and types stay
+        for place, other in zip(words, pool[start:], strict=False):
+            tokens[place] = replace(tokens[place], id=other.id, piece=other.piece, text=other.text)
+        drawn.append(changed(text, tokens=tokens, notes=notes if not drawn else []))
     return drawn
 
 
 def _count(number: int) -> str:
     return "1 token" if number == 1 else f"{number:,} tokens"
-
-
-def compared_targets(
-    options: AblationOptions, source: ModelSource, positions: Sequence[int]
-) -> tuple[list[int], list[str]]:
-    """Return the ids of the tokens whose logits are compared, and notes on their spelling."""
-    if not options.target:
-        return [], []
-    if source.predicts is None:
-        hint = "use a checkpoint of a language model, with its head"
-        raise UsageError(f"{source.name} has no output head", where=arg("target"), hint=hint)
-    if not positions:
-        hint = f"write [MASK] into the text, or add {arg('at', placeholder='TOKENS')}"
-        raise UsageError("the text has no mask token to predict", where=arg("target"), hint=hint)
-    ids = [number for number in target_ids(options.target, source) if number is not None]
-    return ids, target_notes(options.target, source)

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Literal
 
-from msgspec.structs import replace
-
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource
-from attnscope.findings.merge_pieces import words_of
+from attnscope.findings.merge_pieces import TextWords, words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
+from attnscope.run.attribution_plan import target_ids, target_notes
 from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
-from attnscope.run.plan import RunPlan, plan_texts
+from attnscope.run.plan import RunPlan
 from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
+from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan
 
 Unit = Literal["head", "layer", "edge", "span"]
@@ -35,35 +35,23 @@ LOGITS = 1 << 23  # number of logits that are compared at a time
 
 @dataclass(frozen=True)
 class AblationOptions:
-    """The cuts, their replacement, and where their effect is compared.
+    """The cuts, their replacement, and where their effect is compared."""
 
-    Attributes:
-        cuts: Cut expressions, all made together; empty if `each` is given.
-        each: Unit to cut one at a time; None if `cuts` are given.
-        reference: A text over whose tokens `mean` averages; None for the text itself.
-        at: Positions whose predictions and hidden states are compared; None for the last token of a causal
-            model, and the mask tokens of a masked one.
-        answer: Text that answers the text, for `each` span; None for what the text has, or the model generates.
-        generate: Number of tokens to generate as the answer; None for a default.
-        target: A token whose logit is compared, or two whose difference is; empty for none.
-        patch_from: A text of as many tokens whose activations replace those of the text; None for none.
-        others: Texts that `resample` draws from; empty for built-in ones.
-        draws: Number of draws of `resample`; None for a default.
-        seed: Seed of these draws; None for 0.
-    """
-
-    cuts: tuple[CutExpression, ...] = ()
-    each: Unit | None = None
+    cuts: tuple[CutExpression, ...] = ()  # cut expressions, all made together; empty if `each` is given
+    each: Unit | None = None  # unit to cut one at a time; None if `cuts` are given
     replacement: Replacement = "zero"
-    reference: str | None = None
+    reference: str | None = None  # a text over whose tokens `mean` averages; None for the text itself
+    # positions whose predictions and hidden states are compared; None for the last token of a causal model, and the
+    # mask tokens of a masked one
     at: PositionSelection | None = None
+    # text that answers the text, for `each` span; None for what the text has, or the model generates
     answer: str | None = None
-    generate: int | None = None
-    target: tuple[str, ...] = ()
-    patch_from: str | None = None
-    others: tuple[str, ...] = ()
-    draws: int | None = None
-    seed: int | None = None
+    generate: int | None = None  # number of tokens to generate as the answer; None for a default
+    target: tuple[str, ...] = ()  # a token whose logit is compared, or two whose difference is; empty for none
+    patch_from: str | None = None  # a text of as many tokens whose activations replace those of the text; None for none
+    others: tuple[str, ...] = ()  # texts that `resample` draws from; empty for built-in ones
+    draws: int | None = None  # number of draws of `resample`; None for a default
+    seed: int | None = None  # seed of these draws; None for 0
 
     @property
     def how(self) -> str:
@@ -92,13 +80,10 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
     _check_replacement(options)
     if options.reference is not None and options.replacement != "mean":
-        raise UsageError(
-            f"applies only to {arg('replacement', 'mean')}",
-            where=arg("reference"),
-            hint=f"add {arg('replacement', 'mean')}",
-        )
-    for name, value in (("answer", options.answer), ("generate", options.generate)):
-        if value is not None and options.each != "span":
+        mean = arg("replacement", "mean")
+        raise UsageError(f"applies only to {mean}", where=arg("reference"), hint=f"add {mean}")
+    for name in ("answer", "generate"):
+        if getattr(options, name) is not None and options.each != "span":
             raise UsageError(f"applies only to {arg('each', 'span')}", where=arg(name), hint="remove it")
     if options.answer is not None and options.generate is not None:
         raise UsageError(f"{arg('answer')} and {arg('generate')} cannot be used together", hint="remove one of them")
@@ -129,28 +114,22 @@ def _check_replacement(options: AblationOptions) -> None:
     """Refuse options of other texts that have no effect, and replacements that spans do not have."""
     for name in ("others", "draws", "seed"):
         if getattr(options, name) not in (None, ()) and options.how != "resample":
-            where, hint = arg(name), f"add {arg('replacement', 'resample')}"
-            raise UsageError(f"applies only to {arg('replacement', 'resample')}", where=where, hint=hint)
+            resample = arg("replacement", "resample")
+            raise UsageError(f"applies only to {resample}", where=arg(name), hint=f"add {resample}")
     if options.patch_from is not None and options.replacement != "zero":
-        hint = "remove one of them"
-        raise UsageError(f"{arg('patch_from')} and {arg('replacement')} cannot be used together", hint=hint)
+        message = f"{arg('patch_from')} and {arg('replacement')} cannot be used together"
+        raise UsageError(message, hint="remove one of them")
     if len(options.target) > 2:
         message, hint = f"given {len(options.target)} times", "give one token, or two for a difference"
         raise UsageError(message, where=arg("target"), hint=hint)
     if options.each == "span":
-        for name, given in (("target", options.target), ("patch_from", options.patch_from is not None)):
-            if given:
+        for name in ("target", "patch_from"):
+            if getattr(options, name) not in (None, ()):
                 message, hint = f"does not apply to {arg('each', 'span')}", f"use {arg('each', 'head')}"
                 raise UsageError(message, where=arg(name), hint=hint)
         if options.replacement == "resample":
-            message, hint = "applies to heads, layers and edges, not to spans", "remove it"
-            raise UsageError(message, where=arg("replacement"), hint=hint)
-
-
-def plan_one(run: RunConfig, source: ModelSource) -> TextPlan:
-    """Tokenize the text and resolve its named queries and keys; all of them if none are named."""
-    (text_plan,) = plan_texts(replace(run, window=None, pool=None), source)
-    return text_plan
+            message = "applies to heads, layers and edges, not to spans"
+            raise UsageError(message, where=arg("replacement"), hint="remove it")
 
 
 def compared_positions(
@@ -161,75 +140,129 @@ def compared_positions(
         written = run.texts[0]
         return sorted(options.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
     kind = prediction_kind(run, source, run.mask)
-    if kind is None:
-        return [], []
-    positions = predicted_positions(kind, text.tokens)
-    if positions:
+    positions = [] if kind is None else predicted_positions(kind, text.tokens)
+    if positions or kind is None:
         return positions, []
     note = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
     return [], [note]
 
 
-def units(options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
-    """List the cut of every head, layer or edge, including edges that the mask does not allow."""
-    c = source.config
-    layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
-    if options.each == "layer":
-        return [Cut("", tuple((layer, head) for head in range(c.n_heads))) for layer in layers]
-    places = [(layer, head) for layer in layers for head in heads]
-    if options.each == "head":
-        return [Cut("", (place,)) for place in places]
-    pairs = [(query, key) for query in _sides(run, text)[0] for key in _sides(run, text)[1]]
-    if len(places) * len(pairs) > MOST_EDGES:
-        message = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
-        hint = (
-            f"at most {MOST_EDGES:,}; select fewer with {arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
-        )
-        raise UsageError(message, where=arg("each", "edge"), hint=hint)
-    return [Cut("", (place,), query, key) for place in places for query, key in pairs]
+def _compared_targets(
+    options: AblationOptions, source: ModelSource, positions: Sequence[int]
+) -> tuple[list[int], list[str]]:
+    """Return the ids of the tokens whose logits are compared, and notes on their spelling."""
+    if not options.target:
+        return [], []
+    if source.predicts is None:
+        hint = "use a checkpoint of a language model, with its head"
+        raise UsageError(f"{source.name} has no output head", where=arg("target"), hint=hint)
+    if not positions:
+        hint = f"write [MASK] into the text, or add {arg('at', placeholder='TOKENS')}"
+        raise UsageError("the text has no mask token to predict", where=arg("target"), hint=hint)
+    ids = [number for number in target_ids(options.target, source) if number is not None]
+    return ids, target_notes(options.target, source)
 
 
-def _sides(run: RunConfig, text: TextPlan) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the query tokens and the key tokens of edges: single tokens, or the tokens of words."""
-    if not run.words:
-        return [(query,) for query in text.queries], [(key,) for key in text.keys]
-    words = words_of(text.tokens, text.context or text.tokens, text.queries, text.keys)
-    return list(map(tuple, words.queries)), list(map(tuple, words.keys))
+@dataclass(frozen=True)
+class AblationRun:
+    """One text of one model, planned for cuts."""
+
+    run: RunConfig
+    options: AblationOptions
+    source: ModelSource
+    session: Session
+    text: TextPlan
+    positions: list[int]  # where predictions and hidden states are compared
+    notes: list[str]
+    # ids of one token whose logit is compared, or of two whose difference is; empty for none
+    targets: Sequence[int] = ()
+    answer: Sequence[int] = ()  # positions of the answer's tokens that is cut off from spans; empty without one
+    rows: Sequence[int] = ()  # positions that are cut off: those that predict the answer, or those that the user named
+
+    @classmethod
+    def of(
+        cls, run: RunConfig, options: AblationOptions, source: ModelSource, session: Session, text: TextPlan
+    ) -> "AblationRun":
+        """Resolve positions and targets in the text."""
+        positions, notes = compared_positions(options, run, source, text)
+        targets, more = _compared_targets(options, source, positions)
+        return cls(run, options, source, session, text, positions, [*text.notes, *notes, *more], targets)
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """Ids of the answer's tokens if `positions` predict them; else none."""
+        predicting = [position - 1 for position in self.answer]
+        return [self.text.tokens[position].id for position in self.answer] if predicting == self.positions else []
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The layer and head of every selected head."""
+        c, run = self.source.config, self.run
+        layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
+        return [(layer, head) for layer in layers for head in heads]
+
+    def words(self) -> TextWords:
+        """Return the words among the shown rows and columns of the text."""
+        text = self.text
+        return words_of(text.tokens, text.context or text.tokens, text.queries, text.keys)
+
+    def units(self) -> list[Cut]:
+        """List the cut of every head, layer or edge, including edges that the mask does not allow."""
+        places, heads = self.places, range(self.source.config.n_heads)
+        if self.options.each == "layer":
+            layers = dict.fromkeys(layer for layer, _ in places)
+            return [Cut("", tuple((layer, head) for head in heads)) for layer in layers]
+        if self.options.each == "head":
+            return [Cut("", (place,)) for place in places]
+        sides: Sequence[Sequence[Sequence[int]]] = [[n] for n in self.text.queries], [[n] for n in self.text.keys]
+        if self.run.words:
+            words = self.words()
+            sides = words.queries, words.keys
+        pairs = [(tuple(query), tuple(key)) for query in sides[0] for key in sides[1]]
+        if len(places) * len(pairs) > MOST_EDGES:
+            message = f"{len(places) * len(pairs):,} edges: {len(places):,} heads × {len(pairs):,} pairs of tokens"
+            fewer = f"{arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
+            hint = f"at most {MOST_EDGES:,}; select fewer with {fewer}"
+            raise UsageError(message, where=arg("each", "edge"), hint=hint)
+        return [Cut("", (place,), query, key) for place in places for query, key in pairs]
+
+    def span_cuts(self) -> tuple[list[int], list[Cut]]:
+        """Return the number of each span that can be cut off, and its cut in every selected layer and head."""
+        spans, causal = self.text.spans, self.source.predicts == "next"
+        assert spans is not None
+        own, last = {spans.of_token[position] for position in self.answer}, max(self.rows)
+        keys = {n: tuple(key for key in spans.tokens(n) if key <= last or not causal) for n in range(len(spans.names))}
+        numbers = [n for n in keys if n not in own and keys[n]]
+        if not numbers:
+            raise UsageError("the text has one span", where=arg("each", "span"), hint=f"divide it with {arg('spans')}")
+        return numbers, [Cut("", tuple(self.places), tuple(self.rows), keys[n]) for n in numbers]
 
 
 def plan_variants(
-    run: RunConfig,
-    source: ModelSource,
-    texts: tuple[TextPlan, Sequence[TextPlan]],
-    count: int,
-    kept: int,
-    n_positions: int,
+    ablation: AblationRun, other_texts: Sequence[TextPlan], count: int, kept: int
 ) -> tuple[RunPlan, Sequence[RunPlan], int]:
     """Plan the passes over the text and over other texts, and how many variants run side by side.
 
     Args:
-        run: What the user asked.
         count: Number of variants in all.
         kept: Bytes that recorders keep.
     """
-    text, other_texts = texts
+    text, source = ablation.text, ablation.source
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
     entering, leaving = bytes_per_token(source)
-    inputs = len(text.tokens) * entering
     while True:
-        logits = logit_bytes(source, at_once * n_positions)
-        hidden = at_once * len(text.tokens) * leaving
+        logits = logit_bytes(source, at_once * len(ablation.positions))
+        held = len(text.tokens) * (entering + at_once * leaving)
         groups = [[text] * at_once, *([other] for other in other_texts)]
         try:
-            plans = plan_passes(run, source, groups, kept + inputs + hidden + logits)
+            plans = plan_passes(ablation.run, source, groups, kept + held + logits)
         except AttnscopeError:
             if at_once == 1:
                 raise
             at_once //= 2
             continue
-        alone = changed(plans[0], text_plans=[text])
-        return alone, plans[1:], at_once
+        return changed(plans[0], text_plans=[text]), plans[1:], at_once
 
 
 def bytes_per_token(source: ModelSource) -> tuple[int, int]:
@@ -250,10 +283,7 @@ def kept_bytes(
 ) -> int:
     """Return the bytes that a run without cuts records, plus those of one other text.
 
-    Args:
-        cuts: What will be cut.
-        sides: Number of queries and of keys.
-        heads: Number of query heads in a layer, and width of a value.
+    `sides` are the numbers of queries and of keys; `heads`, those of query heads in a layer, and the width of a value.
     """
     cells = len({layer for cut in cuts for layer in cut.layers}) * heads[0] * (sides[1] + heads[1])
     rows = {query for cut in cuts for query in cut.queries or ()}

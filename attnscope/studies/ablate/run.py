@@ -1,18 +1,16 @@
 """Run `attnscope ablate`, in order: from a RunConfig to an Ablation, or to the effect of every unit."""
 
-from collections.abc import Sequence
-
 import numpy as np
+from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.findings.ablation import Ablation, CutPart, EffectSurvey
-from attnscope.findings.merge_pieces import TextWords, words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.run.cut_plan import resolve_cuts
+from attnscope.run.plan import plan_texts
 from attnscope.run.session import ProgressCallback, Session
-from attnscope.studies.ablate.ablation_run import AblationRun
 from attnscope.studies.ablate.baseline import run_uncut
-from attnscope.studies.ablate.plan import AblationOptions, check_options, units
+from attnscope.studies.ablate.plan import AblationOptions, AblationRun, check_options
 from attnscope.studies.ablate.spans import answer_text
 
 OF_WORDS = (
@@ -21,42 +19,32 @@ OF_WORDS = (
 OFF_SINK = (
     "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 )
+_MEANINGS = {
+    "head": OFF_SINK,
+    "layer": f"{OFF_SINK[:-1]} and heads.",
+    "edge": "Weight α that the query gives to the key.",
+    "span": "Weight that the tokens whose reading is cut give to the span, averaged over layers, heads and tokens.",
+}
 
 
 def ablate(
     run: RunConfig, options: AblationOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> Ablation:
-    """Do what `attnscope ablate --cut` does, without printing.
-
-    Args:
-        progress: See pipeline.inspect.
-        session: Models that are open already.
-    """
-    check_options(run, options)
-    ablation = AblationRun.of(run, options, progress, session)
-    cuts = resolve_cuts(options.cuts, run, ablation.source, ablation.text)
-    cuts_heads = any(cut.queries is None for cut in cuts)
+    """Do what `attnscope ablate --cut` does, without printing."""
+    ablation = _opened(run, options, progress, session)
+    cuts = resolve_cuts(options.cuts, ablation.run, ablation.source, ablation.text)
     ways = options.ways(edges=any(cut.queries is not None for cut in cuts))
     baseline = run_uncut(ablation, cuts, len(ways))
-    effects = baseline.compare(cuts, ways)
-    notes = list(ablation.notes)
-    if cuts_heads and len(ways) == 2:
+    effects, notes = baseline.compare(cuts, ways), list(ablation.notes)
+    if any(cut.queries is None for cut in cuts) and len(ways) == 2:
         notes.append(f"heads that are cut entirely output {'0' if options.replacement == 'zero' else 'their mean'}")
-    parts = [
-        CutPart(
-            cut.written,
-            list(cut.heads),
-            None if cut.queries is None else list(cut.queries),
-            None if cut.keys is None else list(cut.keys),
-            baseline.weight(cut),
-        )
-        for cut in cuts
-    ]
-    for part in parts:
-        if part.queries is not None and part.weight == 0.0:
-            notes.append(
-                f"--cut '{part.written}': no query gives any weight to these keys, so this cut changes nothing"
-            )
+    parts = []
+    for cut in cuts:
+        weight = baseline.uncut_weights.weight(cut)
+        queries, keys = (None if side is None else list(side) for side in (cut.queries, cut.keys))
+        parts.append(CutPart(cut.written, list(cut.heads), queries, keys, weight))
+        if cut.queries is not None and weight == 0.0:
+            notes.append(f"--cut '{cut.written}': no query gives any weight to these keys, so this cut changes nothing")
     norms = baseline.uncut_states.hidden.norm(dim=-1).float().cpu().numpy()
     return Ablation(**baseline.header(), cuts=parts, norms=norms, effects=effects, notes=notes)
 
@@ -65,15 +53,12 @@ def survey_effects(
     run: RunConfig, options: AblationOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> EffectSurvey:
     """Do what `attnscope ablate --each` does, without printing."""
-    check_options(run, options)
-    assert options.each is not None
-    if options.each == "span":
-        return _survey_spans(run, options, progress, session)
-    ablation = AblationRun.of(run, options, progress, session)
-    cuts = units(options, run, ablation.source, ablation.text)
-    edges = options.each == "edge"
+    ablation, unit = _opened(run, options, progress, session), options.each
+    assert unit is not None
+    edges, spans = unit == "edge", unit == "span"
+    numbers, cuts = ablation.span_cuts() if spans else ([], ablation.units())
     baseline = run_uncut(ablation, cuts, len(cuts))
-    weights = np.array([baseline.weight(cut) for cut in cuts], dtype=np.float32)  # as reported: ranks are of these
+    weights = baseline.weights(cuts)  # as reported: ranks are of these
     notes = list(ablation.notes)
     if edges:  # an edge that the mask forbids has no weight, so cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
@@ -83,77 +68,41 @@ def survey_effects(
         if len(kept) < len(cuts):
             notes.append(f"{len(cuts) - len(kept):,} of {len(cuts):,} edges have no weight and are left out")
         cuts, weights = [cuts[n] for n in kept], weights[kept]
-    ways = options.ways(edges=edges)
-    effects = [baseline.effects(way, cuts, _step(options.each, way, ways), weights) for way in ways]
+    ways, effects = options.ways(edges=edges or spans), []
+    for way in ways:
+        doing = {"patch": "patching", "resample": "resampling"}.get(way[0], "cutting")
+        step = f"{doing} {unit}s" + (f", {way[0]}" if len(ways) > 1 else "")
+        effects.append(baseline.effects(way, cuts, step, weights))
     return EffectSurvey(
         **baseline.header(),
-        unit=options.each,
+        unit=unit,
         positions=list(ablation.positions),
-        layers=[cut.heads[0][0] for cut in cuts],
-        heads=[-1 if options.each == "layer" else cut.heads[0][1] for cut in cuts],
-        queries=[cut.queries[0] for cut in cuts if cut.queries is not None],
-        keys=[cut.keys[0] for cut in cuts if cut.keys is not None],
+        layers=[-1 if spans else cut.heads[0][0] for cut in cuts],
+        heads=[-1 if spans or unit == "layer" else cut.heads[0][1] for cut in cuts],
+        queries=[cut.queries[0] for cut in cuts if edges and cut.queries is not None],
+        keys=[cut.keys[0] for cut in cuts if edges and cut.keys is not None],
         weights=weights,
-        meaning={
-            "head": OFF_SINK,
-            "layer": f"{OFF_SINK[:-1]} and heads.",
-            "edge": OF_WORDS if run.words else "Weight α that the query gives to the key.",
-        }[options.each],
+        meaning=OF_WORDS if edges and run.words else _MEANINGS[unit],
         effects=effects,
         notes=notes,
-        words=_words(run, ablation) if edges else None,
+        spans=ablation.text.spans if spans else None,
+        span_numbers=numbers,
+        rows=list(ablation.rows),
+        answer=list(ablation.answer),
+        log_probability=baseline.log_probability,
+        words=ablation.words() if edges and run.words else None,
     )
 
 
-def _words(run: RunConfig, ablation: AblationRun) -> TextWords | None:
-    """Return the words that edges connect; None for tokens."""
-    text = ablation.text
-    return words_of(text.tokens, text.context or text.tokens, text.queries, text.keys) if run.words else None
-
-
-def _survey_spans(
+def _opened(
     run: RunConfig, options: AblationOptions, progress: ProgressCallback | None, session: Session | None
-) -> EffectSurvey:
-    """Cut the answer off from each span alone."""
+) -> AblationRun:
+    """Check the options, open the model, and make tokens of the text."""
+    check_options(run, options)
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
-    answered = answer_text(run, options, source, session)
-    numbers, cuts = answered.cuts(source)
-    ablation = AblationRun(
-        answered.run,
-        options,
-        source,
-        session,
-        answered.text,
-        answered.positions,
-        list(answered.notes),
-        answered.targets,
-    )
-    baseline = run_uncut(ablation, cuts, len(cuts))
-    weights = np.array([baseline.weight(cut) for cut in cuts], dtype=np.float32)
-    ways = options.ways(edges=True)
-    effects = [baseline.effects(way, cuts, _step("span", way, ways), weights) for way in ways]
-    return EffectSurvey(
-        **baseline.header(),
-        unit="span",
-        positions=list(ablation.positions),
-        layers=[-1] * len(cuts),
-        heads=[-1] * len(cuts),
-        queries=[],
-        keys=[],
-        weights=weights,
-        meaning="Weight that the tokens whose reading is cut give to the span, averaged over layers, heads and tokens.",
-        effects=effects,
-        spans=answered.spans,
-        span_numbers=numbers,
-        rows=list(answered.rows),
-        answer=list(answered.answer),
-        log_probability=baseline.log_probability,
-        notes=ablation.notes,
-    )
-
-
-def _step(unit: str, way: tuple[str, bool], ways: Sequence[tuple[str, bool]]) -> str:
-    """Name a step of the work, for progress."""
-    doing = {"patch": "patching", "resample": "resampling"}.get(way[0], "cutting")
-    return f"{doing} {unit}s" + (f", {way[0]}" if len(ways) > 1 else "")
+    source.require_model("ablation")
+    if options.each == "span":
+        return answer_text(run, options, source, session)
+    (text,) = plan_texts(replace(run, window=None, pool=None), source)
+    return AblationRun.of(run, options, source, session, text)

@@ -4,7 +4,6 @@ Imports torch only if the model generates the answer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from dataclasses import replace as changed
 
 from msgspec.structs import replace
@@ -14,77 +13,26 @@ from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
-from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import plan_texts
 from attnscope.run.prediction_plan import prediction_kind
 from attnscope.run.session import Session, continue_texts, reading_span
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.ablate.plan import AblationOptions, compared_positions
+from attnscope.studies.ablate.plan import AblationOptions, AblationRun, compared_positions
 
 _GENERATED = 8  # tokens of an answer that the user leaves to the model
 
 
-@dataclass(frozen=True)
-class AnsweredText:
-    """A text with its answer.
-
-    Attributes:
-        run: The run; its text ends with the answer, if one was given.
-        answer: Positions of the answer's tokens; empty without one.
-        rows: Positions that are cut off: those that predict the answer, or those that the user named.
-        positions: Positions whose predictions and hidden states are compared.
-        notes: Remarks for the reader.
-    """
-
-    run: RunConfig
-    text: TextPlan
-    spans: TextSpans
-    answer: list[int]
-    rows: list[int]
-    positions: list[int]
-    notes: list[str]
-
-    @property
-    def targets(self) -> list[int]:
-        """Ids of the answer's tokens if `positions` predict them; else none."""
-        predicting = [position - 1 for position in self.answer]
-        return [self.text.tokens[position].id for position in self.answer] if predicting == self.positions else []
-
-    def cuts(self, source: ModelSource) -> tuple[list[int], list[Cut]]:
-        """Return the number of each span that can be cut off, and its cut in every chosen layer and head."""
-        c, run = source.config, self.run
-        layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
-        places = tuple((layer, head) for layer in layers for head in heads)
-        own = {self.spans.of_token[position] for position in self.answer}
-        last = max(self.rows)
-        numbers = [n for n in range(len(self.spans.names)) if n not in own]
-        keys = {n: tuple(key for key in self.spans.tokens(n) if key <= last or not _causal(source)) for n in numbers}
-        numbers = [n for n in numbers if keys[n]]
-        if not numbers:
-            raise UsageError("the text has one span", where=arg("each", "span"), hint=f"divide it with {arg('spans')}")
-        return numbers, [Cut("", places, tuple(self.rows), keys[n]) for n in numbers]
-
-
-def _causal(source: ModelSource) -> bool:
-    return source.predicts == "next"
-
-
-def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, session: Session) -> AnsweredText:
+def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, session: Session) -> AblationRun:
     """Return a text with its answer: the one given, the last turn of a chat, or what the model generates.
 
-    Args:
-        run: The run, its chat rendered.
-        options: What is asked for.
-        source: The model.
-        session: Has the model open.
+    The text of its run ends with the answer, if one was given.
     """
-    source.require_model("ablation")
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
     if prompt.spans is None:
         hint = f"add {arg('spans', 'sentences')}, or marks such as {arg('spans', 'Doc 1:,Question:')}"
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
-    given = bool(_positions(prompt.spans)) and _causal(source)
+    given = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
     if given and (options.answer is not None or options.generate is not None):
         name = "answer" if options.answer is not None else "generate"
         what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
@@ -103,34 +51,33 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if options.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
-    return read_answer(run, options, source, text, notes)
+    return read_answer(run, options, source, session, text, notes)
 
 
 def read_answer(
-    run: RunConfig, options: AblationOptions, source: ModelSource, text: TextPlan, notes: Sequence[str] = ()
-) -> AnsweredText:
-    """Return a planned text with the tokens to cut off: its answer's, those of `query`, or the last span's.
-
-    Args:
-        options: What is asked for.
-        source: The model.
-    """
+    run: RunConfig,
+    options: AblationOptions,
+    source: ModelSource,
+    session: Session,
+    text: TextPlan,
+    notes: Sequence[str] = (),
+) -> AblationRun:
+    """Return a planned text with the tokens to cut off: its answer's, those of `query`, or the last span's."""
     assert text.spans is not None
-    answer = _positions(text.spans) if _causal(source) else []  # only such a model predicts it token by token
-    more_notes = list[str]()
-    positions = [position - 1 for position in answer if position]
+    # only a causal model predicts the answer token by token
+    answer = _answer_positions(text.spans) if source.predicts == "next" else []
+    predicting = [position - 1 for position in answer if position]
+    positions, more_notes = predicting, list[str]()
     if options.at is not None or not positions:
         positions, more_notes = compared_positions(options, run, source, text)
-    rows = text.queries if run.query is not None else [position - 1 for position in answer if position] or positions
+    rows = text.queries if run.query is not None else predicting or positions
     if not rows:  # as where nothing is predicted: the span that `run` shows
         rows = text.spans.tokens(reading_span(text.spans, ()))
-    return AnsweredText(run, text, text.spans, answer, rows, positions, [*text.notes, *notes, *more_notes])
+    notes = [*text.notes, *notes, *more_notes]
+    return AblationRun(run, options, source, session, text, positions, notes, answer=answer, rows=rows)
 
 
-def _positions(spans: TextSpans | None) -> list[int]:
-    """Return the positions of the answer's tokens."""
-    if spans is None:
-        return []
+def _answer_positions(spans: TextSpans) -> list[int]:
     return [n for n, span in enumerate(spans.of_token) if spans.kinds[span] == "answer"]
 
 

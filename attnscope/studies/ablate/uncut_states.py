@@ -1,7 +1,6 @@
 """Compare hidden states and predictions with and without cuts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,31 +10,22 @@ from attnscope.model.precision import to_float64
 from attnscope.studies.ablate.plan import LOGITS
 
 
-@dataclass(frozen=True)
 class UncutStates:
     """Final hidden states and predictions of a text without cuts.
 
+    Args:
+        hidden: Final hidden states, before the model's final norm, (T, D).
+        positions: Where it predicts; empty if it does not.
+
     Attributes:
-        engine: The model under its mask.
-        hidden: Final hidden states, after the model's final norm, (T, D), float64.
         log_probabilities: Log-probability of every vocabulary entry at each position, (P, V), natural, float64; None if
             nothing is predicted.
     """
 
-    engine: Engine
-    hidden: Tensor
-    positions: Sequence[int]
-    log_probabilities: Tensor | None
-
-    @classmethod
-    def of(cls, engine: Engine, hidden: Tensor, positions: Sequence[int], *, predicts: bool) -> "UncutStates":
-        """Compute what the text predicts without cuts.
-
-        Args:
-            hidden: Final hidden states, (1, T, D).
-        """
-        log_probabilities = log_softmax(engine, hidden[0, list(positions)]) if predicts and positions else None
-        return cls(engine, to_float64(engine.final_states(hidden[0])), positions, log_probabilities)
+    def __init__(self, engine: Engine, hidden: Tensor, positions: Sequence[int]) -> None:
+        self._engine = engine
+        self.log_probabilities = self.log_softmax(hidden[list(positions)]) if positions else None
+        self.hidden = to_float64(engine.final_states(hidden))  # (T, D)
 
     def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Compare final hidden states of variants, (V, rows, D).
@@ -48,7 +38,7 @@ class UncutStates:
             with a state of 0 is NaN, and so is a change relative to one.
         """
         chosen = slice(None) if rows is None else list(rows)
-        before, after = self.hidden[chosen], to_float64(self.engine.final_states(hidden))
+        before, after = self.hidden[chosen], to_float64(self._engine.final_states(hidden))
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
@@ -66,7 +56,7 @@ class UncutStates:
         rows, divergences = hidden.flatten(0, 1), []
         step = max(1, LOGITS // share.shape[1])
         for n in range(0, len(rows), step):
-            after = to_float64(self.engine.logits(rows[n : n + step]))
+            after = to_float64(self._engine.logits(rows[n : n + step]))
             at = torch.arange(n, n + len(after), device=after.device) % len(share)
             expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
             divergences.append(entropy[at] - expected + after.logsumexp(-1))
@@ -83,24 +73,22 @@ class UncutStates:
         ids = torch.tensor(targets).repeat(len(hidden))
         step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
         for n in range(0, len(rows), step):
-            logits = log_softmax(self.engine, rows[n : n + step])
+            logits = self.log_softmax(rows[n : n + step])
             log_probabilities.append(logits.gather(1, ids[n : n + step, None].to(logits.device))[:, 0])
         return torch.cat(log_probabilities).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
 
+    def target_logits(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
+        """Return the logit of every target, (V, targets), float64, averaged over positions.
 
-def target_logits(engine: Engine, hidden: Tensor, targets: Sequence[int]) -> Tensor:
-    """Return the logit of every target, (V, targets), float64, averaged over positions.
+        Args:
+            hidden: Final states of variants at the positions, (V, P, D).
+        """
+        rows, logits = hidden.flatten(0, 1), []
+        step = max(1, LOGITS // self._engine.logits(rows[:1]).shape[1])
+        for n in range(0, len(rows), step):
+            logits.append(to_float64(self._engine.logits(rows[n : n + step]))[:, list(targets)])
+        return torch.cat(logits).view(*hidden.shape[:2], -1).mean(1)
 
-    Args:
-        hidden: Final states of variants at the positions, (V, P, D).
-    """
-    rows, logits = hidden.flatten(0, 1), []
-    step = max(1, LOGITS // engine.logits(rows[:1]).shape[1])
-    for n in range(0, len(rows), step):
-        logits.append(to_float64(engine.logits(rows[n : n + step]))[:, list(targets)])
-    return torch.cat(logits).view(*hidden.shape[:2], -1).mean(1)
-
-
-def log_softmax(engine: Engine, rows: Tensor) -> Tensor:
-    """Return log-probabilities, (N, V), natural, float64, that final hidden states, (N, D), predict."""
-    return to_float64(engine.logits(rows)).log_softmax(-1)
+    def log_softmax(self, rows: Tensor) -> Tensor:
+        """Return log-probabilities, (N, V), natural, float64, that final hidden states, (N, D), predict."""
+        return to_float64(self._engine.logits(rows)).log_softmax(-1)

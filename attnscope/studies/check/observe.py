@@ -20,19 +20,13 @@ from attnscope.request.masks.terms import Bidirectional
 
 @dataclass
 class LayerStages:
-    """One layer's attention over a batch.
-
-    Attributes:
-        stages: Stage to matrix, (B, H, Q, K), or output, (B, H, Q, Ev).
-        fully_masked: Rows that see nothing, (B, H, Q).
-        sink: Weight of each row on the sink, (B, H, Q); 0 if there is none.
-        projection: The output projection, (D, H·Ev), in float64; None if there is none, or it was not requested.
-    """
+    """One layer's attention over a batch."""
 
     inputs: AttentionInputs
-    stages: dict[str, Tensor]
-    fully_masked: Tensor
-    sink: Tensor
+    stages: dict[str, Tensor]  # stage to matrix, (B, H, Q, K), or output, (B, H, Q, Ev)
+    fully_masked: Tensor  # rows that see nothing, (B, H, Q)
+    sink: Tensor  # weight of each row on the sink, (B, H, Q); 0 if there is none
+    # the output projection, (D, H·Ev), in float64; None if there is none, or it was not requested
     projection: Tensor | None = None
 
 
@@ -88,16 +82,12 @@ class StageRecorder:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes, device and context of a model.
-
-    Attributes:
-        context: Tokens that keys and values come from under cross-attention.
-    """
+    """Sizes, device and context of a model."""
 
     n_layers: int
     n_heads: int
     device: torch.device
-    context: list[Token] | None
+    context: list[Token] | None  # tokens that keys and values come from under cross-attention
 
 
 Beside = Callable[[Batch], Mapping[int, Sequence[Recorder]]]

@@ -35,19 +35,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Selection:
-    """One selection of heads and rows: recorders treat whole layers and single rows differently.
-
-    Attributes:
-        by: Measure that ranks contributors.
-        special: Whether special tokens and the first token take part in the ranking.
-        pool: Number of runs of a pooled map, each way; None for no map and no sums.
-    """
+    """One selection of heads and rows: recorders treat whole layers and single rows differently."""
 
     heads: list[int]
     rows: list[int]
-    by: str
-    special: bool
-    pool: int | None = None
+    by: str  # measure that ranks contributors
+    special: bool  # whether special tokens and the first token take part in the ranking
+    pool: int | None = None  # number of runs of a pooled map, each way; None for no map and no sums
 
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:

@@ -52,22 +52,16 @@ _OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 @dataclass(frozen=True)
 class _CheckedModel:
-    """A loaded model and a text.
-
-    Attributes:
-        reference: Loads the model with transformers, once.
-        exact: Limit of the laws.
-        user_limit: Limit of all other checks; None for the default.
-    """
+    """A loaded model and a text."""
 
     source: ModelSource
     model: LoadedModel
-    reference: "Callable[[], TransformersModel]"
+    reference: "Callable[[], TransformersModel]"  # loads the model with transformers, once
     text_plan: TextPlan
     model_shape: ModelShape
     dtype: str
-    exact: float
-    user_limit: float | None
+    exact: float  # limit of the laws
+    user_limit: float | None  # limit of all other checks; None for the default
 
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
         """Return the model under its own mask, for this many texts at once."""

@@ -7,14 +7,10 @@ from attnscope.run.text_plan import TextPlan
 
 @dataclass(frozen=True)
 class QueryLocation:
-    """The text, layer, head and query of an explanation.
-
-    Attributes:
-        chosen: How layer, head and query were chosen; None if the user named them.
-    """
+    """The text, layer, head and query of an explanation."""
 
     text_plan: TextPlan
     query: int
     layer: int
     head: int
-    chosen: str | None
+    chosen: str | None  # how layer, head and query were chosen; None if the user named them

@@ -33,39 +33,25 @@ _END = re.compile(r"[.!?\n][\"'”’)]*$")  # of a sentence
 
 @dataclass(frozen=True)
 class NeedleOptions:
-    """The hidden needle, its filler, and the lengths and depths to try.
-
-    Attributes:
-        answer: The part of the needle whose probability is measured; None for its last word.
-        filler: The text around the needle; None for built-in texts.
-        lengths: Lengths of the texts, in tokens.
-        depths: Shares of the filler before the needle.
-        draws: Number of random sequences on which the role `retrieval` is measured.
-        seed: Seed of these sequences.
-    """
+    """The hidden needle, its filler, and the lengths and depths to try."""
 
     needle: str
-    answer: str | None
-    filler: str | None
-    lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    draws: int = 8
+    answer: str | None  # the part of the needle whose probability is measured; None for its last word
+    filler: str | None  # the text around the needle; None for built-in texts
+    lengths: tuple[int, ...]  # lengths of the texts, in tokens
+    depths: tuple[float, ...]  # shares of the filler before the needle
+    draws: int = 8  # number of random sequences on which the role `retrieval` is measured
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class _Prompt:
-    """A text with a needle.
-
-    Attributes:
-        reading: Positions that predict the answer.
-        answer: Ids of the answer's tokens.
-    """
+    """A text with a needle."""
 
     tokens: list[Token]
     needle: range
-    reading: range
-    answer: list[int]
+    reading: range  # positions that predict the answer
+    answer: list[int]  # ids of the answer's tokens
 
 
 def read_filler(filler: str | Path | None) -> str | None:
@@ -220,8 +206,8 @@ def _measure(
     model, device = session.load(plan)
     import torch
 
+    from attnscope.model.precision import to_float64
     from attnscope.model.recorders import SpanRecorder, SpanTokens
-    from attnscope.studies.ablate.uncut_states import log_softmax
 
     batch, engine = prepare(plan, model, device)
     groups = torch.zeros(1, len(prompt.tokens), dtype=torch.int64, device=device)
@@ -232,7 +218,7 @@ def _measure(
     layers = {layer: [recorder] for layer, recorder in enumerate(recorders)}
     hidden = forward(plan, batch, engine, layers, (step, session.progress), final=True)
     assert hidden is not None
-    logs = log_softmax(engine, hidden[0, list(prompt.reading)]).cpu()
+    logs = to_float64(engine.logits(hidden[0, list(prompt.reading)])).log_softmax(-1).cpu()
     total = sum(float(logs[n, target]) for n, target in enumerate(prompt.answer))
     read = np.stack([recorder.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy() for recorder in recorders])
     return read, total / float(np.log(2.0)), engine.describe_mask()

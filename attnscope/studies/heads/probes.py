@@ -17,37 +17,25 @@ _FEWEST = 4  # smallest number of different tokens; with fewer there is nothing 
 
 @dataclass(frozen=True)
 class Probe:
-    """A sequence of tokens, with the key that each role looks for.
-
-    Attributes:
-        targets: Role to (rows, keys), position by position: a head has the role if rows[i] attends to keys[i].
-        draw: Number of the draw among sequences of its kind.
-    """
+    """A sequence of tokens, with the key that each role looks for."""
 
     tokens: list[Token]
+    # role to (rows, keys), position by position: a head has the role if rows[i] attends to keys[i]
     targets: dict[str, tuple[range, range]]
-    draw: int
+    draw: int  # number of the draw among sequences of its kind
 
 
 @dataclass(frozen=True)
 class RandomProbes:
-    """Sequences of random tokens.
+    """Sequences of random tokens."""
 
-    Attributes:
-        probes: The sequences: those repeated once, then those whose needle comes again, then those repeated twice.
-        repeated: Number of different tokens in a sequence that is repeated once; 0 if there is none.
-        needle: Number of tokens of each needle; 0 if the model is too small.
-        tripled: Number of different tokens in a sequence that is repeated twice; 0 if the model is too small.
-        before: Special tokens in front.
-        after: Special tokens behind.
-    """
-
+    # the sequences: those repeated once, then those whose needle comes again, then those repeated twice
     probes: list[Probe]
-    repeated: int
-    needle: int
-    tripled: int
-    before: list[Token]
-    after: list[Token]
+    repeated: int  # number of different tokens in a sequence that is repeated once; 0 if there is none
+    needle: int  # number of tokens of each needle; 0 if the model is too small
+    tripled: int  # number of different tokens in a sequence that is repeated twice; 0 if the model is too small
+    before: list[Token]  # special tokens in front
+    after: list[Token]  # special tokens behind
 
 
 def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:

@@ -34,15 +34,10 @@ _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
 @dataclass(frozen=True)
 class SurveyOptions:
-    """The roles to measure, and the random probes for them.
+    """The roles to measure, and the random probes for them."""
 
-    Attributes:
-        roles: Names of roles; None for all.
-        draws: Number of random sequences of each kind.
-    """
-
-    roles: tuple[str, ...] | None = None
-    draws: int = 8
+    roles: tuple[str, ...] | None = None  # names of roles; None for all
+    draws: int = 8  # number of random sequences of each kind
     seed: int = 0
 
 
@@ -114,15 +109,10 @@ def survey_heads(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Spans and segments of the texts.
+    """Spans and segments of the texts."""
 
-    Attributes:
-        spans: Spans of every text; empty if `receiver` is not measured.
-        segments: Two segments of every text; empty if `alignment` is not measured.
-    """
-
-    spans: list[TextSpans]
-    segments: "list[Segments]"
+    spans: list[TextSpans]  # spans of every text; empty if `receiver` is not measured
+    segments: "list[Segments]"  # two segments of every text; empty if `alignment` is not measured
 
     def measured(self, batch: "Batch", numbers: Sequence[int], sizes: tuple[int, int]) -> "SegmentPass":
         """Return the recorders of a batch of texts."""
@@ -158,14 +148,10 @@ def _parts(run: RunConfig, options: SurveyOptions, texts: Sequence[list[Token]])
 
 @dataclass(frozen=True)
 class _Pass:
-    """Sequences that go through the model in one pass.
-
-    Attributes:
-        numbers: Numbers of the texts, or of the probes.
-    """
+    """Sequences that go through the model in one pass."""
 
     tokens: list[list[Token]]
-    numbers: Sequence[int]
+    numbers: Sequence[int]  # numbers of the texts, or of the probes
     of_texts: bool
 
     def measured(self, batch: "Batch", sizes: tuple[int, int], random: RandomProbes) -> "TextPass | ProbePass":

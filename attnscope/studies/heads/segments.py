@@ -22,15 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Segments:
-    """Two segments of a text.
+    """Two segments of a text."""
 
-    Attributes:
-        read: Positions of the first segment's tokens.
-        reading: Positions of the second segment's tokens.
-    """
-
-    read: list[int]
-    reading: list[int]
+    read: list[int]  # positions of the first segment's tokens
+    reading: list[int]  # positions of the second segment's tokens
 
 
 def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | None:

@@ -34,17 +34,12 @@ _FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, t
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """The measure, layers, cells and passes of a measurement over layers.
-
-    Attributes:
-        shown: Rows and columns that are shown of every text.
-        plan: Passes over the texts, one at a time, with every row and column.
-    """
+    """The measure, layers, cells and passes of a measurement over layers."""
 
     measure: RolloutMeasure
     layers: list[int]
-    shown: list[TextPlan]
-    plan: RunPlan
+    shown: list[TextPlan]  # rows and columns that are shown of every text
+    plan: RunPlan  # passes over the texts, one at a time, with every row and column
 
 
 def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:

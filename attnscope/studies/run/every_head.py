@@ -26,29 +26,19 @@ _CELLS = 400_000_000  # largest number of weights of all heads that roles are me
 
 @dataclass(frozen=True)
 class TextRoles:
-    """Roles of all heads, measured on one text.
-
-    Attributes:
-        roles: Every role that the text shows.
-        main: Main role of every layer and head; None for none.
-        words: Number of rows on which they are measured.
-    """
+    """Roles of all heads, measured on one text."""
 
     roles: list[RoleValues]
-    main: list[list[str | None]]
-    words: int
+    main: list[list[str | None]]  # main role of every layer and head; None for none
+    words: int  # number of rows on which they are measured
 
 
 @dataclass(frozen=True)
 class EveryHead:
-    """Every head of the model.
-
-    Attributes:
-        roles: Roles on every text; None for a text without them.
-    """
+    """Every head of the model."""
 
     summary: Report
-    roles: Sequence[TextRoles | None]
+    roles: Sequence[TextRoles | None]  # roles on every text; None for a text without them
 
 
 def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = None) -> tuple[Report, EveryHead]:
