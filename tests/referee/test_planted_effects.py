@@ -54,7 +54,7 @@ def _weights_are_not_cut_off() -> Plant:
 
 def _the_other_divergence() -> Plant:
     def divergence(self: UncutStates, hidden: Any) -> Any:
-        after = self.engine.logits(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1)
+        after = self._engine.logits(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1)
         assert self.log_probabilities is not None
         return (after.exp() * (after - self.log_probabilities)).sum(-1) / np.log(2)
 

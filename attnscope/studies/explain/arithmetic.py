@@ -15,12 +15,9 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 def check(
     name: Step, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
 ) -> ArithmeticCheck:
-    """Compare a recomputed step with the model's numbers.
+    """Compare a recomputed step with the model's numbers, which it computed in `dtype`.
 
-    Args:
-        formula: The equation.
-        terms: Sum of the magnitudes of the terms; rounding is proportional to it.
-        dtype: Type of the model's own step.
+    Rounding is proportional to `terms`, the sum of the magnitudes of the terms.
     """
     size = float(np.max(terms, initial=0.0))
     difference = float(np.max(np.abs(computed - held), initial=0.0))
@@ -32,9 +29,6 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
 
     LayerNorm (Ba et al., 2016): (x − mean) / √(variance + ε) · weight + bias. RMSNorm (Zhang and Sennrich, 2019):
     x / √(mean of x² + ε) · weight, or · (weight + 1) where the family stores it so.
-
-    Returns:
-        (D,).
     """
     if config.norm == "layernorm":
         normed: Numbers = (x - x.mean()) / np.sqrt(x.var() + config.norm_eps) * weight
@@ -44,27 +38,15 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
 
 
 def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
-    """Compute W x + b, and the sum of the magnitudes of its terms, to which rounding is proportional.
-
-    Args:
-        x: (D,).
-        weight: W, (E, D).
-        bias: b, (E,); None for none.
-
-    Returns:
-        (E,) each.
-    """
+    """Compute W x + b, (E,), and the sum of the magnitudes of its terms, to which rounding is proportional."""
     products, sizes = weight @ x, np.abs(weight) @ np.abs(x)
     return (products, sizes) if bias is None else (products + bias, sizes + np.abs(bias))
 
 
 def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
-    """Rotate the first dimensions of queries or keys by their positions (Su et al., 2021), half-split layout.
+    """Rotate the first R dimensions of queries or keys, (…, E), by their positions (Su et al., 2021).
 
-    Args:
-        x: (E,) or (K, E).
-        cos: (R,) or (K, R) with R ≤ E.
-        sin: Sines, of the same shape.
+    The layout is half-split; cosines and sines are (…, R).
     """
     half = cos.shape[-1] // 2
     first, second, unrotated = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -75,11 +57,7 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
 def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
     """Split q·k into one product per dimension, or per rotated pair of dimensions, by falling magnitude.
 
-    Args:
-        q: The query, as used, (E,).
-        k: The key, as used, (E,).
-        lengths: Wavelength of each rotated pair, (R / 2,); None without rotation.
-        before: Query and key before the rotation.
+    `lengths` are the wavelengths of the rotated pairs, (R / 2,), `before` are query and key before the rotation.
     """
     half = 0 if lengths is None else len(lengths)
     plain = before[0] * before[1]
@@ -99,11 +77,7 @@ def scaled(
 ) -> tuple[Numbers, Numbers | None, Numbers]:
     """Compute the inputs of softmax for a row of scores, step by step.
 
-    Args:
-        scores: q·k of every key, (K,).
-        scale: Factor on the scores.
-        softcap: c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016); None for no cap.
-        bias: Bias for the distance of each key, (K,); None for none.
+    `softcap` is c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016).
 
     Returns:
         Scores × scale; the same soft-capped, None without a cap; and these plus the bias: (K,) each.
@@ -117,9 +91,7 @@ def scaled(
 def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
     """Compute the exponentials of a softmax, with the maximum subtracted so that none overflows.
 
-    Args:
-        masked: Masked scores of a row that is not fully masked, (K,).
-        sink: An extra logit that only the sum contains; None for none.
+    The row, (K,), is not fully masked; the sink is an extra logit that only the sum contains.
 
     Returns:
         exp(masked − maximum), (K,); the maximum; the sum.

@@ -1,6 +1,6 @@
 """Explain one query of one head: every step of its arithmetic, with checks."""
 
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
@@ -11,14 +11,6 @@ from attnscope.request.run_config import RunConfig
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.explain.location import QueryLocation
-
-if TYPE_CHECKING:
-    from attnscope.engines.protocol import Engine
-    from attnscope.model.batch import Batch
-    from attnscope.model.head_capture import RowCapture
-
-__all__ = ["explain"]
 
 _NAMED = 40  # tokens that an error names
 
@@ -26,16 +18,13 @@ _NAMED = 40  # tokens that an error names
 def explain(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Explanation:
     """Do what `attnscope explain` does, without printing.
 
-    Args:
-        run: The request; `window` is the number of keys kept (None for all), `key` names the cells in depth.
-        progress: See pipeline.inspect.
-        session: Models that are open already.
+    `window` of the run is the number of keys kept (None for all), and `key` names the cells in depth.
     """
     _check_one(run)
     if run.score_functions:
         raise _changed_scores()
     session = session or Session(run.texts, progress)
-    (source, run), on_progress = session.open(run), session.on_progress
+    source, run = session.open(run)
     if source.stages is not None:
         hint = "give queries and keys instead"
         raise UsageError("given weights have no arithmetic to explain", where=arg("qkv"), hint=hint)
@@ -47,33 +36,36 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
     model, device = session.load(plan)
     from attnscope.model.head_capture import HeadCapture, RowCapture
-    from attnscope.studies.explain.build import GivenOrigin, ModelOrigin, Origin, build
+    from attnscope.studies.explain.build import build
+    from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin
 
     batch, engine = prepare(plan, model, device)
-    (unit,), _ = select_heads(plan, batch, engine, on_progress)
-    location = QueryLocation(text_plan, query, unit.layers[0], unit.heads[0], unit.chosen)
-    place = location.layer, location.head, query, len(text_plan.context or text_plan.tokens)
-    capture: RowCapture
-    if source.runs:
-        modules = engine.modules_of(location.layer)
-        capture = HeadCapture(modules, *place)
-        with capture.capturing():
-            _forward(engine, batch, capture, on_progress)
-        origin: Origin = ModelOrigin(run.dtype, location, modules.stack, capture, batch.tokens.ids)
-    else:
-        capture = RowCapture(*place)
-        _forward(engine, batch, capture, on_progress)
-        origin = GivenOrigin(capture)
+    (unit,), _ = select_heads(plan, batch, engine, session.on_progress)
+    layer = unit.layers[0]
+    place = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens)
+    modules = engine.modules_of(layer) if source.runs else None
+    capture = RowCapture(*place) if modules is None else HeadCapture(modules, *place)
+    with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
+        engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
+    origin: ModelOrigin | GivenOrigin = GivenOrigin(capture)
+    if isinstance(capture, HeadCapture) and modules is not None:
+        origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
     if capture.spec is not None and capture.spec.mask.changes_scores is not None:
         raise _changed_scores()
     mask = describe_mask_use(source, run, engine.describe_mask())
-    here = describe_mask_use(source, run, engine.describe_layer_mask(location.layer)).used
-    context = provenance(source, run, device), mask, None if here == mask.used else here
-    return build(run, context, location, capture, origin)
-
-
-def _forward(engine: "Engine", batch: "Batch", capture: "RowCapture", on_progress: ProgressCallback) -> None:
-    engine.forward(batch, {capture.layer: [capture]}, lambda done, total: on_progress("attending", done, total))
+    here = describe_mask_use(source, run, engine.describe_layer_mask(layer)).used
+    about = {
+        "provenance": provenance(source, run, device),
+        "mask": mask,
+        "layer_mask": None if here == mask.used else here,
+        "text": run.texts[0].text,
+        "pair": run.texts[0].pair,
+        "tokens": text_plan.tokens,
+        "context": text_plan.context,
+        "notes": text_plan.notes,
+        "chosen": unit.chosen,
+    }
+    return build(run, text_plan, capture, origin, about)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
@@ -93,9 +85,9 @@ def _changed_scores() -> UsageError:
 def _check_one(run: RunConfig) -> None:
     """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
-        where, hint = (
-            (TEXTS_FILE, f"pass {arg('text')}") if run.qkv is None else (arg("qkv"), "save each text by itself")
-        )
+        where, hint = TEXTS_FILE, f"pass {arg('text')}"
+        if run.qkv is not None:
+            where, hint = arg("qkv"), "save each text by itself"
         raise UsageError(f"{len(run.texts)} texts; explain takes one", where=where, hint=hint)
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
@@ -124,9 +116,6 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         return last
     if len(text_plan.queries) > 1:
         message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {named}"
-        raise UsageError(
-            message,
-            where=arg("query"),
-            hint=f"select one by its position, such as {arg('query', text_plan.queries[-1])}",
-        )
+        hint = f"select one by its position, such as {arg('query', text_plan.queries[-1])}"
+        raise UsageError(message, where=arg("query"), hint=hint)
     return text_plan.queries[0]
