@@ -34,7 +34,7 @@ from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import intersect
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-from attnscope.model.workspace import Workspace
+from attnscope.model.tile import Workspace
 from attnscope.request.masks.terms import Bidirectional, Causal, SlidingWindow
 
 HEADS, WIDTH, TOP = 12, 64, 5

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.model.batch import Batch, TokenTensors
-from attnscope.model.cache import KeyValueCache
 from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
+from attnscope.model.layers import KeyValueCache
 from attnscope.model.masks import build_mask, intersect
 from attnscope.model.module_hooks import listening
 from attnscope.model.positions import same_rotation
@@ -62,20 +61,11 @@ class NativeEngine:
     ) -> Tensor | None:
         settings, pad = self.settings, batch.keys.padding(padded_rows=self.settings.padded_rows)
         own, used = self._masks()
-        observed: dict[int, Mask] = {}
+        hooks = AttentionHooks(recorders, {}, settings.tile_elements, settings.all_outputs or final, settings.variants)
         if settings.same_scores:
-            observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
-        return self.stack.run(
-            batch.tokens.ids,
-            own if settings.same_scores else used,
-            pad,
-            AttentionHooks(
-                recorders, observed, settings.tile_elements, settings.all_outputs or final, settings.variants
-            ),
-            context=None if batch.context is None else batch.context.ids,
-            progress=progress,
-            final=final,
-        )
+            hooks.observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
+        masks, context = own if settings.same_scores else used, None if batch.context is None else batch.context.ids
+        return self.stack.run(batch.tokens.ids, masks, pad, hooks, context=context, progress=progress, final=final)
 
     def _masks(self) -> tuple[list[Mask], list[Mask]]:
         """Return the model's own mask of every layer, and the one that was asked for."""
@@ -106,10 +96,11 @@ class NativeEngine:
         def run(
             variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
         ) -> Tensor:
-            hooks = AttentionHooks({}, None, self.settings.tile_elements, all_outputs=True, variants=variants)
-            context = None if batch.context is None else batch.context.ids
-            more: dict[str, Any] = {"context": context, "progress": progress, "rows": rows}
-            return self.stack.run_variants(inputs, masks, hooks, positions=batch.tokens.positions, **more)
+            hooks = AttentionHooks({}, {}, self.settings.tile_elements, all_outputs=True, variants=variants)
+            context, positions = None if batch.context is None else batch.context.ids, batch.tokens.positions
+            return self.stack.run_variants(
+                inputs, masks, hooks, context=context, progress=progress, rows=rows, positions=positions
+            )
 
         return UncutRun(hidden, run)
 

@@ -17,20 +17,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscope.model.block_mask import BlockMask
 from attnscope.model.cuts import BatchCuts
-from attnscope.model.finite import FiniteChecks
 from attnscope.model.fused_rows import fused_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import plain_mask
 from attnscope.model.matmul import multiplies_narrow
 from attnscope.model.row_summary import find_summarizer
 from attnscope.model.sdpa import fused_attention, kernel_cells
-from attnscope.model.tile import Recorder, as_slice
-from attnscope.model.tile_stages import TileInputs, compute_tile
+from attnscope.model.tile import FiniteChecks, Recorder, Workspace, as_slice
+from attnscope.model.tile_stages import BlockMask, TileInputs, compute_tile
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
 from attnscope.model.workers import Deferred, run_parts
-from attnscope.model.workspace import Workspace
 from attnscope.request.masks.terms import Mask
 
 _LARGEST = 1e38  # well below what float32 holds
@@ -167,8 +164,8 @@ def _tile_inputs(
     heads: Sequence[int],
     mask: Mask,
     shape: TileShape,
-    needed_rows: Sequence[int] | None = None,
-    recorders: Sequence[Recorder] = (),
+    needed_rows: Sequence[int] | None,
+    recorders: Sequence[Recorder],
 ) -> Iterator[TileInputs]:
     """Yield the inputs of the tiles of some heads in order; all threads compute what tiles share before they begin.
 
@@ -187,9 +184,12 @@ def _tile_inputs(
     k = (k if multiplies_narrow(k) else k.float()).contiguous()
 
     def of_block(block: TileBlock) -> Iterator[TileInputs]:
-        visible = _all_visible(mask, block, inputs.k.shape[2])
+        low, high = mask.all_visible_range(block.q0, block.q1, inputs.k.shape[2])
+        low, high = max(low, block.k0), min(high, block.k1)
+        visible = (low, high) if low < high else (block.k0, block.k0)
         block_mask = None if mask.per_head else BlockMask.of(mask, block, visible, device)
-        at_once = _whole_groups(shape.heads(block), share)
+        fit = shape.heads(block)  # rounded down to whole groups, or to an even part of one
+        at_once = fit // share * share or max(n for n in range(1, fit + 1) if share % n == 0)
         for first in range(0, len(heads), at_once):
             tile_heads = slice(first, first + at_once)
             index, chosen = as_slice(list(heads[tile_heads])), numbers[tile_heads]
@@ -201,20 +201,6 @@ def _tile_inputs(
     size = inputs.q.shape[2], inputs.k.shape[2]
     # heads inside blocks, since tiles of one shape after the other cost least
     return (part for block in tile_blocks(mask, shape, size, needed_rows, recorders) for part in of_block(block))
-
-
-def _all_visible(mask: Mask, block: TileBlock, n_keys: int) -> tuple[int, int]:
-    """Return the keys of a block, from and to, that all of its queries may see; (k0, k0) if there are none."""
-    first, end = mask.all_visible_range(block.q0, block.q1, n_keys)
-    first, end = max(first, block.k0), min(end, block.k1)
-    return (first, end) if first < end else (block.k0, block.k0)
-
-
-def _whole_groups(at_once: int, share: int) -> int:
-    """Return a number of heads, at most `at_once`, that are whole groups of `share` heads, or parts of one group."""
-    if at_once >= share:
-        return at_once // share * share
-    return max(n for n in range(1, at_once + 1) if share % n == 0)
 
 
 def _shared(groups: list[int]) -> list[int] | slice:

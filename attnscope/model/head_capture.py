@@ -17,6 +17,7 @@ from attnscope.model.inputs import AttentionSpec, Rotation
 from attnscope.model.layers import Attention
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening
 from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
+from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Tile
 
@@ -45,7 +46,7 @@ def modules_of(stack: Stack, layer: int) -> LayerModules:
     return LayerModules(stack, stack.embed.norm, blocks, attention.q, attention.k, attention.q_norm, attention.k_norm)
 
 
-class RowCapture:
+class RowCapture(BaseRecorder):
     """A recorder of one query of one head, from the inputs of attention on.
 
     Attributes:
@@ -59,16 +60,14 @@ class RowCapture:
     """
 
     def __init__(self, layer: int, head: int, query: int, n_keys: int) -> None:
+        super().__init__([head], [query])
         self.layer, self.head, self.query, self.n_keys = layer, head, query, n_keys
-        self.heads: Sequence[int] = [head]
-        self.rows: Sequence[int] = [query]
         self.captured: dict[str, Numbers] = {}
         self.group: int | None = None
         self.spec: AttentionSpec | None = None
         self.rotation: Rotation | None = None
 
     needs_scores = needs_masked = True  # every stage is shown
-    n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the raw scores of every key, allowed or not."""
@@ -135,8 +134,7 @@ class HeadCapture(RowCapture):
             projected = in_this_thread(self._projected(name, pick, heads, rows, head))
             handles.append(module.register_forward_hook(projected))
             if norm is not None:
-                normed = in_this_thread(self._normed(name, heads, rows, head))
-                handles.append(norm.register_forward_hook(normed))
+                handles.append(norm.register_forward_hook(in_this_thread(self._normed(name, heads, rows, head))))
         return listening(handles)
 
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -223,29 +221,22 @@ def _to_float64(tensor: Tensor) -> Numbers:
     return numbers
 
 
-def wavelengths(stack: Stack, layer: int, n: int) -> Numbers | None:
-    """Count the tokens of a text of n that each rotated pair takes for a turn, (R / 2,); None without rotation."""
-    rope = stack.config.rope_of(layer)
-    if rope is None:
-        return None
-    frequencies, _ = rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))
-    lengths: Numbers = 2 * np.pi / frequencies.double().numpy()
-    return lengths
+@dataclass(frozen=True)
+class RotaryNumbers:
+    """How a layer rotates the queries and keys of a text."""
+
+    wavelengths: Numbers  # tokens that each rotated pair takes for a turn, (R / 2,)
+    factor: float  # on rotated dimensions: the attention factor of YaRN and LongRoPE, otherwise 1
+    cos: Numbers  # of every position and dimension, (T, R), in the model's type, as is sin
+    sin: Numbers
 
 
-def rotary_factor(stack: Stack, layer: int, n: int) -> float:
-    """Return the factor on rotated dimensions: the attention factor of YaRN and LongRoPE, otherwise 1."""
-    rope = stack.config.rope_of(layer)
-    if rope is None:
-        return 1.0
-    return rotary_frequencies(rope, int(stack.config.d_head * rope.fraction), n, torch.device("cpu"))[1]
-
-
-def rotary(stack: Stack, layer: int, n: int) -> tuple[Numbers, Numbers] | None:
-    """Compute cos and sin of n positions, (n, R) each, in the model's type; None if nothing is rotated."""
+def rotary_numbers(stack: Stack, layer: int, n: int) -> RotaryNumbers | None:
+    """Return the rotation in a text of n tokens; None if nothing is rotated."""
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None
     like, width = stack.embed.tokens.weight, int(stack.config.d_head * rope.fraction)
+    frequencies, factor = rotary_frequencies(rope, width, n, torch.device("cpu"))
     cos, sin = rotary_tables(rope, width, [n], n, like.device, like.dtype)
-    return _to_float64(cos), _to_float64(sin)
+    return RotaryNumbers(2 * np.pi / _to_float64(frequencies), factor, _to_float64(cos), _to_float64(sin))

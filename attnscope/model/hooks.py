@@ -1,6 +1,7 @@
 """Call `attend` for every layer with the recorders of that layer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -9,31 +10,21 @@ from attnscope.model.attention import attend, most_strongest
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.row_summary import find_summarizer
-from attnscope.model.tile import Recorders
-from attnscope.model.workspace import Workspace
+from attnscope.model.tile import Recorders, Workspace
 from attnscope.request.masks.terms import Mask
 
 
+@dataclass
 class AttentionHooks:
-    """Recorders of every layer; any source of queries, keys and values passes its attention to `attend`.
+    """Recorders of every layer; any source of queries, keys and values passes its attention to `attend`."""
 
-    Attributes:
-        observed: Layer to a mask that recorders see instead of the layer's own (`same-scores`); empty otherwise.
-        all_outputs: Every layer's output is computed, also if it is not used.
-        variants: Cuts of each text of the batch; empty without cuts.
-    """
-
-    def __init__(
-        self,
-        recorders: Recorders,
-        observed: Mapping[int, Mask] | None = None,
-        tile_elements: int | None = None,
-        all_outputs: bool = False,
-        variants: Sequence[Variant] = (),
-    ) -> None:
-        self.recorders, self.observed, self.tile_elements = recorders, observed or {}, tile_elements
-        self.all_outputs, self.variants = all_outputs, variants
-        self._workspace = Workspace()
+    recorders: Recorders
+    # layer to a mask that recorders see instead of the layer's own (`same-scores`)
+    observed: Mapping[int, Mask] = field(default_factory=dict)
+    tile_elements: int | None = None
+    all_outputs: bool = False  # every layer's output is computed, also if it is not used
+    variants: Sequence[Variant] = ()  # cuts of each text of the batch
+    _workspace: Workspace = field(default_factory=Workspace)
 
     @property
     def last(self) -> int:

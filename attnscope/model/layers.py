@@ -1,34 +1,123 @@
-"""Norms, attention and the transformer block."""
+"""The transformer block, and the layers that it is made of: linear, norms, attention, MLPs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.model.cache import KeyValueCache
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.linear import Linear
-from attnscope.model.mlp import MLP, Experts
+from attnscope.model.matmul import layer_uses_onednn, linear
 from attnscope.model.positions import rotate
 
 _ROWS = 1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+_FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
 
 
-class Embedding(nn.Embedding):
-    """nn.Embedding that leaves its weights as they are made."""
+class KeyValueCache:
+    """Keys and values of every layer, for `length` tokens, so that a text grows without being computed again."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys, (B, G, new, E), and values, (B, G, new, Ev), of new tokens to a layer; return those of all."""
+        if layer in self._layers:
+            before = self._layers[layer]
+            k, v = torch.cat((before[0], k), dim=2), torch.cat((before[1], v), dim=2)
+        self._layers[layer] = k, v
+        return k, v
+
+
+class _Unfilled(nn.Module):
+    """A layer that leaves its weights as they are made: the checkpoint, or a seed, fills them."""
 
     def reset_parameters(self) -> None:
         """Do nothing."""
 
 
-class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm that leaves its weights as they are made."""
+class Embedding(_Unfilled, nn.Embedding):
+    """nn.Embedding, unfilled."""
 
-    def reset_parameters(self) -> None:
-        """Do nothing."""
+
+class LayerNorm(_Unfilled, nn.LayerNorm):
+    """nn.LayerNorm, unfilled."""
+
+
+class Linear(_Unfilled, nn.Linear):
+    """nn.Linear, unfilled, as fast as torch can."""
+
+    def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
+        """Apply the layer as nn.Linear does, then a non-linearity, in oneDNN if it supports that."""
+        # saves a pass over a wide tensor
+        after = _FUSED.get(activation or "") if layer_uses_onednn(input, self.weight) else None
+        product = linear(input, self.weight, self.bias, after)
+        return product if activation is None or after else activate(activation, product)
+
+
+def activate(name: str, x: Tensor) -> Tensor:
+    """Return the non-linearity of this name."""
+    return _ACTIVATIONS[name](x)
+
+
+class MLP(nn.Module):
+    """down(act(up(x))), or if gated down(act(gate(x)) · up(x)) (Shazeer, 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation, self.limit, self.plus_one = config.activation, config.glu_limit, config.glu_plus_one
+        self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
+        self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
+        self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (…, D) to (…, D)."""
+        if self.gate is None:
+            hidden = self.up(x, self.activation)  # (…, F)
+        elif self.limit is None and not self.plus_one:
+            hidden = self.gate(x, self.activation) * self.up(x)
+        else:
+            gate, up = self.gate(x), self.up(x)
+            if self.limit is not None:
+                gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+            hidden = activate(self.activation, gate) * (up + 1 if self.plus_one else up)
+        return self.down(hidden)  # type: ignore[no-any-return]
+
+
+class Experts(nn.Module):
+    """Σ share · expert(x) over the experts with the highest logits for a token (Shazeer et al., 2017).
+
+    Shares are the softmax of the chosen experts' logits, as in Mixtral (Jiang et al., 2024, section 2.1) and gpt-oss.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.per_token = config.experts_per_token
+        self.router = Linear(config.d_model, config.n_experts, config.router_bias)
+        self.experts = nn.ModuleList(MLP(config) for _ in range(config.n_experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        tokens = x.flatten(0, -2)  # (N, D)
+        best, chosen = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
+        shares = best.float().softmax(-1).to(x.dtype)
+        output = torch.zeros_like(tokens)
+        for number in chosen.unique().tolist():
+            at, rank = (chosen == number).nonzero(as_tuple=True)  # whose it is, and which of their choices
+            output.index_add_(0, at, self.experts[number](tokens[at]) * shares[at, rank, None])
+        return output.view_as(x)
 
 
 class RMSNorm(nn.Module):

@@ -160,12 +160,6 @@ def _difference(rows: Tensor, target: int, against: int | None) -> Tensor:
     return row if against is None else row - to_float64(rows[against])
 
 
-def make_recorders(stack: Stack, directions: Directions, positions: Sequence[int], n_keys: int) -> list[HeadLogits]:
-    """Return the recorders of each layer in the second pass."""
-    heads = stack.config.n_heads
-    return [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
-
-
 def logit_parts(capture: StreamCapture, directions: Directions, recorders: Sequence[HeadLogits]) -> list[LogitParts]:
     """Return the contribution of each part, for every text."""
     texts = []

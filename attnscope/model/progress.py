@@ -1,16 +1,13 @@
-"""Report the progress of a forward pass, layer by layer and tile by tile.
-
-It records nothing and needs nothing computed for itself.
-"""
+"""Watch a forward pass tile by tile: report its progress, and stop it if it takes too much memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.tile import Recorder, Recorders, Tile
 from attnscope.model.workers import Deferred
-from attnscope.request.masks.terms import Mask
 
 _RECORDED_FACTOR = 3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
 _SAMPLES = 256  # number of queries whose key range is computed as a sample
@@ -30,26 +27,21 @@ class LayerCost:
 class ForwardProgress:
     """Progress of a forward pass.
 
-    Args:
-        on_progress: Called with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000.
-
     Attributes:
         recorders: The same, with one more in every recorded layer that counts its tiles.
     """
 
     def __init__(
-        self,
-        what: str,
-        on_progress: ProgressCallback,
-        loads: Sequence[LayerCost],
-        n_heads: int,
-        recorders: Recorders,
+        self, what: str, on_progress: ProgressCallback, loads: Sequence[LayerCost], n_heads: int, recorders: Recorders
     ) -> None:
+        """Call `on_progress` with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000."""
         self._what, self._on_progress, self._last = what, on_progress, max(recorders, default=-1)
-        self._works = [_layer_work(load, n_heads, recorders.get(layer, ())) for layer, load in enumerate(loads)]
+        recorded = (len(_heads(recorders.get(layer, ()))) for layer in range(len(loads)))
+        heads = (n_heads + (_RECORDED_FACTOR - 1) * n for n in recorded)
+        self._works = [load.linear + load.head * n for load, n in zip(loads, heads, strict=True)]
         self._total = sum(self._works[: self._last + 1]) or 1.0
         self.recorders: dict[int, list[Recorder]] = {
-            layer: [*of_layer, _TileCounter(self, _heads(of_layer), None if layer < self._last else _rows(of_layer))]
+            layer: [*of_layer, _TileCounter(self, of_layer, every_row=layer < self._last)]
             for layer, of_layer in recorders.items()
         }
 
@@ -66,33 +58,18 @@ class ForwardProgress:
         self._on_progress(f"{self._what} · {where}", round(_PARTS * min(1.0, done / self._total)), _PARTS)
 
 
-def _layer_work(load: LayerCost, n_heads: int, recorders: Sequence[Recorder]) -> float:
-    recorded = len(_heads(recorders))
-    return load.linear + load.head * (n_heads - recorded + _RECORDED_FACTOR * recorded)
-
-
 def _heads(recorders: Sequence[Recorder]) -> set[int]:
     return {head for recorder in recorders for head in recorder.heads}
 
 
-def _rows(recorders: Sequence[Recorder]) -> set[int]:
-    return {row for recorder in recorders for row in recorder.rows}
+class _TileCounter(BaseRecorder):
+    """A recorder of no head and no row, which counts the cells of a layer's tiles."""
 
-
-class _TileCounter:
-    """A recorder of no head and no row, which counts the cells of a layer's tiles, of these `rows` or of all."""
-
-    heads: Sequence[int] = ()
-    rows: Sequence[int] = ()
-    needs_scores = needs_masked = False
-    n_strongest = 0
-
-    def __init__(self, progress: ForwardProgress, heads: set[int], rows: set[int] | None) -> None:
-        self._progress, self._heads, self._rows = progress, len(heads), rows
+    def __init__(self, progress: ForwardProgress, recorders: Sequence[Recorder], *, every_row: bool) -> None:
+        super().__init__((), ())
+        self._progress, self._heads = progress, len(_heads(recorders))
+        self._rows = None if every_row else sorted({row for recorder in recorders for row in recorder.rows})
         self._tiles, self._cells, self._all = 0, 0.0, 0.0
-
-    def score_range(self) -> tuple[int, int] | None:
-        return None
 
     def update(self, tile: Tile) -> Deferred:
         cells = len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
@@ -100,14 +77,22 @@ class _TileCounter:
 
     def _count(self, inputs: AttentionInputs, cells: int) -> None:
         if not self._tiles:
-            rows = sorted(self._rows) if self._rows is not None else range(inputs.q.shape[2])
-            self._all = self._heads * _visible_cells(inputs.spec.mask, rows, inputs.k.shape[2])
+            n_keys, rows = inputs.k.shape[2], range(inputs.q.shape[2]) if self._rows is None else self._rows
+            sample = rows[:: max(1, len(rows) // _SAMPLES)]
+            ranges = [inputs.spec.mask.key_range(row, row + 1, n_keys) for row in sample]
+            visible = sum(end - start for start, end in ranges) / max(1, len(ranges)) * len(rows)
+            self._all = max(1.0, self._heads * visible)
         self._tiles += 1
         self._cells += cells
-        self._progress.tile(inputs.layer, self._tiles, min(1.0, self._cells / max(1.0, self._all)))
+        self._progress.tile(inputs.layer, self._tiles, min(1.0, self._cells / self._all))
 
 
-def _visible_cells(mask: Mask, rows: Sequence[int], n_keys: int) -> float:
-    step = max(1, len(rows) // _SAMPLES)
-    spans = [mask.key_range(row, row + 1, n_keys) for row in rows[::step]]
-    return sum(end - start for start, end in spans) / max(1, len(spans)) * len(rows)
+class MemoryGuard(BaseRecorder):
+    """A recorder of no head and no row, which checks after every tile whether the run may continue."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__((), ())
+        self._check = check
+
+    def update(self, tile: Tile) -> None:
+        self._check()

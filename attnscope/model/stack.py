@@ -8,16 +8,39 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from attnscope.base.model_config import ModelConfig, Rope
-from attnscope.model.cache import KeyValueCache
+from attnscope.base.model_config import ModelConfig, OutputHead, Rope
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
-from attnscope.model.layers import Embedding, LayerContext, TransformerBlock, make_norm
+from attnscope.model.layers import Embedding, KeyValueCache, LayerContext, Linear, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
-from attnscope.model.output_head import PredictionHead
+from attnscope.model.matmul import linear
 from attnscope.model.positions import at_positions, bias_for, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
+
+
+class PredictionHead(nn.Module):
+    """Maps the last block's output to logits: a norm, a transform, a matrix, a bias and a cap, as configured."""
+
+    def __init__(self, config: ModelConfig, final: OutputHead) -> None:
+        super().__init__()
+        self.final, d = final, config.d_model
+        self.norm = make_norm(config) if final.norm else nn.Identity()
+        self.transform = Linear(d, d, bias=True) if final.transform else None
+        self.transform_norm = make_norm(config) if final.transform else nn.Identity()
+        self.decoder = None if final.tied else Linear(d, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if final.bias else None
+
+    def forward(self, hidden: Tensor, embedding: Tensor, *, capped: bool = True) -> Tensor:
+        """Map final states, (N, D), to logits, (N, V), float32; a tied head multiplies by `embedding`, (V, D)."""
+        x = self.norm(hidden)
+        if self.transform is not None:
+            x = self.transform_norm(self.transform(x, self.final.transform))
+        logits = linear(x, embedding if self.decoder is None else self.decoder.weight, self.bias).float()
+        if capped and self.final.softcap is not None:
+            logits = torch.tanh(logits / self.final.softcap) * self.final.softcap
+        return logits
+
 
 # token ids, segments, and position ids that take the place of counted ones, (B, T) each, int64, padded on the right
 Ids = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]

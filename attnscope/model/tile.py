@@ -6,16 +6,65 @@ Its tensors are overwritten by the next tile: a recorder takes copies of what it
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite, prod
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from attnscope.model.finite import FiniteChecks
+from attnscope.base.errors import NotFinite, arg
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.matmul import matmul_grouped
 from attnscope.model.row_summary import RowSummary
-from attnscope.model.workspace import Workspace
+
+
+class Workspace:
+    """Scratch buffers reused by tiles of all layers: fresh pages cost more than the computation in them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+        self._others: dict[int, Workspace] = {}
+
+    def of_thread(self, number: int) -> "Workspace":
+        """Return the workspace of a thread that computes tiles; the first thread uses this one."""
+        return self if number == 0 else self._others.setdefault(number, Workspace())
+
+    def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
+        size, memory = prod(shape), self._buffers.get(name)
+        if memory is None or memory.numel() < size or memory.device != device:
+            memory = None
+            self._buffers.pop(name, None)  # before its successor is made, not after
+            memory = self._buffers[name] = torch.empty(size, device=device)
+        return memory[:size].view(*shape)
+
+
+class FiniteChecks:
+    """Checks of one layer: at once without a device or on a CPU, else by sums read together, as each read waits."""
+
+    def __init__(self, layer: int, device: torch.device | None = None) -> None:
+        self._layer, self._at_once = layer, device is None or device.type == "cpu"
+        self._sums: list[Tensor] = []
+
+    def add(self, numbers: Tensor, name: str, heads: Tensor) -> None:
+        """Check numbers of heads (h,), (B, h, q, …), or leave that to `passed`; the error names the first bad head."""
+        # One cheap pass; only a bad sum is worth a closer look.
+        total = numbers.sum()
+        if not self._at_once:
+            self._sums.append(total)
+            return
+        if isfinite(float(total)):
+            return
+        bad = (~torch.isfinite(numbers)).sum(dim=(0, 2, 3))  # (h,)
+        if bad.any():
+            i = int(bad.argmax())
+            hint = f"the model overflows in this dtype; use {arg('dtype', 'float32')}"
+            message = f"{int(bad[i])} {name} are not finite"
+            raise NotFinite(message, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
+
+    def passed(self) -> bool:
+        """Tell whether every sum that was left for later is finite."""
+        return not self._sums or bool(torch.stack(self._sums).isfinite().all())
 
 
 def as_slice(places: Sequence[int]) -> list[int] | slice:
@@ -52,14 +101,10 @@ class Tile:
     scored: bool = True  # `masked` holds scores; False if weights were given, and it only orders the keys as they do
 
     def stage(self, name: str) -> Tensor:
-        """Return a stage, a contribution or the mask of the tile, by name.
+        """Return a stage of the tile, (B, h, q, k), or (B, h, q, Ev) for `output`; also a contribution or the mask.
 
-        Args:
-            name: `scores`, `scaled`, `masked`, `weights` or `output`; `value` for α·‖v_j‖ and `projected` for
-                α·‖v_j W_O^h‖ (Kobayashi et al., 2020); `allowed` for 1 where a query may see a key, else 0.
-
-        Returns:
-            (B, h, q, k), or (B, h, q, Ev) for `output`.
+        Contributions are `value`, α·‖v_j‖, and `projected`, α·‖v_j W_O^h‖ (Kobayashi et al., 2020); the mask is
+        `allowed`, 1 where a query may see a key, else 0.
         """
         if name in ("value", "projected"):
             return self.weights * self.norms(name)[:, :, None]

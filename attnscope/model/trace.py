@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnscope.model.recorders import (
     SUM_RECORDERS,
-    FindingsRecorder,
+    BaseRecorder,
     MatrixRecorder,
     MeanRowRecorder,
     PackedMatrices,
@@ -55,7 +55,7 @@ class Trace:
     record_spec: RecordSpec
     record_tokens: RecordedTokens  # which tokens take part
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
-    recorders: dict[int, list[FindingsRecorder]] = field(default_factory=dict)
+    recorders: dict[int, list[BaseRecorder]] = field(default_factory=dict)
     packed: PackedMatrices | None = None  # matrices text by text; None if they are in the recorders
     hidden: Tensor | None = None  # the final hidden states, (B, T, D); None if nothing is predicted from them
 
@@ -83,11 +83,11 @@ def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_t
         first += len(heads)
     for unit in units:
         if unit.mean:
-            trace.recorded.append((unit, _mean(unit, trace)))
+            recorders = _mean(unit, trace)
         else:
-            of_layer = shared[unit.layers[0]]
-            head = of_layer.matrices.heads.index(unit.heads[0])
-            trace.recorded.append((unit, replace(of_layer, head=head)))
+            layer, head = unit.layers[0], unit.heads[0]
+            recorders = replace(shared[layer], head=together[layer].index(head))
+        trace.recorded.append((unit, recorders))
     return trace
 
 
@@ -96,17 +96,12 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecor
     into = None if trace.packed is None else (trace.packed, first)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
     top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if "top" in w.parts else None
-    exact: list[FindingsRecorder | None] = [matrices if w.stages else None, top]
+    exact: list[BaseRecorder | None] = [matrices if w.stages else None, top]
     rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
-    sums = _sums(heads, trace, mean=False)
+    sums = {name: make(heads, w, tokens, False) for name, make in SUM_RECORDERS.items() if name in w.parts}
     every = [*(exact if w.rows else ()), *rows, *sums.values()]
     trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
     return UnitRecorders(matrices, top, None, rows, sums)
-
-
-def _sums(heads: Sequence[int], trace: Trace, *, mean: bool) -> dict[str, SumRecorder]:
-    w, tokens = trace.record_spec, trace.record_tokens
-    return {name: make(heads, w, tokens, mean) for name, make in SUM_RECORDERS.items() if name in w.parts}
 
 
 def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
@@ -116,7 +111,8 @@ def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
     matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
     contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if "top" in w.parts else None
     rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts]
-    sums, mean_rows = _sums(unit.heads, trace, mean=True), None
+    sums = {name: make(unit.heads, w, tokens, True) for name, make in SUM_RECORDERS.items() if name in w.parts}
+    mean_rows = None
     complete = w.counted if len(unit.layers) == 1 else w.rows  # of several layers, whole rows are kept until the last
     if rows and complete:
         mean_rows = MeanRowRecorder(unit.heads, complete, tokens.sources, len(unit.layers))

@@ -259,7 +259,7 @@ def _attribute(
     plan: RunPlan, batch: "Batch", model: "LoadedModel", engine: "Engine", on_progress: ProgressCallback | None
 ) -> list[Attribution]:
     """Take one logit of every text apart, in two passes; see model.logit_parts."""
-    from attnscope.model.logit_parts import Directions, StreamCapture, logit_parts, make_recorders
+    from attnscope.model.logit_parts import Directions, HeadLogits, StreamCapture, logit_parts
     from attnscope.model.stack import Stack
     from attnscope.run.analysis.attribution import attribution
 
@@ -274,7 +274,8 @@ def _attribute(
     logits = stack.logits(capture.last, capped=False)  # (B, V)
     targets = [(int(row.argmax()) if target is None else target, against) for row in logits]
     directions = Directions(stack, capture, targets)
-    recorders = make_recorders(stack, directions, positions, max(batch.tokens.lengths))
+    heads, n_keys = stack.config.n_heads, max(batch.tokens.lengths)
+    recorders = [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
     forward(plan, batch, engine, {layer: [recorder] for layer, recorder in enumerate(recorders)}, step)
     attributions = []
     for text, parts in enumerate(logit_parts(capture, directions, recorders)):
@@ -474,15 +475,13 @@ def forward(
     Returns:
         The final hidden states, (B, T, D), if `final`; else None.
     """
-    from attnscope.model.recorders.memory_guard import guarded
+    from attnscope.model.progress import ForwardProgress, LayerCost, MemoryGuard
 
     what, on_progress = step
     check = memory_check(plan, batch)
-    recorders = guarded(recorders, check)
+    recorders = {layer: [*of_layer, MemoryGuard(check)] for layer, of_layer in recorders.items()}
     if on_progress is None:
         return engine.forward(batch, recorders, lambda done, total: check(), final=final)
-    from attnscope.model.progress import ForwardProgress, LayerCost
-
     c, tokens = plan.config, sum(batch.tokens.lengths)
     masks = [used_mask(plan.terms, c.mask_of(layer)) for layer in range(plan.n_layers_run)]
     pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}

@@ -19,7 +19,7 @@ from attnscope.findings.attribution import Attribution
 from attnscope.findings.codec import from_json, to_json
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch
-from attnscope.model.logit_parts import Directions, LogitParts, StreamCapture, logit_parts, make_recorders
+from attnscope.model.logit_parts import Directions, HeadLogits, LogitParts, StreamCapture, logit_parts
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
 from attnscope.run.analysis.attribution import attribution
@@ -40,7 +40,8 @@ def _attributed(engine: NativeEngine) -> list[Attribution]:
     with capture.capturing():
         engine.forward(batch, {}, final=True)
     directions = Directions(stack, capture, TARGETS)
-    recorders = make_recorders(stack, directions, POSITIONS, max(map(len, TEXTS)))
+    n_keys = max(map(len, TEXTS))
+    recorders = [HeadLogits(stack.config.n_heads, POSITIONS, there, n_keys) for there, _ in directions.layers]
     engine.forward(batch, {layer: [one] for layer, one in enumerate(recorders)})
     parts = logit_parts(capture, directions, recorders)
     about = [(len(ids), lambda i: ("x", "x"), None) for ids in TEXTS]

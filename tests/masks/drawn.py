@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
-from attnscope.model.block_mask import BlockMask
 from attnscope.model.masks import FunctionMask, build_mask, documents_mask
+from attnscope.model.tile_stages import BlockMask
 from attnscope.model.tiling import TileBlock
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import Causal, Documents, Mask, leaves

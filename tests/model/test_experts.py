@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.model.mlp import MLP, Experts
+from attnscope.model.layers import MLP, Experts
 from attnscope.model.randomize import make_random
 
 CONFIG = ModelConfig(

@@ -10,9 +10,7 @@ from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.model import layers
 from attnscope.model import stack as stack_module
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.layers import map_rows
-from attnscope.model.linear import Linear, activate
-from attnscope.model.mlp import MLP
+from attnscope.model.layers import MLP, Linear, activate, map_rows
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack

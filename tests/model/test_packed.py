@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from attnscope.base.system.memory import map_memory
 from attnscope.model.attention import attend
-from attnscope.model.recorders import MatrixRecorder, PackedMatrices
-from attnscope.model.recorders import arena as arena_module
-from attnscope.model.recorders.arena import CHUNK, Arena
+from attnscope.model.recorders import MatrixRecorder, PackedMatrices, packed
+from attnscope.model.recorders.packed import CHUNK, Arena
 from tests.helpers.attention_cases import Case, cases
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -57,7 +56,7 @@ def test_memory_that_is_held_is_nobody_elses() -> None:
 @pytest.mark.parametrize("sizes", [[CHUNK], [CHUNK + 1], [CHUNK, CHUNK + 1], [2 * CHUNK, 3 * CHUNK + 1]])
 def test_memory_that_is_given_back_is_used_again(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = list[int]()
-    monkeypatch.setattr(arena_module, "map_memory", lambda size: mapped.append(size) or map_memory(size))
+    monkeypatch.setattr(packed, "map_memory", lambda size: mapped.append(size) or map_memory(size))
     arena = Arena()
     for turn in range(8):
         held = [arena.allocate(sizes[(turn + i) % len(sizes)]) for i in range(2)]

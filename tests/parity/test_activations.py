@@ -5,7 +5,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from attnscope.checkpoints.families.spec import ACTIVATIONS
-from attnscope.model.linear import activate
+from attnscope.model.layers import activate
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

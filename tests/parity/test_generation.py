@@ -21,7 +21,7 @@ from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch, pad_texts
-from attnscope.model.cache import KeyValueCache
+from attnscope.model.layers import KeyValueCache
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
 from attnscope.request.run_config import TextInput

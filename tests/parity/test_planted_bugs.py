@@ -12,7 +12,7 @@ from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.spec import Chunk, Stacked
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.mlp import MLP
+from attnscope.model.layers import MLP
 from attnscope.model.stack import Stack
 from tests.helpers import native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences

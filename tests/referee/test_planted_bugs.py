@@ -72,13 +72,13 @@ def _runs_end_one_token_late() -> Plant:
 
 
 def _what_lies_ahead_is_behind() -> Plant:
-    distance = rows._DiagonalBand.distance
-    return rows._DiagonalBand, "distance", lambda self, outside, left, right: distance(self, outside, left, -right)
+    outside = rows._outside_rows
+    return rows, "_outside_rows", lambda box, device: outside(box, device) * torch.tensor([[1.0], [1.0], [-1.0]])
 
 
 def _near_is_one_too_far() -> Plant:
-    within = rows._DiagonalBand.within
-    return rows._DiagonalBand, "within", lambda self, n: within(self, n - 1)
+    within = rows._TileRows.within
+    return rows._TileRows, "within", lambda self, n: within(self, n - 1)
 
 
 def _alive_by_weight() -> Plant:

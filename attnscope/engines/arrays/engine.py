@@ -27,8 +27,7 @@ from attnscope.model.masks import (
 )
 from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import Progress
-from attnscope.model.tile import Recorders
-from attnscope.model.workspace import Workspace
+from attnscope.model.tile import Recorders, Workspace
 from attnscope.request.masks.expression import mask_files, parse_mask
 from attnscope.request.masks.terms import Mask, MaskTerm, MatrixFile
 

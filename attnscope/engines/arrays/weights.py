@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.model.finite import FiniteChecks
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.tile import Recorder, Tile
-from attnscope.model.workspace import Workspace
+from attnscope.model.tile import FiniteChecks, Recorder, Tile, Workspace
 
 _CELLS = 1 << 20  # weights of a tile
 ROUNDING = 0.01  # by which a row of 16-bit weights may miss 1

@@ -4,22 +4,19 @@ Every recorder stores float32 on the model's device, in the order of its own hea
 fully masked row, weights, contributions and output are NaN, since they have no value.
 """
 
-from attnscope.model.recorders.base import KeyTokens, RecordedTokens
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, SumRecorder
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
-from attnscope.model.recorders.patterns import TargetRecorder, UniformRecorder, WordRecorder
+from attnscope.model.recorders.patterns import AlignmentRecorder, TargetRecorder, UniformRecorder, WordRecorder
 from attnscope.model.recorders.rows import RowRecorder
-from attnscope.model.recorders.segments import AlignmentRecorder
-from attnscope.model.recorders.span_tokens import SpanTokens
-from attnscope.model.recorders.spans import SpanRecorder, TokenReading
+from attnscope.model.recorders.spans import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.recorders.sums import (
     SUM_RECORDERS,
     ColumnRecorder,
-    FindingsRecorder,
     MeanOutputRecorder,
     PooledRecorder,
-    SumRecorder,
+    RecordedTokens,
     ValueRecorder,
 )
 from attnscope.model.recorders.top import TopRecorder, strongest
@@ -27,8 +24,8 @@ from attnscope.model.recorders.top import TopRecorder, strongest
 __all__ = [
     "SUM_RECORDERS",
     "AlignmentRecorder",
+    "BaseRecorder",
     "ColumnRecorder",
-    "FindingsRecorder",
     "KeyTokens",
     "MatrixRecorder",
     "MeanOutputRecorder",

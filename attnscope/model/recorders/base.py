@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.span_tokens import SpanTokens
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.precision import has_float64
+from attnscope.model.tile import Tile, Workspace, as_slice
 from attnscope.model.workers import Deferred
 
 
@@ -41,17 +41,6 @@ class KeyTokens:
         keep = self.real & ~self.special
         keep[:, 0] = False
         return keep
-
-
-@dataclass(frozen=True)
-class RecordedTokens:
-    """Which tokens of a batch are recorded."""
-
-    sources: KeyTokens
-    eligible: Tensor  # keys that take part in the ranking of contributors, (B, K), bool
-    shown: Tensor  # rows that each text's sums count, (B, Q), bool
-    real: Tensor  # queries that are not padding, (B, Q), bool
-    spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
 
 
 class BaseRecorder:
@@ -99,6 +88,36 @@ class BaseRecorder:
         return Overlap([at[h] for h in heads], here, _moved(self.rows[rows], -tile.q0), rows)
 
 
+class SumRecorder(BaseRecorder):
+    """A recorder of sums over rows, of several heads, or of a mean over them and over every layer that it is shown."""
+
+    def __init__(self, heads: Sequence[int], rows: Sequence[int], *, mean: bool) -> None:
+        super().__init__(heads, rows)
+        self.mean, self.n_kept = mean, 1 if mean else len(self.heads)
+
+    def over_heads(self, part: Tensor, axis: int = 1) -> Tensor:
+        """Return what a tile adds for its heads, or for the mean."""
+        return part.sum(axis, keepdim=True) if self.mean else part
+
+    def place(self, overlap: "Overlap") -> list[int] | slice:
+        """Return where the heads of a tile are added."""
+        return slice(0, 1) if self.mean else overlap.index
+
+    def compute(self) -> Tensor:
+        """Return (B, heads, …), the axes that record_parts declares; one head over a mean."""
+        raise NotImplementedError
+
+
+def exact_zeros(*shape: int, device: torch.device) -> Tensor:
+    """Allocate sums over many tiles, in float64 if the device has it."""
+    return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
+
+
+def add_to(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> None:
+    """Add a part to a sum."""
+    total[place] += part
+
+
 def _as_range(places: Sequence[int]) -> Sequence[int]:
     """Return sorted places as a range if they are neighbours: no tile goes through all of its rows in Python."""
     if isinstance(places, range) or not places or places[-1] - places[0] + 1 != len(places):
@@ -144,3 +163,21 @@ class Overlap:
     def fully_masked(self, tile: Tile) -> Tensor | None:
         """Return which of these rows are fully masked, (B, h, r); None if no row of the tile is."""
         return None if tile.fully_masked is None else self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))
+
+
+def diagonal_band(
+    values: Tensor, box: tuple[int, int, int, int], before: int, ahead: int, workspace: Workspace
+) -> Tensor:
+    """Shift every row of (B, h, r, k) so that keys at the same offset from their query are below each other.
+
+    `box` is the first row, end of the rows, first key and end of the keys of these values. Returns (B, h, r, before + 1
+    + ahead), 0 for keys outside the box, in memory of the workspace.
+    """
+    first, last, k0, k1 = box
+    start, end = first - before, last + ahead  # all keys that any row has within reach
+    inside = values[..., max(start - k0, 0) : max(min(end, k1) - k0, 0)]
+    wide = workspace.buffer("near", (*values.shape[:3], end - start), values.device).zero_()
+    wide[..., max(k0 - start, 0) :][..., : inside.shape[-1]] = inside
+    # A row further down starts a key further right: one row's length and one cell more.
+    step = (*wide.stride()[:2], wide.stride(2) + 1, 1)
+    return wide.as_strided((*wide.shape[:3], before + 1 + ahead), step)

@@ -9,10 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.model.precision import has_float64
-from attnscope.model.recorders.base import BaseRecorder, Overlap
-from attnscope.model.recorders.diagonal import diagonal_band
-from attnscope.model.tile import Tile
+from attnscope.model.recorders.base import BaseRecorder, Overlap, add_to, diagonal_band, exact_zeros
+from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
 
 FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
@@ -20,22 +18,16 @@ LEAST = 1 / 16  # smallest weight that is compared with what predicts it; a row 
 
 
 class TargetRecorder(BaseRecorder):
-    """The weight of rows on keys that are named row by row, summed over rows.
+    """The weight of rows on keys that are named row by row, summed over rows: `sums`, (B, heads, N).
 
-    Args:
-        targets: Key positions for every row, (B, rows, N), int64; −1 where a row has none.
-        strongest: Count the rows whose largest weight is on the target, and on no other key, instead of summing
-            weights.
-
-    Attributes:
-        sums: (B, heads, N).
+    `targets` are key positions for every row, (B, rows, N), int64, −1 where a row has none. With `strongest`, the rows
+    whose largest weight is on the target, and on no other key, are counted instead.
     """
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int], targets: Tensor, *, strongest: bool = False) -> None:
         super().__init__(heads, rows)
         self._targets, self._strongest = targets, strongest
-        shape = (len(targets), len(self.heads), targets.shape[2])
-        self.sums = _zeros(shape, targets.device)
+        self.sums = exact_zeros(len(targets), len(self.heads), targets.shape[2], device=targets.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         if tile.k0 == tile.k1:
@@ -50,7 +42,7 @@ class TargetRecorder(BaseRecorder):
             alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row does not attend to any target
             on_targets = ((on_targets == largest) & alone).float()
         part = (on_targets * inside[:, None]).sum(2)
-        return partial(_add, self.sums, part, overlap)
+        return partial(add_to, self.sums, part, (slice(None), overlap.index))
 
 
 class WordRecorder(BaseRecorder):
@@ -92,10 +84,10 @@ class WordRecorder(BaseRecorder):
         self.reach = None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
         width = 1 if self.reach is None else 2 * self.reach + 2
         texts, keys = words.shape
-        self.sums = _zeros((texts, len(self.heads), width), counted.device)
+        self.sums = exact_zeros(texts, len(self.heads), width, device=counted.device)
         self.squares, self.excess = torch.zeros_like(self.sums[..., 0]), torch.zeros_like(self.sums[..., 0])
         self.cells = torch.zeros_like(self.sums[:, 0])
-        self._key_sums = _zeros((texts, len(self.heads), keys), counted.device)
+        self._key_sums = exact_zeros(texts, len(self.heads), keys, device=counted.device)
         self._key_cells = torch.zeros_like(self._key_sums[:, 0])
         # Weights of at least LEAST, and their places in (B, heads, Q, K).
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -195,10 +187,7 @@ def _above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
 
 
 class UniformRecorder(BaseRecorder):
-    """Overlap of each row's weights with uniform attention to all visible keys, summed over rows.
-
-    Args:
-        counted: Rows that count, (B, Q), bool.
+    """Overlap of each row's weights with uniform attention to all visible keys, summed over rows that count, (B, Q).
 
     Attributes:
         shared: Σ over rows of Σ_j min(α_j, 1/n), n keys being visible, (B, heads).
@@ -210,7 +199,7 @@ class UniformRecorder(BaseRecorder):
     def __init__(self, heads: Sequence[int], counted: Tensor) -> None:
         super().__init__(heads, range(counted.shape[1]))
         self._counted = counted
-        self.shared = _zeros((len(counted), len(self.heads)), counted.device)
+        self.shared = exact_zeros(len(counted), len(self.heads), device=counted.device)
         self.rows_seen = torch.zeros_like(self.shared)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
@@ -222,17 +211,42 @@ class UniformRecorder(BaseRecorder):
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
         alike = torch.minimum(weights, (1.0 / visible.clamp_min(1))[..., None], out=buffer).sum(-1)  # (B, h, r)
         rows = counted.sum(-1).expand(-1, weights.shape[1])
-        return partial(self._add, (alike * counted).sum(-1), rows, overlap)
+        shared = (alike * counted).sum(-1)
 
-    def _add(self, shared: Tensor, rows: Tensor, overlap: Overlap) -> None:
-        _add(self.shared, shared, overlap)
-        _add(self.rows_seen, rows, overlap)
+        def add() -> None:
+            self.shared[:, overlap.index] += shared
+            self.rows_seen[:, overlap.index] += rows
 
-
-def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Allocate sums over many tiles, in float64 if the device has it."""
-    return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
+        return add
 
 
-def _add(total: Tensor, part: Tensor, overlap: Overlap) -> None:
-    total[:, overlap.index] += part
+class AlignmentRecorder(BaseRecorder):
+    """Weights of the rows of a segment, (B, Q), bool, on the keys of another segment, (B, K), bool.
+
+    Attributes:
+        sums: (B, heads, 8). With s the weight of a row on the segment, c the mean place of that weight, i the row's own
+            place and e the entropy of the weight within the segment in nats: Σ 1, Σ s, Σ s e, Σ s i, Σ s c, Σ s i²,
+            Σ s c², Σ s i c. A fully masked row does not count.
+    """
+
+    def __init__(self, heads: Sequence[int], rows: Tensor, keys: Tensor) -> None:
+        super().__init__(heads, range(rows.shape[1]))
+        self._rows, self._keys = rows, keys
+        self.sums = exact_zeros(len(rows), len(self.heads), 8, device=rows.device)
+
+    def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
+        if tile.k0 == tile.k1:
+            return None
+        exact, rows = self.sums.dtype, self.rows[overlap.rows]
+        counted = self._rows[:, None, as_slice(rows)].expand(-1, len(overlap.heads), -1)  # (B, h, r)
+        fully_masked = overlap.fully_masked(tile)
+        counted = (counted if fully_masked is None else counted & ~fully_masked).to(exact)
+        weights = overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]  # (B, h, r, k)
+        place = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
+        row = torch.arange(rows[0], rows[-1] + 1, device=weights.device).to(exact)
+        s, moment = weights.sum(-1), weights @ place
+        safe = s.clamp_min(1e-30)
+        entropy = torch.special.entr(weights).sum(-1) + s * safe.log()  # s e, in nats
+        parts = [torch.ones_like(s), s, entropy, s * row, moment, s * row**2, moment**2 / safe, moment * row]
+        part = (torch.stack(parts, -1) * counted[..., None]).sum(2)  # (B, h, 8)
+        return partial(add_to, self.sums, part, (slice(None), overlap.index))

@@ -12,10 +12,8 @@ from torch import Tensor
 from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
-from attnscope.model.recorders.diagonal import diagonal_band
+from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap, diagonal_band
 from attnscope.model.tile import Tile, as_slice
-from attnscope.model.workspace import Workspace
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 
@@ -37,7 +35,7 @@ class RowRecorder(BaseRecorder):
         wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
         defined = [statistic for statistic in wanted if sources.self_attention or not statistic.aligned]
         self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
-        self._kinds = _Kinds(sources, [statistic.name for statistic in defined if statistic.key_token is not None])
+        self.kinds = tuple(statistic.name for statistic in defined if statistic.key_token is not None)
         shape = (sources.special.shape[0], len(self.heads), len(self.rows))
         self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
         self.recorded = self._by_name(self.names)
@@ -58,13 +56,7 @@ class RowRecorder(BaseRecorder):
         return {name: stored[name] for name in names}
 
     def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
-        """Keep the statistics of a whole layer.
-
-        Args:
-            rows: Computes them, (B, H, Q) each; NaN in fully masked rows.
-            sink: Weight of each row on the sink, (B, H, Q); None if there is none.
-            fully_masked: Rows that see nothing, (B, Q).
-        """
+        """Keep the statistics of a whole layer: `rows` and `sink` give (B, H, Q), `fully_masked` is (B, Q)."""
         self.specs[inputs.layer] = inputs.spec
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
         self.sink = None if sink is None else self.select(sink)
@@ -76,23 +68,17 @@ class RowRecorder(BaseRecorder):
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
-        sink = None if tile.sink is None else overlap.row_span(tile.sink)  # (B, h, r)
-        if sink is not None:
+        if tile.sink is not None:
             with self._making:
                 if self.sink is None:
                     self.sink = torch.full(self._all.shape[1:], torch.nan, device=self._all.device)
-            given = overlap.select_rows(sink)
+            given = overlap.select_rows(overlap.row_span(tile.sink))
             self.sink[:, overlap.index, overlap.rows] = (
                 given if fully_masked is None else given.masked_fill(fully_masked, torch.nan)
             )
-        if tile.k0 == tile.k1:
+        if tile.k0 == tile.k1 or not self._statistics:
             return
-        if not self._statistics:
-            return
-        box = self.rows[overlap.rows][0], self.rows[overlap.rows][-1] + 1, tile.k0, tile.k1
-        weights, masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)  # (B, h, r, k)
-        kind = _TileRows if tile.summary is None else _SummedRows
-        rows = kind(weights, masked, sink, box, self._kinds, tile, overlap)
+        rows = (_TileRows if tile.summary is None else _SummedRows)(self, tile, overlap)
         computed = torch.stack([statistic.compute(rows) for statistic in self._statistics])
         values = overlap.select_rows(computed)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -105,43 +91,18 @@ def finite_scores(scores: Tensor) -> Tensor:
     return scores.nan_to_num(torch.nan, torch.inf, torch.nan)
 
 
-class _Kinds:
-    """Which keys of a batch are content, and of which other kinds.
-
-    `names` are the kinds in the order of `members`, content first; `aligned` says that queries and keys are the same
-    tokens.
-    """
-
-    def __init__(self, sources: KeyTokens, names: Sequence[str]) -> None:
-        self.names, self.aligned = ["content", *names], sources.self_attention
-        self.members = sources.members(tuple(names))
-
-    def own_content(self, first: int, end: int) -> Tensor:
-        """Return 1 for rows whose own position is content, (B, 1, end − first); 0 behind the last key."""
-        members = self.members[:, :1, first:end]
-        missing = end - first - members.shape[-1]
-        return F.pad(members, (0, missing)) if missing else members
-
-
 class _TileRows:
-    """The rows of a tile, (B, h, r, k), for the statistics of row_statistics; see RowWeights there.
+    """The rows of a tile, (B, h, r, k), for the statistics of row_statistics; see RowWeights there."""
 
-    `box` is their first row, end of the rows, first key and end of the keys; `sink` the rows' weight on a sink, (B, h,
-    r), if there is one.
-    """
-
-    def __init__(
-        self,
-        weights: Tensor,
-        masked: Tensor,
-        sink: Tensor | None,
-        box: tuple[int, int, int, int],
-        kinds: _Kinds,
-        tile: Tile,
-        overlap: Overlap,
-    ) -> None:
-        self.weights, self._masked, self._sink, self._box, self._overlap = weights, masked, sink, box, overlap
-        self._kinds, self._tile = kinds, tile
+    def __init__(self, recorder: RowRecorder, tile: Tile, overlap: Overlap) -> None:
+        rows = recorder.rows[overlap.rows]
+        # their first row, end of the rows, first key and end of the keys
+        self._box = self._first, self._last, self._k0, self._k1 = rows[0], rows[-1] + 1, tile.k0, tile.k1
+        self.weights, self._masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)
+        self._sink = None if tile.sink is None else overlap.row_span(tile.sink)  # (B, h, r)
+        self._overlap, self._tile, self._aligned = overlap, tile, recorder.sources.self_attention
+        # which keys are content, and of which other kinds, (B, kinds, K)
+        self._kinds, self._members = ["content", *recorder.kinds], recorder.sources.members(recorder.kinds)
 
     def max_score(self) -> Tensor:
         """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
@@ -163,7 +124,7 @@ class _TileRows:
         top_score, top_weight = self._peaks
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         lower = torch.sub(self._masked, top_score, out=buffer)
-        begin, end = (place - self._tile.k0 for place in self._tile.all_visible_range)
+        begin, end = (place - self._k0 for place in self._tile.all_visible_range)
         for side in (slice(0, begin), slice(end, lower.shape[-1])):
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
@@ -173,36 +134,62 @@ class _TileRows:
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
     def on_first(self) -> Tensor:
-        return self.weights[..., 0] if self._box[2] == 0 else torch.zeros_like(self.weights[..., 0])
+        return self.weights[..., 0] if self._k0 == 0 else torch.zeros_like(self.weights[..., 0])
 
     def on_keys(self, name: str) -> Tensor:
         return self._sums[name]
 
     def on_self(self) -> Tensor:
-        return self._near.on_self()
+        band, before = self._near
+        return band[..., before]
 
     def on_others(self) -> Tensor:
-        if not self._kinds.aligned:
+        if not self._aligned:
             return self._sums["content"]
-        own_content = self._kinds.own_content(*self._box[:2])
+        own_content = self._members[:, :1, self._first : self._last]  # (B, 1, r), or fewer behind the last key
+        missing = self._last - self._first - own_content.shape[-1]
+        own_content = F.pad(own_content, (0, missing)) if missing else own_content
         return (self._sums["content"] - self.on_self() * own_content).clamp_min_(0.0)
 
     def within(self, n: int) -> Tensor:
-        return self._near.within(n)
+        if n >= self._furthest:
+            return self._total
+        band, before = self._near
+        return band[..., max(0, before - n) : before + 1 + n].sum(-1)
 
     def distance(self) -> Tensor:
-        return self._near.distance(self._sums["outside"], self._sums["left"], self._sums["right"])
+        """Return mean |query − key|: that of keys beside the run of rows follows from sums over them."""
+        rows = torch.arange(self._first, self._last, dtype=torch.float32, device=self.weights.device)
+        k0, k1 = min(max(self._first, self._k0), self._k1), max(min(self._last, self._k1), self._k0)
+        beside = self._sums["outside"] - self._sums["left"] * (rows - self._first)
+        beside = beside + self._sums["right"] * (self._last - 1 - rows)
+        if k0 >= k1:
+            return beside
+        apart = (rows[:, None] - torch.arange(k0, k1, dtype=torch.float32, device=rows.device)).abs_()  # (r, k)
+        return beside + (self.weights[..., k0 - self._k0 : k1 - self._k0] * apart).sum(-1)
 
     @cached_property
-    def _near(self) -> "_DiagonalBand":
-        return _DiagonalBand(self.weights, self._box, self._tile.workspace)
+    def _total(self) -> Tensor:
+        return self.weights.sum(-1)
+
+    @cached_property
+    def _furthest(self) -> int:
+        """Largest distance between a row and a key."""
+        return max(self._last - 1 - self._k0, self._k1 - 1 - self._first)
+
+    @cached_property
+    def _near(self) -> tuple[Tensor, int]:
+        """The weights near the diagonal (see diagonal_band), and the column of the rows' own positions."""
+        reach = max((n for n in WITHIN if n < self._furthest), default=0)  # all weight is nearer than the others
+        before = min(reach, max(0, self._last - 1 - self._k0))
+        ahead = min(reach, max(0, self._k1 - 1 - self._first))
+        return diagonal_band(self.weights, self._box, before, ahead, self._tile.workspace), before
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
         """Weight on keys of every kind, and the sums for `distance`, (B, h, r) each, in one product."""
-        _, _, k0, k1 = self._box
-        names, columns = list(self._kinds.names), self._kinds.members[..., k0:k1]  # (B, columns, k)
-        if self._kinds.aligned:
+        names, columns = list(self._kinds), self._members[..., self._k0 : self._k1]  # (B, columns, k)
+        if self._aligned:
             names += ["outside", "left", "right"]
             outside = _outside_rows(self._box, self.weights.device).expand(len(columns), -1, -1)
             columns = torch.cat((columns, outside), 1)
@@ -214,13 +201,16 @@ class _TileRows:
 class _SummedRows(_TileRows):
     """The same for a tile with a summary: compiled loops sum its weights up."""
 
+    def __init__(self, recorder: RowRecorder, tile: Tile, overlap: Overlap) -> None:
+        super().__init__(recorder, tile, overlap)
+        assert tile.summary is not None
+        self._summary = tile.summary
+
     def entropy(self) -> Tensor:
-        assert self._tile.summary is not None
-        return self._overlap.row_span(self._tile.summary.entropy)
+        return self._overlap.row_span(self._summary.entropy)
 
     def max_score(self) -> Tensor:
-        assert self._tile.summary is not None
-        return finite_scores(self._overlap.row_span(self._tile.summary.largest))
+        return finite_scores(self._overlap.row_span(self._summary.largest))
 
     def on_self(self) -> Tensor:
         return self.within(0)
@@ -233,11 +223,9 @@ class _SummedRows(_TileRows):
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
-        assert self._tile.summary is not None
-        first, _, k0, k1 = self._box
-        kinds, reaches = self._kinds.members[..., k0:k1].bool(), (0, *WITHIN)
-        names = ["distance", *(f"within {n}" for n in reaches), *self._kinds.names]
-        sums = self._tile.summary.sums(self.weights, kinds, reaches, first - k0)
+        kinds, reaches = self._members[..., self._k0 : self._k1].bool(), (0, *WITHIN)
+        names = ["distance", *(f"within {n}" for n in reaches), *self._kinds]
+        sums = self._summary.sums(self.weights, kinds, reaches, self._first - self._k0)
         return dict(zip(names, sums, strict=True))
 
 
@@ -247,42 +235,3 @@ def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> Tenso
     places = torch.arange(k0, k1, dtype=torch.float32, device=device)
     apart = places - places.clamp(first, last - 1)
     return torch.stack((apart.abs(), apart.clamp(-1, 0), apart.clamp(0, 1)))
-
-
-class _DiagonalBand:
-    """The weights of rows, (B, h, r, k), on keys near the diagonal; `box` is that of diagonal_band."""
-
-    def __init__(self, weights: Tensor, box: tuple[int, int, int, int], workspace: Workspace) -> None:
-        first, last, k0, k1 = box
-        self.weights, self.box = weights, box
-        self.furthest = max(last - 1 - k0, k1 - 1 - first)
-        reach = max((n for n in WITHIN if n < self.furthest), default=0)  # all weight is nearer than the others
-        self.before, self.ahead = min(reach, max(0, last - 1 - k0)), min(reach, max(0, k1 - 1 - first))
-        self.band = diagonal_band(weights, box, self.before, self.ahead, workspace)
-
-    def on_self(self) -> Tensor:
-        """Return the weight on the query's own position, (B, h, r)."""
-        return self.band[..., self.before]
-
-    def within(self, n: int) -> Tensor:
-        """Return the weight on keys at most `n` positions away, (B, h, r)."""
-        if n >= self.furthest:
-            return self._total
-        return self.band[..., max(0, self.before - n) : self.before + 1 + n].sum(-1)
-
-    @cached_property
-    def _total(self) -> Tensor:
-        return self.weights.sum(-1)
-
-    def distance(self, outside: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """Return mean |query − key|, (B, h, r), given sums over keys beside the run of rows.
-
-        `outside` is Σ w · distance of the key from the run, `left` −1 times the weight on keys to the left of it,
-        `right` the weight on keys to the right, (B, h, r) each.
-        """
-        first, last, k0, k1 = self.box
-        rows = torch.arange(first, last, dtype=torch.float32, device=left.device)
-        c0, c1 = min(max(first, k0), k1), max(min(last, k1), k0)
-        apart = (rows[:, None] - torch.arange(c0, c1, dtype=torch.float32, device=left.device)).abs_()  # (r, c)
-        inside = (self.weights[..., c0 - k0 : c1 - k0] * apart).sum(-1) if c0 < c1 else torch.zeros_like(left)
-        return outside - left * (rows - first) + right * (last - 1 - rows) + inside

@@ -2,22 +2,61 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from threading import Lock
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.model.precision import has_float64
-from attnscope.model.recorders.base import BaseRecorder, Overlap
-from attnscope.model.recorders.span_tokens import SpanTokens
+from attnscope.model.recorders.base import Overlap, SumRecorder, exact_zeros
 from attnscope.model.tile import Tile, as_slice
 from attnscope.model.workers import Deferred
+
+_MEMBERSHIPS = 1 << 20  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block
+
+
+class SpanTokens:
+    """Spans of the tokens of a batch, shared by the recorders of all layers.
+
+    `of_token` is the number of each token's span, (B, T), int64; −1 for padding.
+    """
+
+    def __init__(self, of_token: Tensor, count: int) -> None:
+        self.of_token, self.count = of_token, count
+        self._host = of_token.cpu().numpy()  # because each read of a GPU would wait
+        fits = of_token.numel() * count <= _MEMBERSHIPS
+        self._keys = self._members(0, of_token.shape[1]) if fits else None
+
+    def _members(self, k0: int, k1: int) -> Tensor:
+        spans = torch.arange(self.count, device=self.of_token.device)
+        return (self.of_token[:, k0:k1, None] == spans).float()  # (B, k, S)
+
+    def among(self, rows: Sequence[int]) -> list[int]:
+        """Return the spans that any text has among some rows."""
+        present = np.unique(self._host[:, as_slice(rows)])
+        return [int(span) for span in present if span >= 0]
+
+    def members(self, rows: Sequence[int], spans: Sequence[int]) -> Tensor:
+        """Return 1 where a row belongs to a span, (B, spans, rows), float32."""
+        numbers = torch.tensor(spans, device=self.of_token.device)
+        return (self.of_token[:, None, as_slice(rows)] == numbers[:, None]).float()
+
+    def sum_keys(self, weights: Tensor, k0: int, exact: torch.dtype) -> Tensor:
+        """Sum weights on the keys from k0 on, (B, …, k), by span, (B, …, S), block by block to bound memory."""
+        flat, shape = weights.flatten(1, -2), (*weights.shape[:-1], self.count)  # (B, n, k)
+        k1 = k0 + flat.shape[-1]
+        if self._keys is not None:
+            return (flat @ self._keys[:, k0:k1]).to(exact).view(shape)
+        size = max(1, _MEMBERSHIPS // (self.count * len(flat)))
+        total = flat.new_zeros(*flat.shape[:2], self.count, dtype=exact)
+        for start in range(k0, k1, size):
+            end = min(start + size, k1)
+            total += flat[..., start - k0 : end - k0] @ self._members(start, end)
+        return total.view(shape)
 
 
 class TokenReading:
     """Weights of one span's tokens in each text, summed over the heads of all layers that share the reading.
-
-    Args:
-        rows: Rows of every text whose own shares are kept, sorted.
 
     Attributes:
         received: Weight of the span's tokens on every token, (B, T).
@@ -26,6 +65,7 @@ class TokenReading:
     """
 
     def __init__(self, spans: SpanTokens, queries: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+        """Read the span of `queries` in every text; `rows` of each text, sorted, keep shares of their own."""
         self._spans, self._places = spans, rows
         device = spans.of_token.device
         self._queries = spans.of_token == torch.tensor(queries, device=device)[:, None]  # (B, T)
@@ -33,10 +73,9 @@ class TokenReading:
         for text, text_rows in enumerate(rows):
             self._read[text, list(text_rows)] = True
         self._host = self._read.cpu().numpy()
-        exact = torch.float64 if has_float64(device) else torch.float32
-        self.received = torch.zeros(spans.of_token.shape, dtype=exact, device=device)
+        self.received = exact_zeros(*spans.of_token.shape, device=device)
         self.counted = torch.zeros_like(self.received)
-        self.shares = [torch.zeros(len(text_rows), spans.count, dtype=exact, device=device) for text_rows in rows]
+        self.shares = [exact_zeros(len(text_rows), spans.count, device=device) for text_rows in rows]
 
     def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int) -> Deferred | None:
         """Sum up weights (B, h, r, k); `live` counts the heads in which each row is not fully masked, (B, r)."""
@@ -65,14 +104,10 @@ class TokenReading:
         return add
 
 
-class SpanRecorder(BaseRecorder):
+class SpanRecorder(SumRecorder):
     """Weights summed over the keys of each span, and averaged over the queries of each.
 
-    A fully masked row has no weights, so it is left out of averages.
-
-    Args:
-        mean: Mean over heads (and over every layer that it is shown) instead of each apart.
-        reading: Also sums the weights of some rows; None for nothing.
+    A fully masked row has no weights, so it is left out of averages. `reading` also sums the weights of some rows.
     """
 
     n_strongest = 1  # so that compiled loops make the weights of a large layer, in less time than operators
@@ -81,15 +116,13 @@ class SpanRecorder(BaseRecorder):
         self, heads: Sequence[int], spans: SpanTokens, *, mean: bool = False, reading: TokenReading | None = None
     ) -> None:
         texts, width = spans.of_token.shape
-        super().__init__(heads, range(width))
-        self.mean, self._spans, self._reading = mean, spans, reading
-        device = spans.of_token.device
-        exact = torch.float64 if has_float64(device) else torch.float32
-        shape = (texts, 1 if mean else len(self.heads), spans.count)
-        self._sum = torch.zeros(*shape, spans.count, dtype=exact, device=device)
-        self._count = torch.zeros(*shape, dtype=exact, device=device)
+        super().__init__(heads, range(width), mean=mean)
+        self._spans, self._reading = spans, reading
+        shape = (texts, self.n_kept, spans.count)
+        self._sum = exact_zeros(*shape, spans.count, device=spans.of_token.device)
+        self._count = exact_zeros(*shape, device=spans.of_token.device)
         self._sink: Tensor | None = None
-        self._sink_shape = shape
+        self._making = Lock()
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         rows = self.rows[overlap.rows]
@@ -104,25 +137,19 @@ class SpanRecorder(BaseRecorder):
         live = members[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, h, P, r)
         if fully_masked is not None:
             live = live * ~fully_masked[:, :, None]
-        count = live.sum(-1).to(exact)  # (B, h, P)
-        sink = None
+        sums = [(self._sum, self.over_heads(part)), (self._count, self.over_heads(live.sum(-1).to(exact)))]
         if tile.sink is not None:
-            sink = (live @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
+            on_sink = (live @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
+            with self._making:
+                self._sink = torch.zeros_like(self._count) if self._sink is None else self._sink
+            sums.append((self._sink, self.over_heads(on_sink)))
         read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
-        here = overlap.here
-        if self.mean:
-            part, count, here = part.sum(1, keepdim=True), count.sum(1, keepdim=True), [0]
-            sink = None if sink is None else sink.sum(1, keepdim=True)
-        at = as_slice(here)
+        at = self.place(overlap)
 
         def add() -> None:
-            if sink is not None and self._sink is None:
-                self._sink = torch.zeros(self._sink_shape, dtype=exact, device=self._sum.device)
             for number, span in enumerate(present):
-                self._sum[:, at, span] += part[:, :, number]
-                self._count[:, at, span] += count[:, :, number]
-                if sink is not None and self._sink is not None:
-                    self._sink[:, at, span] += sink[:, :, number]
+                for total, added in sums:
+                    total[:, at, span] += added[:, :, number]
             if read is not None:
                 read()
 

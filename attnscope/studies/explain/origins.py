@@ -38,8 +38,9 @@ class ModelOrigin:
         self._config, self._captured = stack.config, capture.captured
         at = stack, capture.layer, len(text_plan.tokens)
         self._embedding = head_capture.embedding_parts(stack, ids, capture.query)
-        self._factor = head_capture.rotary_factor(*at)
-        self.lengths = head_capture.wavelengths(*at)  # tokens per turn of each rotated pair; None without rotation
+        rotary = head_capture.rotary_numbers(*at)
+        self._factor = 1.0 if rotary is None else rotary.factor
+        self.lengths = None if rotary is None else rotary.wavelengths  # tokens per turn of each rotated pair
 
     def inputs(self) -> list[Vector]:
         """Return the inputs of the layer, in order; queries are computed from the last."""
@@ -131,10 +132,11 @@ class ModelOrigin:
         n = len(captured["scores"])
         q, k = captured.get("q_norm", captured["q"]), captured.get("k_norm", captured["k"])
         formula = "q and k above = q and k in q·k"
-        tables = head_capture.rotary(self._stack, self._capture.layer, max(n, len(self._text_plan.tokens)))
-        if tables is not None:
-            cos, sin = tables
-            q, k = arithmetic.rotate(q, cos[query], sin[query]), arithmetic.rotate(k, cos[:n], sin[:n])
+        places = max(n, len(self._text_plan.tokens))
+        rotary = head_capture.rotary_numbers(self._stack, self._capture.layer, places)
+        if rotary is not None:
+            q = arithmetic.rotate(q, rotary.cos[query], rotary.sin[query])
+            k = arithmetic.rotate(k, rotary.cos[:n], rotary.sin[:n])
             formula = "q and k, rotated = q and k in q·k"
         held = np.vstack((captured["q_used"], captured["k_used"]))
         return check("position", formula, np.vstack((q, k)), held, 2 * np.abs(held), self._dtype)
