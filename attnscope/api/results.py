@@ -203,9 +203,9 @@ def _in_frame(data: Any, precision: int) -> str:
 
 
 def _page(data: Any, precision: int) -> str:
-    from attnscope.studies.formats import Drawing, page
+    from attnscope.studies.formats import page
 
-    return b"".join(page(data, Drawing(precision))).decode()
+    return b"".join(page(data, {"precision": precision})).decode()
 
 
 def _abridged(data: Any) -> Any:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
@@ -17,7 +17,6 @@ from attnscope.studies.study import TABLES, Format, Listing
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnscope.views.settings import Detail
 
 _NARROWEST, _WIDEST = 40, 10_000
 
@@ -90,7 +89,7 @@ def deliver(
     given: Given,
     listing: Listing | None = None,
     every_head: Any = None,
-    **detail: "Unpack[Detail]",
+    **detail: Any,
 ) -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
@@ -115,7 +114,7 @@ def put(
     given: Given,
     format: Format,
     listing: Listing | None = None,
-    **detail: "Unpack[Detail]",
+    **detail: Any,
 ) -> None:
     """Draw findings on standard output."""
     from attnscope.studies.present import present
@@ -142,7 +141,7 @@ def _data_only(given: Given) -> bool:
     return not getattr(given, "header", True) or (given.quiet and not is_page(given))
 
 
-def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: "Unpack[Detail]") -> None:
+def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: Any) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 

@@ -5,42 +5,35 @@ parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any
 
 import msgspec
 
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import Display, Format, Listing
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
-from attnscope.views.settings import Detail, DisplaySettings
+from attnscope.views.settings import DisplaySettings
 
 
 def present(
     findings: Any,
     *,
     format: Format = "table",
-    precision: int = 2,
-    options: bool = True,
     listing: Listing | None = None,
-    data_only: bool = False,
     every_head: Any = None,
-    **detail: Unpack[Detail],
+    **shown: Any,
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
     Args:
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
-        precision: Digits after the point in matrices; weights of contributors have one more.
-        options: Whether to name the command-line options that show more.
         listing: Heads or effects that are listed.
-        data_only: Leave out the header, remarks, notes and options, but not the label of random weights, nor a mask
-            that is not the model's own.
-        **detail: Levels of detail.
+        **shown: Fields of DisplaySettings.
     """
-    settings = DisplaySettings(precision, options, data_only=data_only, **detail)
+    settings = DisplaySettings(**shown)
     parts = kind_of(findings).present(findings, settings, Display(format, listing or Listing(), every_head))
-    return _only_data(parts) if data_only else parts
+    return _only_data(parts) if settings.data_only else parts
 
 
 def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:

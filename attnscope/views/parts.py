@@ -1,8 +1,8 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
 `studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
-colours are places on a scale. There are eight kinds: Text, Facts, Table, Matrices, HeatGrid, WeightMap, Bars and
-FirstFitting; the other structs are what these consist of.
+colours are places on a scale. There are seven kinds: Text, Facts, Table, Matrices, WeightMap, Bars and FirstFitting;
+the other structs are what these consist of.
 """
 
 from collections.abc import Sequence
@@ -119,15 +119,10 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 class Matrices(msgspec.Struct, frozen=True):
-    """Matrices that are read together, as numbers: side by side if there is room."""
+    """Matrices that are read together: side by side if there is room."""
 
     panels: Sequence[Panel]  # the matrices, in the order in which they are read
-
-
-class HeatGrid(msgspec.Struct, frozen=True):
-    """Matrices as cells of colour."""
-
-    panels: Sequence[Panel]
+    heat: bool = False  # as cells of colour; otherwise as numbers, if a view has room for them
     # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
     places: Sequence[tuple[int, int]] | None = None
 
@@ -187,4 +182,4 @@ class FirstFitting(msgspec.Struct, frozen=True):
     lines: int = 100
 
 
-ViewPart = Text | Facts | Table | Matrices | HeatGrid | WeightMap | Bars | FirstFitting
+ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | FirstFitting

@@ -1,27 +1,16 @@
 """Display settings shared by all views."""
 
 from dataclasses import dataclass
-from typing import TypedDict
-
-
-class Detail(TypedDict, total=False):
-    """How much is shown; see DisplaySettings."""
-
-    verbose: bool
-    brief: bool
-    ids: bool
-    percent: bool
-    least: int
-    streamed: bool
-    summary: bool
 
 
 @dataclass(frozen=True)
 class DisplaySettings:
     """Settings that a caller chooses."""
 
-    precision: int
+    precision: int = 2  # digits after the point in matrices; weights of contributors have one more
     options: bool = True  # whether it is for the command line, so that hints name its options
+    # leave out the header, remarks, notes and options, but not the label of random weights, nor a mask that is not the
+    # model's own
     data_only: bool = False
     verbose: bool = False
     # the stages were not chosen by a user: parts that fill more than a screen may be left out, with the option that

@@ -196,7 +196,7 @@ def test_words_are_merged_in_pictures_of_many_heads():
     made = sheet(2, 5, 6)
     text = replace(made.texts[0], tokens=[replace(token, piece=f"##{token.text}") for token in made.texts[0].tokens])
     shown = present(replace(made, texts=[with_words(text)]), format="heat")
-    (grid,) = (part for part in shown if isinstance(part, parts.HeatGrid))
+    (grid,) = (part for part in shown if isinstance(part, parts.Matrices))
     assert [panel.matrix.shape for panel in grid.panels] == [(1, 1)] * len(text.heads)
     assert all(panel.matrix[0, 0] == pytest.approx(1) for panel in grid.panels)
 

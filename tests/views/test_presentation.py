@@ -57,7 +57,8 @@ def near(text, value):
 def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
     made = report(text)
     found = list(present(made, format="heat" if heat else "table", precision=3))
-    groups = of_kind(parts.HeatGrid if heat else parts.Matrices, found)
+    groups = of_kind(parts.Matrices, found)
+    assert all(group.heat == heat for group in groups)
     stages = [stage for group in groups for stage in group.panels]
     (facts,) = json.loads(to_json(made))["texts"]
     rankings = of_kind(parts.Bars, found)
@@ -175,7 +176,7 @@ def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat
         for n, spelled in enumerate(("she saw the old grey cat run", "she saw a cat run very fast"))
     )
     made = compare_sides("text", [Side("old", one), Side("new", other)])
-    (group,) = of_kind(parts.HeatGrid if heat else parts.Matrices, present(made, format="heat" if heat else "table"))
+    (group,) = of_kind(parts.Matrices, present(made, format="heat" if heat else "table"))
     first, second, difference = group.panels
     assert [spans_text(stage.title) for stage in group.panels] == ["old", "new", "new − old"]
     assert named(difference.columns) == ["she", "saw", "the│", "old│", "grey│", "│a", "cat", "run", "│very", "│fast"]
@@ -213,12 +214,12 @@ def test_what_enters_and_leaves_the_top_is_a_table():
 
 def test_a_number_or_role_of_every_head_is_in_the_parts():
     asked = measured()
-    ((numbers,),) = (heat.panels for heat in of_kind(parts.HeatGrid, present(asked)))
+    ((numbers,),) = (heat.panels for heat in of_kind(parts.Matrices, present(asked)))
     for texts, values in zip(numbers.texts, json.loads(to_json(asked))["values"], strict=True):
         for text, value in zip(texts, values, strict=True):
             assert text == "–" if value is None else near(text, value)
     made = survey()
-    ((picture,),) = (heat.panels for heat in of_kind(parts.HeatGrid, present(made)))
+    ((picture,),) = (heat.panels for heat in of_kind(parts.Matrices, present(made)))
     facts = json.loads(to_json(made))
     for layer, (letters, names) in enumerate(zip(picture.texts, facts["main"], strict=True)):
         for head, (letter, name) in enumerate(zip(letters, names, strict=True)):

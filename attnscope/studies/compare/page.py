@@ -16,7 +16,7 @@ from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind
-from attnscope.views.parts import FirstFitting, HeatGrid, Matrices, ViewPart, WeightMap
+from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
 
@@ -38,7 +38,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
     walked = False
     for part in _in_full(shown):
         walked = walked or part is walk
-        if not (walked and isinstance(part, Matrices | HeatGrid | WeightMap)):
+        if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
 
 

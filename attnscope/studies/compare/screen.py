@@ -44,7 +44,6 @@ from attnscope.views.parts import (
     Column,
     Facts,
     FirstFitting,
-    HeatGrid,
     Matrices,
     Panel,
     Table,
@@ -344,7 +343,7 @@ def _numbers(
     stages.append(_difference(reports, head, sides, columns, settings))
     if left_out:
         stages = [msgspec.structs.replace(stage, columns=replace(stage.columns, announced=True)) for stage in stages]
-    yield HeatGrid(stages) if heat else Matrices(stages)
+    yield Matrices(stages, heat)
     yield GAP
     yield from _moves(reports, head)
 

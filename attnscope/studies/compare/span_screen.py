@@ -10,7 +10,7 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights, span_axis
 from attnscope.studies.screens.stages import weight_panel
-from attnscope.views.parts import GAP, HeatGrid, Matrices, ViewPart, paragraph
+from attnscope.views.parts import GAP, Matrices, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, untrusted
 
@@ -77,7 +77,7 @@ def _compare(
             ("difference", difference, after - before),
         )
     ]
-    yield HeatGrid(panels) if heat else Matrices(panels)
+    yield Matrices(panels, heat)
 
 
 def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:

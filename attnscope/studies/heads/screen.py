@@ -20,7 +20,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits, digits_for, formatted
-from attnscope.views.parts import GAP, Column, Facts, HeatGrid, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span
@@ -129,7 +129,7 @@ def describe_rows(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
             yield name, named
 
 
-def _picture(survey: HeadRoles) -> HeatGrid:
+def _picture(survey: HeadRoles) -> Matrices:
     """Present the letter of each head's main role, and its strength."""
     roles = {role.name: role for role in survey.roles}
     letters = [[UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
@@ -151,12 +151,13 @@ def head_grid(
     *,
     colours: list[list[str]] | None = None,
     names: list[list[str]] | None = None,
-) -> HeatGrid:
+) -> Matrices:
     """Present a cell for every head, (layers, heads)."""
     n_layers, n_heads = values.shape
     layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, [f"L{n}" for n in range(n_layers)])
     heads = Axis("head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)])
-    return HeatGrid([Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)])
+    panel = Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)
+    return Matrices([panel], heat=True)
 
 
 def role_colour(role: RoleValues) -> str:
@@ -210,7 +211,7 @@ def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iter
 
 def head_numbers(
     values: Matrix, settings: DisplaySettings, *, together: Sequence[Matrix] = (), signed: bool = False
-) -> HeatGrid:
+) -> Matrices:
     """Present a number for every head, with a scale from the smallest to the largest.
 
     Args:

@@ -11,7 +11,7 @@ from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.stages import weight_panel
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import digits_for
-from attnscope.views.parts import GAP, SHARES, Bar, Bars, HeatGrid, Matrices, Panel, ViewPart, paragraph
+from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
@@ -29,7 +29,7 @@ def present_rollout(
         yield from row_list([matrix], settings, f"{settings.named('--key', 'key')} selects others")
     else:
         yield GAP
-        yield HeatGrid([matrix]) if heat else Matrices([matrix])
+        yield Matrices([matrix], heat)
     if rollout.keys.shape[1]:
         yield GAP
         yield fitted(_ranking(text, rollout, settings, compact=heat), settings)

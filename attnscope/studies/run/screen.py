@@ -27,7 +27,7 @@ from attnscope.studies.screens.word_matrix import word_axes, word_contributors, 
 from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
-from attnscope.views.parts import GAP, FirstFitting, HeatGrid, Matrices, Panel, ViewPart, paragraph
+from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
@@ -128,7 +128,7 @@ def _present_head(
     if head.words is not None:
         yield GAP
         matrix = word_matrix(text, head, settings)
-        yield HeatGrid([matrix]) if heat else Matrices([matrix])
+        yield Matrices([matrix], heat)
         if head.top.keys.shape[1]:
             yield GAP
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
@@ -140,7 +140,7 @@ def _present_head(
         yield from row_list(in_row, settings, f"{option} lists all", head)
         stages = [stage for stage in stages if stage.name == "output"]
     ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
-    matrices: list[list[ViewPart]] = [[GAP, HeatGrid(stages) if heat else Matrices(stages)]] if stages else [[]]
+    matrices: list[list[ViewPart]] = [[GAP, Matrices(stages, heat)]] if stages else [[]]
     rankings: list[list[ViewPart]] = [[GAP, ranking]] if ranking is not None else [[]]
     if settings.brief:  # otherwise, the user chose what is shown
         if not heat:
@@ -217,7 +217,7 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     return numbered and drawn and len(text.heads) > most
 
 
-def _thumbnails(text: TextReport) -> HeatGrid:
+def _thumbnails(text: TextReport) -> Matrices:
     """Return the weights of every head, on one scale, with the queries and keys of the first.
 
     The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
@@ -232,7 +232,7 @@ def _thumbnails(text: TextReport) -> HeatGrid:
     drawn = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
     panels = [Panel("weights", title, matrix, [], *drawn) for title, matrix in zip(titles, weights, strict=True)]
-    return HeatGrid(panels, [(int(head.layer), int(head.head)) for head in text.heads])
+    return Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
 
 
 def _weights(head: HeadReport) -> Matrix:

@@ -14,7 +14,7 @@ from attnscope.studies.screens.header import counted
 from attnscope.studies.screens.stages import weight_panel
 from attnscope.views.axes import Axis, AxisKind, with_sink
 from attnscope.views.numbers import column_texts
-from attnscope.views.parts import GAP, Column, HeatGrid, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import GAP, Column, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
@@ -80,7 +80,7 @@ def present_spans(
     """Present the weights between the spans of a text, and what one span reads."""
     yield GAP
     panel = span_panel(spans, joined_spans(spans), settings)
-    yield HeatGrid([panel]) if heat else Matrices([panel])
+    yield Matrices([panel], heat)
     yield GAP
     yield from _reading(text, spans, settings)
 

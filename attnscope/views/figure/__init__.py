@@ -11,7 +11,7 @@ from typing import Any
 from attnscope.base.errors import FIGURES, PDF, AttnscopeError
 from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
-from attnscope.views.figure.matrices import draw_heat, draw_map, draw_matrices
+from attnscope.views.figure.matrices import draw_map, draw_matrices
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.spans import ours
 
@@ -53,7 +53,6 @@ DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
     parts.Facts: draw_facts,
     parts.Table: draw_table,
     parts.Matrices: draw_matrices,
-    parts.HeatGrid: draw_heat,
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
     # A figure has no end of the screen, so the first form fits.

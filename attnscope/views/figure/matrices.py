@@ -10,7 +10,7 @@ from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.figure.head_grid import draw_labelled, label_grid
 from attnscope.views.figure.labels import BAR, LONGEST, cut_name, draw_bar, draw_legend, names_of, rows_width
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
-from attnscope.views.parts import SHARES, HeatGrid, Matrices, Panel, WeightMap
+from attnscope.views.parts import SHARES, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
 
@@ -31,19 +31,14 @@ _THUMBNAIL = 16
 _THUMBNAIL_STEPS = 24
 
 
-def draw_heat(canvas: Canvas, heat: HeatGrid) -> None:
-    """Draw matrices as cells of colour: thumbnails, heads, or whole ones with numbers if there is room for them."""
-    if heat.places is not None:
-        _draw_thumbnails(canvas, heat.panels, heat.places)
-    elif heat.panels[0].columns.kind == "head":
-        _draw_heads(canvas, heat.panels[0])
-    else:
-        _draw_panels(canvas, heat.panels)
-
-
 def draw_matrices(canvas: Canvas, matrices: Matrices) -> None:
-    """Draw matrices that are read together, all of them: a figure has no end of the screen."""
-    _draw_panels(canvas, matrices.panels)
+    """Draw matrices as cells of colour: thumbnails, heads, or whole ones with numbers if there is room for them."""
+    if matrices.places is not None:
+        _draw_thumbnails(canvas, matrices.panels, matrices.places)
+    elif matrices.panels[0].columns.kind == "head":
+        _draw_heads(canvas, matrices.panels[0])
+    else:
+        _draw_panels(canvas, matrices.panels)
 
 
 def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:

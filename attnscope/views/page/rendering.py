@@ -122,7 +122,7 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     }
 
 
-def _panels(grid: parts.Matrices | parts.HeatGrid, container: Container) -> list[Node]:
+def _panels(grid: parts.Matrices, container: Container) -> list[Node]:
     widest = max((len(panel.columns.positions) for panel in grid.panels), default=0)
     look = "alone" if len(grid.panels) == 1 else "wide" if widest > _WIDE else ""
     return [{"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in grid.panels]}]
@@ -214,7 +214,6 @@ DRAWN: dict[type, Drawing] = {
     parts.Facts: _facts,
     parts.Table: _table,
     parts.Matrices: _panels,
-    parts.HeatGrid: _panels,
     parts.WeightMap: _map,
     parts.Bars: _bars,
     # The first form: a page has no end.

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
-from attnscope.views.parts import HeatGrid, Panel
+from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, ramp_text
 from attnscope.views.terminal.head_grid import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
@@ -40,7 +40,7 @@ class PanelColumns:
         return max(2 * len(self.columns), min(cell_len(self.title), _TITLE), len(MASKED))
 
 
-def draw_heat(screen: Screen, heat: HeatGrid) -> None:
+def draw_heat(screen: Screen, heat: Matrices) -> None:
     """Print matrices as pictures: thumbnails, heads, or whole matrices with a legend."""
     if heat.places is not None:
         draw_thumbnails(screen, heat.panels, heat.places)
