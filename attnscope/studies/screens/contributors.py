@@ -35,7 +35,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     digits = [digits_for(m, settings.precision) for m in measures.values()]
     digits[0] = weight_digits(top.weight, settings)
     ranked = measures.get(top.by, top.weight)
-    full = 1.0 if top.by == "weight" else _largest(ranked)
+    full = 1.0 if top.by == "weight" else float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
     rows = [
         None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
@@ -171,8 +171,3 @@ def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | 
         if by_content < by_weight and content[k] >= max(MATTERS, SHARP * weight[k]):
             remarks[k] = "▴", "low weight, large value"
     return remarks
-
-
-def _largest(matrix: Matrix) -> float:
-    finite = matrix[np.isfinite(matrix)]
-    return float(finite.max()) if finite.size and finite.max() > 0 else 1.0

@@ -6,6 +6,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
@@ -320,18 +321,11 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     """Average the shown rows that count."""
-    values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
-    known = {
-        name: row_values[counted & np.isfinite(row_values)]
-        for name, row_values in values.items()
-        if row_values is not None
-    }
-    return Means(
-        **(
-            dict.fromkeys(values)
-            | {name: float(row_values.mean()) for name, row_values in known.items() if row_values.size}
-        )
-    )
+    means = {}
+    for name, values in structs.asdict(head.rows).items():
+        known = values if values is None else values[counted & np.isfinite(values)]
+        means[name] = None if known is None or not known.size else float(known.mean())
+    return Means(**means)
 
 
 def notes(notes: Iterable[str]) -> Facts:

@@ -29,11 +29,16 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     caption = "  each token was predicted from the token before it, whose weight on every span is shown, "
     caption += f"mean of all {spans.weights.shape[0] * spans.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
-    yield Facts([("spans", _legend(names))], remark=False)
+    legend: list[Span] = []
+    for number, name in enumerate(names):
+        legend += [Span(f"{' · ' if number else ''}{number} ", "dim"), *untrusted(name)]
+    yield Facts([("spans", tuple(legend))], remark=False)
     most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
     digits = max(2, settings.precision)
+    # One bar for each share; any weight at all is visible.
+    steps = np.ceil(np.nan_to_num(rows) / full * (len(_BARS) - 1)).astype(int).clip(max=len(_BARS) - 1)
     columns = [
-        Column(f"0–{len(names) - 1}", [_strip(row, full) for row in rows]),
+        Column(f"0–{len(names) - 1}", ["".join(_BARS[step] for step in row) for row in steps]),
         Column("most of text", [untrusted(names[n]) for n in most], left=True),
         Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
     ]
@@ -43,17 +48,3 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
     full_share = formatted(full, f"z.{digits}f")
     yield paragraph(ours(f"a full bar is {full_share}; --format json has every number (spans.generated)", "dim"))
-
-
-def _legend(names: list[str]) -> Spans:
-    """Return the numbers and names of the bars of a strip."""
-    pieces: list[Span] = []
-    for number, name in enumerate(names):
-        pieces += [Span(f"{' · ' if number else ''}{number} ", "dim"), *untrusted(name)]
-    return tuple(pieces)
-
-
-def _strip(row: "np.ndarray[tuple[int], np.dtype[np.float32]]", full: float) -> str:
-    """Return one bar for each share; any weight at all is visible."""
-    steps = np.ceil(np.nan_to_num(row) / full * (len(_BARS) - 1)).astype(int)
-    return "".join(_BARS[min(step, len(_BARS) - 1)] for step in steps)

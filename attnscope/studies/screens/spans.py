@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -185,21 +185,13 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     yield _shaded(text, spans, shares, settings)
 
 
-def most_attended(spans: SpanReport, members: Sequence[int]) -> list[int]:
-    """Return the tokens of some spans that receive most weight over all heads, in descending order."""
-    received = np.nan_to_num(spans.received)
-    tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
-    return sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
-
-
 def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans) -> Table:
-    """Present the tokens of each span that receive most weight."""
-    cells = []
+    """Present the tokens of each span that receive most weight over all heads."""
+    cells, received = [], np.nan_to_num(spans.received)
     for members in shown.members:
-        named: list[Spans] = [
-            (token_span(text.tokens, at), Span(f" {spans.received[at]:.3f}", "dim"))
-            for at in most_attended(spans, members)
-        ]
+        tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
+        most = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
+        named = [(token_span(text.tokens, at), Span(f" {spans.received[at]:.3f}", "dim")) for at in most]
         cells.append(Text(named, " · "))
     labels = [(Span(name, origin="untrusted"),) for name in shown.names]
     return Table("span", [Column("most attended tokens, mean of all heads", cells, left=True)], labels=labels)
@@ -242,14 +234,8 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
     """Return the text, each span on a background that shows its share."""
     largest = float(np.nanmax(shares)) or 1.0
     items: list[Spans] = []
-    runs: list[tuple[int, list[int]]] = []
-    for position, span in enumerate(spans.text.of_token):
-        if runs and runs[-1][0] == span:
-            runs[-1][1].append(position)
-        else:
-            runs.append((span, [position]))
-    for span, positions in runs:
-        share, words = float(np.nan_to_num(shares[span])), _excerpt(text, positions, settings)
+    for span, run in groupby(range(len(spans.text.of_token)), lambda position: spans.text.of_token[position]):
+        share, words = float(np.nan_to_num(shares[span])), _excerpt(text, list(run), settings)
         if not words.strip():  # line breaks of a template; the table has their share
             continue
         label = Span(f"[{spans.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")

@@ -33,22 +33,16 @@ _MOST_PIXELS = 1 << 28
 
 def as_svg(parts: Iterable[parts.ViewPart]) -> str:
     """Draw parts as an SVG."""
-    canvas = _drawn(parts)
-    return canvas.svg(_font(canvas))
+    return _svg(_draw(Canvas(), parts))
 
 
-def _drawn(parts: Iterable[parts.ViewPart]) -> Canvas:
-    canvas = Canvas()
-    _draw(canvas, parts)
+def _draw(canvas: Canvas, shown: Iterable[parts.ViewPart]) -> Canvas:
+    for part in shown:
+        DRAWN[type(part)](canvas, part)
     return canvas
 
 
-def _draw(canvas: Canvas, shown: Iterable[parts.ViewPart]) -> None:
-    for part in shown:
-        DRAWN[type(part)](canvas, part)
-
-
-DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
+DRAWN: dict[type, Callable[[Canvas, Any], object]] = {
     parts.Text: draw_text,
     parts.Facts: draw_facts,
     parts.Table: draw_table,
@@ -65,9 +59,9 @@ def _unusual(canvas: Canvas) -> set[str]:
     return set(re.findall(f"[^{_STANDARD}]", canvas.svg()))
 
 
-def _font(canvas: Canvas) -> str:
-    """Return the font of all letters of a page, the same in an .svg and a .png; empty for the standard ones."""
-    return _LARGE_FONT if _unusual(canvas) else ""
+def _svg(canvas: Canvas) -> str:
+    """Return a page with all letters in one font, the same in an .svg and a .png."""
+    return canvas.svg(_LARGE_FONT if _unusual(canvas) else "")
 
 
 def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
@@ -78,7 +72,7 @@ def as_png(parts: Iterable[parts.ViewPart]) -> bytes:
     if _letter("M", svg_to_bytes) == _letter("", svg_to_bytes):
         hint = "install a font such as DejaVu Sans, or write .svg"
         raise AttnscopeError(".png needs a font, and this system has none", hint=hint)
-    canvas = _drawn(parts)
+    canvas = _draw(Canvas(), parts)
     width, height = (int(_ZOOM * (edge + MARGIN)) for edge in (canvas.right, canvas.y))
     if width * height > _MOST_PIXELS:
         message = f"the .png would have {width:,} × {height:,} pixels, of which at most {_MOST_PIXELS:,} can be drawn"
@@ -91,10 +85,8 @@ def as_pdf(parts: Iterable[parts.ViewPart]) -> bytes:
     PDF.require(".pdf")
     import typst
 
-    canvas = _drawn(parts)
     page = '#set page(width: auto, height: auto, margin: 0pt)\n#image(bytes(sys.inputs.svg), format: "svg")'
-    inputs = {"svg": canvas.svg(_font(canvas))}
-    return bytes(typst.compile(page.encode(), format="pdf", sys_inputs=inputs, timestamp=0))
+    return bytes(typst.compile(page.encode(), format="pdf", sys_inputs={"svg": as_svg(parts)}, timestamp=0))
 
 
 def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
@@ -104,7 +96,7 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
     holds that letter, whatever it looks like: with serifs, and not bold. One font for the page avoids this.
     """
     unusual = _unusual(canvas)
-    svg, nothing = canvas.svg(_font(canvas)), _letter(_IN_NO_FONT, render) if unusual else b""
+    svg, nothing = _svg(canvas), _letter(_IN_NO_FONT, render) if unusual else b""
     for letter, instead in _INSTEAD.items():
         if letter in unusual and _letter(letter, render) == nothing:
             svg = svg.replace(letter, instead)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, text_width
 from attnscope.views.figure.colours import ramp_colour
-from attnscope.views.figure.labels import draw_legend, names_of, rows_width
+from attnscope.views.figure.labels import draw_legend, draw_names, names_of, rows_width
 from attnscope.views.parts import Panel
-from attnscope.views.spans import ours
 
 # Size of a cell beside a name that can be read, and largest size.
 _NAMED_CELL, _LARGEST_CELL = 6.0, 14.0
@@ -48,11 +47,9 @@ def label_grid(panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> La
 def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -> None:
     """Draw the weights of every head; tokens are named left of the first column and above the first row."""
     rows, columns = names_of(panels[0].rows), names_of(panels[0].columns)
-    size, named = min(SMALL, grid.cell * 0.95), canvas.y + max(text_width(name, SMALL) for name in columns) + 4
+    named = canvas.y + max(text_width(name, SMALL) for name in columns) + 4
     for column in range(1 + max(column for _, column in grid.spots)):
-        for c, name in enumerate(columns):
-            x = grid.left + column * grid.step + (c + 0.5) * grid.cell + size * 0.35
-            canvas.text(x, named - 3, ours(name), size=size, turned=True)
+        draw_names(canvas, grid.left + column * grid.step, named, grid.cell, columns, turned=True)
     height = grid.cell * len(rows)
     for panel, (row, column) in zip(panels, grid.spots, strict=True):
         x, top = grid.left + column * grid.step, named + row * (height + SIZE + GAP)
@@ -65,8 +62,8 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], grid: LabelledGrid) -
         ]
         canvas.cells(x, y, (grid.cell, grid.cell), colours, apart=False)
         canvas.frame(x, y, grid.cell * len(columns), height)
-        for r, name in enumerate(rows if column == 0 else ()):
-            canvas.text(x - 4, y + (r + 0.5) * grid.cell + size * 0.35, ours(name), size=size, anchor="end")
+        if column == 0:
+            draw_names(canvas, x, y, grid.cell, rows)
         canvas.y = max(canvas.y, y + height)
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = "weights: queries are rows, keys are columns"

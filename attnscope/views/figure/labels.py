@@ -1,6 +1,7 @@
 """Labels of rows and columns, and the scale of colours below matrices."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import MARGIN, SMALL, Canvas, plain, text_width
@@ -31,6 +32,21 @@ def cut_name(name: str, longest: float, size: float) -> str:
 def rows_width(panel: Panel) -> float:
     """Return the width of the labels of rows, including the gap to the matrix."""
     return max((text_width(name, SMALL) for name in names_of(panel.rows)), default=0.0) + 4
+
+
+def label_size(step: float) -> tuple[float, int]:
+    """Return the size of labels at a distance, and the stride of written ones."""
+    size = min(SMALL, step * 0.95)
+    return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
+
+
+def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[str], *, turned: bool = False) -> None:
+    """Write names at the left of cells, or turned above them, as many as have room; the cells begin at `x` and `y`."""
+    size, every = label_size(step)
+    for n in range(0, len(names), every):
+        middle = (n + 0.5) * step + size * 0.35
+        place = (x + middle, y - 3) if turned else (x - 4, y + middle)
+        canvas.text(*place, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
 
 
 def draw_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:

@@ -8,10 +8,20 @@ import numpy as np
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.figure.head_grid import draw_labelled, label_grid
-from attnscope.views.figure.labels import BAR, LONGEST, cut_name, draw_bar, draw_legend, names_of, rows_width
+from attnscope.views.figure.labels import (
+    BAR,
+    LONGEST,
+    cut_name,
+    draw_bar,
+    draw_legend,
+    draw_names,
+    label_size,
+    names_of,
+    rows_width,
+)
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.parts import SHARES, Matrices, Panel, WeightMap
-from attnscope.views.scales import LogScale, pool_largest, pooled_cells
+from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
 
 # Largest number of cells of a matrix whose numbers are written.
@@ -101,12 +111,6 @@ def _cell_size(stage: Panel) -> tuple[float, float]:
     return cell, cell
 
 
-def _label_size(step: float) -> tuple[float, int]:
-    """Return the size of labels at a distance, and the stride of written ones."""
-    size = min(SMALL, step * 0.95)
-    return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
-
-
 def _title(stage: Panel) -> Spans:
     """Title a matrix by its stage, or by side and stage of a comparison, and name its axes."""
     if stage.columns.kind == "dim":
@@ -134,13 +138,9 @@ def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
     across, down = _cell_size(stage)
     rows, columns = names_of(stage.rows), names_of(stage.columns)
     y = canvas.y + SIZE + 6
-    size, every = _label_size(across)
-    y += max((text_width(name, size) for name in columns), default=0.0) + 4
-    for c, name in enumerate(columns[::every]):
-        canvas.text(x + (c * every + 0.5) * across + size * 0.35, y - 3, ours(name), size=size, turned=True)
-    size, every = _label_size(down)
-    for r, name in enumerate(rows[::every] if drawn.labels else ()):
-        canvas.text(x - 4, y + (r * every + 0.5) * down + size * 0.35, ours(name), size=size, anchor="end")
+    y += max((text_width(name, label_size(across)[0]) for name in columns), default=0.0) + 4
+    draw_names(canvas, x, y, across, columns, turned=True)
+    draw_names(canvas, x, y, down, rows if drawn.labels else ())
     colours = _colours(stage)
     canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
     canvas.frame(x, y, across * stage.matrix.shape[1], down * len(rows))
@@ -159,16 +159,21 @@ def _ink(colour: str | None) -> str:
 
 
 def _colours(stage: Panel) -> list[list[str | None]]:
-    return [[_colour(stage, r, c) for c in range(stage.matrix.shape[1])] for r in range(stage.matrix.shape[0])]
+    colours = [[_colour(stage.scale, value) for value in row] for row in stage.matrix.tolist()]
+    if stage.name in ("weights", "output"):
+        colours = [[None] * len(row) if stage.masked_rows[r] else row for r, row in enumerate(colours)]
+    if stage.name == "weights":
+        for r, c in np.argwhere(stage.matrix == 0):
+            colours[r][c] = None
+    return colours
 
 
-def _colour(stage: Panel, row: int, column: int) -> str | None:
-    value = float(stage.matrix[row, column])
-    blank = stage.name in ("weights", "output") and stage.masked_rows[row]
-    if blank or (stage.name == "masked" and np.isneginf(value)) or (stage.name == "weights" and value == 0):
+def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None:
+    """Return the colour of a value, one of so many if that is not 0; None if it has no place on the scale."""
+    place = scale.place(value)
+    if place is None:
         return None
-    place = stage.scale.place(value)
-    return None if place is None else ramp_colour(place, signed=stage.scale.signed)
+    return ramp_colour(round(place * steps) / steps if steps else place, signed=scale.signed)
 
 
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
@@ -210,7 +215,7 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
             if (layer, head) in by_place:
                 x = left + n * (side + 4)
                 pixels = pool_largest(by_place[layer, head], rows, columns)
-                colours = [[_shade(scale.place(pixel)) for pixel in row] for row in pixels.tolist()]
+                colours = [[_colour(scale, pixel, _THUMBNAIL_STEPS) for pixel in row] for row in pixels.tolist()]
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
@@ -218,10 +223,6 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     description = "weights, logarithmic; grey: exactly zero" if logarithmic else "weights"
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, *ends, f"{description}: queries are rows, keys are columns{cell}")
-
-
-def _shade(place: float | None) -> str | None:
-    return None if place is None else ramp_colour(round(place * _THUMBNAIL_STEPS) / _THUMBNAIL_STEPS, signed=False)
 
 
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
@@ -240,15 +241,9 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
     canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.kind} →", "dim"), size=SMALL)
     y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
-    size, every = _label_size(cell)
-    for n in range(0, n_columns, every):
-        canvas.text(x + (n + 0.5) * cell + size * 0.35, y - 3, ours(columns[n]), size=size, turned=True)
-    for n in range(0, n_rows, every):
-        canvas.text(x - 4, y + (n + 0.5) * cell + size * 0.35, ours(rows[n]), size=size, anchor="end")
-    colours = [
-        [None if (place := scale.place(w)) is None else ramp_colour(place, signed=False) for w in row]
-        for row in pooled.weights.tolist()
-    ]
+    draw_names(canvas, x, y, cell, columns, turned=True)
+    draw_names(canvas, x, y, cell, rows)
+    colours = [[_colour(scale, weight) for weight in row] for row in pooled.weights.tolist()]
     canvas.cells(x, y, (cell, cell), colours, apart=False)
     canvas.frame(x, y, cell * n_columns, cell * n_rows)
     canvas.y = y + cell * n_rows
@@ -263,29 +258,15 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
-    if panel.colours is None:
-        _draw_head_cells(canvas, panel, _colours(panel))
-        canvas.y += 4
-        low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
-        draw_bar(canvas, MARGIN, canvas.y, low, high, signed=panel.scale.signed)
-        canvas.y += 12
-    else:
-        _draw_head_cells(
-            canvas,
-            panel,
+    texts, colours = panel.texts, _colours(panel)
+    if panel.colours is not None:
+        colours = [
             [
-                [
-                    "#ffffff" if not colour else mixed_with_white(colour, 0.25 + 0.75 * strength)
-                    for colour, strength in zip(row, strengths, strict=True)
-                ]
-                for row, strengths in zip(panel.colours, panel.matrix.tolist(), strict=True)
-            ],
-        )
-
-
-def _draw_head_cells(canvas: Canvas, panel: Panel, colours: Sequence[Sequence[str | None]]) -> None:
-    """Draw layers × heads."""
-    texts = panel.texts
+                mixed_with_white(colour, 0.25 + 0.75 * strength) if colour else "#ffffff"
+                for colour, strength in zip(row, strengths, strict=True)
+            ]
+            for row, strengths in zip(panel.colours, panel.matrix.tolist(), strict=True)
+        ]
     headings = [f"H{head}" for head in range(len(texts[0]))]
     across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
     x, y = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6, canvas.y + SMALL + 6
@@ -299,3 +280,7 @@ def _draw_head_cells(canvas: Canvas, panel: Panel, colours: Sequence[Sequence[st
             ink = _ink(colours[layer][head])
             canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)
     canvas.y = y + 16 * len(texts) + 4
+    if panel.colours is None:
+        low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
+        draw_bar(canvas, MARGIN, canvas.y + 4, low, high, signed=panel.scale.signed)
+        canvas.y += 16

@@ -164,20 +164,18 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> 
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
     for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
-        items = [_compact(sources, bar, cells, shown) for bar in row or ()]
+        items = []
+        for bar in row or ():
+            numbers = " ".join(bar.numbers[m] for m in shown)
+            mark = f" {bar.remark[0]}" if bar.remark else ""
+            name = sources.label(bar.index, cells)
+            items.append(Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow")))
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
         table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
     screen.put(table)
     _draw_marks(screen, bars)
     _draw_shortened(screen, labelled, cells)
-
-
-def _compact(sources: Labels, bar: Bar, cells: int, shown: Sequence[int]) -> Text:
-    mark = f" {bar.remark[0]}" if bar.remark else ""
-    name = sources.label(bar.index, cells)
-    numbers = " ".join(bar.numbers[m] for m in shown)
-    return Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow"))
 
 
 def _draw_marks(screen: Screen, bars: Bars) -> None:

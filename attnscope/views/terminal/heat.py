@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rich.cells import cell_len
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,7 @@ from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, ramp_text
 from attnscope.views.terminal.head_grid import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
+from attnscope.views.terminal.packing import fill, pack
 from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.thumbnails import draw_thumbnails
 
@@ -57,9 +57,10 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
     label = name + rows.axis.digits + 1
     space = screen.width - label - BETWEEN
     pieces = [piece for stage in stages for piece in _pieces(screen, stage, space)]
-    for number, band in enumerate(_bands(pieces, space)):
-        if number:
+    for run in fill([piece.width + BETWEEN for piece in pieces], space + BETWEEN):
+        if run.start:
             screen.say("")
+        band = pieces[run.start : run.stop]
         needed = label + sum(piece.width + BETWEEN for piece in band)
         screen.put(_table(screen, band, rows, name, label), width=needed)
     screen.say("")
@@ -74,32 +75,14 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
 
 def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     """Cut a stage into as few pieces as fit the space, as even as they can be."""
-    count = len(stage.columns.positions)
-    most = max(1, space // 2)
-    needed = -(-count // most)
-    title = screen.plain(stage.title)
-    if needed == 1 and not stage.columns.needs_caption:
-        return [PanelColumns(stage, range(count), title)]
-    size = -(-count // needed)
-    cut = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    return [PanelColumns(stage, part, f"{title}: {_which(stage, part)}") for part in cut]
-
-
-def _which(stage: Panel, part: range) -> str:
-    shown = [stage.columns.positions[i] for i in part if stage.columns.positions[i] != SINK]
-    return f"{format_positions(shown) if stage.columns.numbered else len(shown)} of {stage.columns.total}"
-
-
-def _bands(pieces: list[PanelColumns], space: int) -> list[list[PanelColumns]]:
-    """Group pieces that fit side by side."""
-    bands: list[list[PanelColumns]] = []
-    for piece in pieces:
-        used = sum(p.width + BETWEEN for p in bands[-1]) if bands else 0
-        if bands and used + piece.width <= space:
-            bands[-1].append(piece)
-        else:
-            bands.append([piece])
-    return bands
+    columns, title = stage.columns, screen.plain(stage.title)
+    pieces = []
+    cut = pack([2] * len(columns.positions), space)
+    for part in cut:
+        shown = [columns.positions[i] for i in part if columns.positions[i] != SINK]
+        which = f": {format_positions(shown) if columns.numbered else len(shown)} of {columns.total}"
+        pieces.append(PanelColumns(stage, part, title + which * (len(cut) > 1 or columns.needs_caption)))
+    return pieces
 
 
 def _table(screen: Screen, band: list[PanelColumns], rows: Labels, name: int, label: int) -> Table:
@@ -132,20 +115,16 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
     if stage.masked_rows[r] and stage.name in ("weights", "output"):
         return row.append(MASKED, "dim")
     for i in piece.columns:
-        text, style = _pixel(screen, stage, float(stage.matrix[r, i]), stage.texts[r][i])
-        row.append(text, style)
+        value, text = float(stage.matrix[r, i]), stage.texts[r][i]
+        if (stage.name == "weights" and value == 0) or (stage.name == "masked" and text.strip() == NOT_ALLOWED):
+            row.append(f" {NOT_ALLOWED}", "dim")
+        elif (place := stage.scale.place(value)) is None:
+            row.append(" !", "bold")
+        elif screen.colours:
+            row.append("  ", ramp_style(place, stage.scale.signed, screen.colours))
+        else:
+            row.append(cell_shade(place, stage.scale.signed))
     return row
-
-
-def _pixel(screen: Screen, stage: Panel, value: float, text: str) -> tuple[str, Style | str]:
-    if (stage.name == "weights" and value == 0) or (stage.name == "masked" and text.strip() == NOT_ALLOWED):
-        return f" {NOT_ALLOWED}", "dim"
-    place = stage.scale.place(value)
-    if place is None:
-        return " !", "bold"
-    if screen.colours:
-        return "  ", ramp_style(place, stage.scale.signed, screen.colours)
-    return cell_shade(place, stage.scale.signed), ""
 
 
 def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
@@ -177,15 +156,11 @@ def _shades(stage: Panel, count: int) -> str:
 def _draw_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns, unless rows name them all, and the full names of shortened row labels."""
     kind = columns.axis.kind
-    named = [(number, name) for number, name in _numbered(columns) if number]
+    named, known = (
+        [f"{axis.axis.number(n)} {name}" for n, name in enumerate(axis.names) if name and axis.axis.number(n)]
+        for axis in (columns, rows)
+    )
     # Words have names of their own, which pieces do not have.
-    if kind == "key" and set(_numbered(rows)).issuperset(named):
-        named = []
-    listed = [f"{number} {name}" for number, name in named]
-    say_list(screen, "context" if kind == "context" else "columns", listed)
+    if kind != "key" or not set(known).issuperset(named):
+        say_list(screen, "context" if kind == "context" else "columns", named)
     say_shortened(screen, rows.shortened(cells), {}, kind)
-
-
-def _numbered(axis: Labels) -> list[tuple[str, str]]:
-    """Return the number and the name of every named entry; the sink has no number."""
-    return [(axis.axis.number(n), name) for n, name in enumerate(axis.names) if name]

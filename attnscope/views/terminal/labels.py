@@ -67,11 +67,6 @@ def shorten_start(name: str, cells: int) -> str:
     return f"…{name[start:]}" if start else name
 
 
-def pad_left(text: Text, cells: int) -> Text:
-    """Move text to the right edge of a field."""
-    return Text(" " * (cells - cell_len(text.plain))) + text
-
-
 def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], kind: AxisKind) -> None:
     """Print the full names of shortened labels, by position.
 

@@ -44,7 +44,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = _name_cells(screen.width, pooled, digits, label, rows.widest)
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    _draw_title(screen, pooled, picture)
+    screen.say(("weights", "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
     across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
     screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"), width=screen.width)
     if down:
@@ -54,7 +54,10 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         first = index[picture.queries[line]]
         heading = rows.label(first, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
         heading.append(" " * (label + 1 - heading.cell_len))
-        screen.put(heading + _line(screen, picture, line), width=label + 1 + picture.cell * len(picture.keys))
+        for column in range(picture.weights.shape[1]):
+            values = picture.weights[line : line + picture.lines, column].tolist()
+            heading.append(*_pixel(screen, picture, values))
+        screen.put(heading, width=label + 1 + picture.cell * len(picture.keys))
     draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
@@ -103,14 +106,13 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
         return [*starts[:-1:together], starts[-1]], total / np.add.reduceat(counted, cuts, axis=0)
 
 
-def _draw_title(screen: Screen, pooled: WeightMap, picture: Picture) -> None:
+def _description(pooled: WeightMap, picture: Picture) -> str:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
     cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
-    description = f"map of {sizes[0]} cells{drawn}{cell}"
     if _is_whole(pooled):
-        description = f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
-    screen.say(("weights", "bold"), (f"  {description}; each row sums to 1", "dim"))
+        return f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
+    return f"map of {sizes[0]} cells{drawn}{cell}"
 
 
 def ticks(picture: Picture, space: int) -> str:
@@ -123,15 +125,6 @@ def ticks(picture: Picture, space: int) -> str:
         if run * picture.cell + len(position) <= space:
             line = f"{line:<{run * picture.cell}}{position}"
     return line
-
-
-def _line(screen: Screen, picture: Picture, line: int) -> Text:
-    rows = picture.weights[line : line + picture.lines].tolist()
-    drawn = Text()
-    for column in range(len(rows[0])):
-        values = [row[column] for row in rows]
-        drawn.append(*_pixel(screen, picture, values))
-    return drawn
 
 
 def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, Style | str]:

@@ -13,7 +13,7 @@ from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, NOT_ALLOWED, SMALL, ZERO, Digits
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import ramp_style
-from attnscope.views.terminal.labels import Labels, labels, pad_left, say_shortened, shorten
+from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import pack
 from attnscope.views.terminal.screen import ROOMY, Screen
 
@@ -131,7 +131,12 @@ def _rule(panel: Neighbour) -> str:
 
 def _draw_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
     """Print matrices side by side: titles, column headings, and a line for every row of all of them."""
-    titles = [_title_lines(screen, panel) for panel in panels]
+    # All but the first panel start one cell after the line before them, and titles end one before the next.
+    margins = [" " * (not panel.labelled) for panel in panels]
+    titles = []
+    for panel, margin in zip(panels, margins, strict=True):
+        wrapped = _panel_title(screen, panel).wrap(screen.console, panel.width - len(margin) - 1)
+        titles.append([Text(margin) + line for line in wrapped])
     height = max(map(len, titles))
     blocks = [
         [*title, *[Text()] * (height - len(title)), *_lines(screen, panel.stage, panel.layout, labelled=panel.labelled)]
@@ -148,16 +153,6 @@ def _draw_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
     for panel in panels:
         shortened |= panel.layout.rows.shortened(panel.layout.row_name)
     say_shortened(screen, shortened, {}, panels[0].stage.columns.kind)
-
-
-def _title_lines(screen: Screen, panel: Neighbour) -> list[Text]:
-    """Wrap the title of a panel within it, with a blank after it.
-
-    All but the first start one cell after the line before them.
-    """
-    indent = " " * (not panel.labelled)
-    title = _panel_title(screen, panel)
-    return [Text(indent) + line for line in title.wrap(screen.console, panel.width - len(indent) - 1)]
 
 
 def _panel_title(screen: Screen, panel: Neighbour) -> Text:
@@ -293,7 +288,8 @@ def _lines(
     after = layout.gap // 2
     for _, cells in lines:
         cells[:] = [
-            pad_left(cell, layout.widths[i] - after) + " " * after for cell, i in zip(cells, shown, strict=True)
+            Text(" " * (layout.widths[i] - after - cell.cell_len)) + cell + " " * after
+            for cell, i in zip(cells, shown, strict=True)
         ]
     for r, row in enumerate(layout.texts):
         cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown]

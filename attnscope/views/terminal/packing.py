@@ -11,13 +11,14 @@ GUTTER = 4
 
 def pack(sizes: Sequence[int], space: int) -> list[range]:
     """Pack columns into the fewest consecutive blocks that fit the space, as even as can be; never an empty one."""
-    blocks = _greedy(sizes, space, len(sizes))
-    even = _greedy(sizes, space, -(-len(sizes) // max(1, len(blocks))))
+    blocks = fill(sizes, space)
+    even = fill(sizes, space, -(-len(sizes) // max(1, len(blocks))))
     return even if len(even) == len(blocks) else blocks
 
 
-def _greedy(sizes: Sequence[int], space: int, most: int) -> list[range]:
-    cuts, used = [0], 0
+def fill(sizes: Sequence[int], space: int, most: int | None = None) -> list[range]:
+    """Cut a sequence into runs, each as long as fits the space, and of at most so many entries."""
+    cuts, used, most = [0], 0, most or len(sizes)
     for i, size in enumerate(sizes):
         if i > cuts[-1] and (used + size > space or i - cuts[-1] >= most):
             cuts.append(i)
@@ -33,7 +34,7 @@ def balance(heights: Sequence[int], width: int, room: int) -> list[range]:
     """
     most = max(1, (room + GUTTER) // (width + GUTTER))
     lines = max([1, -(-sum(heights) // most), *heights])
-    while len(pieces := _greedy(heights, lines, len(heights))) > most:
+    while len(pieces := fill(heights, lines)) > most:
         lines += 1
     return pieces
 

@@ -34,7 +34,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
     label = len(f"L{layers[-1]}") + 1
-    shape = panels[0].matrix.shape
+    shape, scale = panels[0].matrix.shape, panels[0].scale
     # One layer has room for several lines.
     narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])
     at_once = max(1, min(len(heads), (screen.width - label) // (narrowest + 1)))
@@ -45,7 +45,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     lines = max(_LEAST, min(_LINES // (len(layers) * blocks), shape[0] // 2 + 1))
     rows = min(shape[0], 2 * lines - 1)
     fits = label + len(heads) * (2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
-    whole = fits and not isinstance(panels[0].scale, LogScale)
+    whole = fits and not isinstance(scale, LogScale)
     if whole:
         by_place = {place: weights.repeat(2, 0).repeat(2, 1) for place, weights in by_place.items()}
         at_once, rows, width = len(heads), 2 * shape[0], 2 * shape[1]
@@ -60,12 +60,19 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
             for line in range(-(-(rows + (layer != layers[-1])) // 2)):
                 row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
                 for head_pixels in pixels:
-                    row.append_text(_line(screen, panels[0].scale, head_pixels, line, width)).append(" ")
+                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(" ")
                 screen.put(row, width=label + len(numbers))
     screen.say("")
     if whole:
         width = shape[1]
-    _draw_legend(screen, panels, "" if whole else _cell(screen, panels[0], rows, width))
+    # With colours, a line shows two rows of cells.
+    together = 1 if screen.colours and not screen.ascii else 2
+    cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
+    ramp = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
+    drawn = () if isinstance(scale, LogScale) else ("  ", ramp)
+    screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
+    if isinstance(scale, LogScale):
+        draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
     if shape[0] == 1:  # one query: the heads have no room for names of their columns
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
@@ -89,19 +96,3 @@ def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: 
         else:
             drawn.append(*half_blocks(*(colour_on(screen, scale, weight) for weight in pair)))
     return drawn
-
-
-def _cell(screen: Screen, panel: Panel, rows: int, width: int) -> str:
-    """Describe what a cell stands for."""
-    # With colours, a line shows two rows of cells.
-    together = 1 if screen.colours and not screen.ascii else 2
-    return pooled_cells(panel.matrix.shape, rows, width, together=together, of_map=isinstance(panel.scale, LogScale))
-
-
-def _draw_legend(screen: Screen, panels: Sequence[Panel], cell: str) -> None:
-    scale = panels[0].scale
-    ramp = ramp_text("0", "1", False, screen.colours) if screen.colours else Text(f"0 {SHADES} 1")
-    drawn = () if isinstance(scale, LogScale) else ("  ", ramp)
-    screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
-    if isinstance(scale, LogScale):
-        draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
