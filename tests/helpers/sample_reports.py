@@ -114,16 +114,16 @@ def head_report(
 
 
 def text_report(
-    query_tokens, *, context=None, queries=None, keys=None, heads=((2, 1),), index=0, text="TEXT", pair=None,
+    query_tokens, *, context=None, queries=None, keys=None, heads=((2, 1),), index=0, seed=0, text="TEXT", pair=None,
     notes=(), **kw
 ):  # fmt: skip
     sources = query_tokens if context is None else context
     queries = list(range(len(query_tokens))) if queries is None else queries
     keys = list(range(len(sources))) if keys is None else keys
     made = [
-        head_report(query_tokens, sources, queries, keys, layer=layer, head=head, seed=seed + 7 * index,
+        head_report(query_tokens, sources, queries, keys, layer=layer, head=head, seed=seed + n + 7 * index,
                     cross=context is not None, **kw)
-        for seed, (layer, head) in enumerate(heads)
+        for n, (layer, head) in enumerate(heads)
     ]  # fmt: skip
     return TextReport(text, pair, query_tokens, context, index, queries, keys, made, list(notes))
 
@@ -159,23 +159,14 @@ def sized(count, **kw):
     return report(text_report(tokens(spelled), **kw))
 
 
+def many_heads(layers, heads, count, **kw):
+    """A report with every head of a model."""
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    return report(text_report(tokens(words(count)), heads=every, **kw))
+
+
 def bank(**kw):
     """ "The bank by the river", as a trained model might see it in both directions."""
-    kw = {
-        "text": BANK,
-        "chosen": "chosen automatically: most weight on other words (0.71)",
-        "size": 2.0,
-        "seed": 3,
-        **kw,
-    }
-    seed = kw.pop("seed")
-    spelled = tokens(BANK.split())
-    text = text_report(spelled, heads=((2, 1),), **kw) if seed == 0 else _seeded(spelled, seed, kw)
+    chosen = "chosen automatically: most weight on other words (0.71)"
+    text = text_report(tokens(BANK.split()), **{"text": BANK, "chosen": chosen, "seed": 3, **kw})
     return report(text, own="causal", trained=["bidirectional"], used="bidirectional")
-
-
-def _seeded(spelled, seed, kw):
-    positions = list(range(len(spelled)))
-    about = {name: kw.pop(name) for name in ("text",)}
-    head = head_report(spelled, spelled, positions, positions, seed=seed, **kw)
-    return TextReport(about["text"], None, spelled, None, 0, positions, positions, [head], [])

@@ -27,6 +27,10 @@ def draw(report, width, *, colour=None, encoding="utf-8", **kw):
     return file.getvalue()
 
 
+def contributors(screen):
+    return screen.split("top contributors")[1].split("\n\n")[0]
+
+
 def read_number(said):
     """The number that a view wrote, which has a minus sign in front where it is negative."""
     assert not said.startswith("-"), said

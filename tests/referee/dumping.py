@@ -147,7 +147,7 @@ def check(made: Dumping, models: Models) -> None:
     Raises:
         Mismatch: Something is not so, or a command ends in an error.
     """
-    _run(made.argv)
+    runner.output(made.argv)
     records = list(_records(made.output))
     same("records", [record["index"] for record in records], list(range(len(made.items))))
     model = models[made.call.model]
@@ -161,12 +161,6 @@ def check(made: Dumping, models: Models) -> None:
         item = replace(made.call, texts=(text,), pair=pair, spans=spans)
         for source, arrays in (("", record), ("table ", tables[record["index"]])):
             _record(f"{source}record {record['index']} ", record, arrays, item, made, model)
-
-
-def _run(argv: list[str]) -> None:
-    code, _, errors = runner.run(argv)
-    if code or errors:
-        raise Mismatch(f"{argv[0]}: exit code {code}: {errors.strip()}")
 
 
 def _records(path: Path) -> Iterator[Json]:
@@ -268,7 +262,7 @@ def _tables(made: Dumping, records: Sequence[Json]) -> dict[int, Json]:
     for table, part in _TABLES.items():
         if part in made.keep or (part == "stages" and made.call.stage):
             path = made.output.parent / f"{made.output.stem}-{table}.csv"
-            _run(["convert", str(made.output), str(path), "--table", table, "--force", "--quiet"])
+            runner.output(["convert", str(made.output), str(path), "--table", table, "--force", "--quiet"])
             with open(path, newline="") as file:
                 rows = list(csv.DictReader(file))
             for record in records:

@@ -142,10 +142,7 @@ def check(made: Explaining, models: Models) -> None:
     Raises:
         Mismatch: Something in it is not so, or it ends in an error.
     """
-    code, out, errors = runner.run(made.argv)
-    if code or errors:
-        raise Mismatch(f"exit code {code}: {errors.strip()}")
-    _Check(runner.parsed(out), made, models[made.call.model]).all()
+    _Check(runner.parsed(runner.output(made.argv)), made, models[made.call.model]).all()
 
 
 def _vectors(value: Any, scale: Any) -> Number:

@@ -122,10 +122,7 @@ def check(made: Predicting, models: Models) -> None:
     Raises:
         Mismatch: Something is not so, or it ends in an error.
     """
-    code, out, errors = runner.run(made.argv())
-    if code or errors:
-        raise Mismatch(f"exit code {code}: {errors.strip()}")
-    found, model, asked = runner.parsed(out), models[made.call.model], made.call
+    found, model, asked = runner.parsed(runner.output(made.argv())), models[made.call.model], made.call
     if made.kind == "generate":
         asked = replace(asked, grown=_generated(found["texts"][0], made, model))
     texts = [Text(model, asked, i) for i in range(len(asked.texts))]

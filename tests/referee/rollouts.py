@@ -59,10 +59,7 @@ def check(made: Flowing, models: Models) -> None:
     Raises:
         Mismatch: Something is not so, or it ends in an error.
     """
-    code, out, errors = runner.run(made.argv())
-    if code or errors:
-        raise Mismatch(f"exit code {code}: {errors.strip()}")
-    (found,), model = runner.parsed(out)["texts"], models[made.call.model]
+    (found,), model = runner.parsed(runner.output(made.argv()))["texts"], models[made.call.model]
     text = Text(model, made.call, 0)
     every = list(range(text.n))
     queries, keys = (

@@ -23,16 +23,25 @@ def run(argv: list[str]) -> tuple[int, bytes, str]:
     return code, out.buffer.getvalue(), errors.getvalue()
 
 
+def output(argv: list[str]) -> bytes:
+    """Standard output of a command line.
+
+    Raises:
+        Mismatch: It ends in an error, or warns.
+    """
+    code, out, errors = run(argv)
+    if code or errors:
+        raise Mismatch(f"{argv[0]}: exit code {code}: {errors.strip()}")
+    return out
+
+
 def check(call: Call, models: Models) -> None:
     """Run one call and verify every number of its Report.
 
     Raises:
         Mismatch: Something in it is not so, or it ends in an error.
     """
-    code, out, errors = run(call.argv())
-    if code or errors:
-        raise Mismatch(f"exit code {code}: {errors.strip()}")
-    verify.report(parsed(out), call, models[call.model])
+    verify.report(parsed(output(call.argv())), call, models[call.model])
 
 
 def parsed(data: bytes) -> Any:

@@ -15,13 +15,9 @@ from attnscope.studies.study import Display
 from attnscope.views.parts import FirstFitting, WeightMap
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
-from tests.helpers.screens import draw, read_tables
+from tests.helpers.screens import contributors, draw, read_tables
 
 FIFTEEN = "The bank by the river was eroded and the old mill fell in"  # for MiniLM, with [CLS] and [SEP]
-
-
-def contributors(screen):
-    return screen.split("top contributors")[1].split("\n\n")[0]
 
 
 @pytest.mark.parametrize("width", [80, 120])

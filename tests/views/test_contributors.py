@@ -6,16 +6,12 @@ from msgspec import structs
 
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.predictions import PredictedToken, Prediction
-from attnscope.findings.run import HeadReport, Report, TextReport, Top
+from attnscope.findings.run import Top
 from attnscope.views.terminal.bars import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
-from tests.helpers.screens import draw
+from tests.helpers.screens import contributors, draw
 
 MORE_WEIGHT, MORE_CONTENT = "high weight, small value", "low weight, large value"
-
-
-def contributors(screen):
-    return screen.split("top contributors")[1].split("\n\n")[0]
 
 
 def with_top(keys, weight, value, *, by="weight", left_out=()):
@@ -24,10 +20,8 @@ def with_top(keys, weight, value, *, by="weight", left_out=()):
     text = made.texts[0]
     arrays = [np.array([row], dtype=np.float32) for row in (weight, value)]
     top = Top(by, np.array([keys]), *arrays, left_out=list(left_out))
-    head = text.heads[0]
-    fields = {name: getattr(head, name) for name in HeadReport.__struct_fields__} | {"top": top}
-    fields = {name: getattr(text, name) for name in TextReport.__struct_fields__} | {"heads": [HeadReport(**fields)]}
-    return Report(made.provenance, made.mask, [TextReport(**fields)])
+    text = structs.replace(text, heads=[structs.replace(text.heads[0], top=top)])
+    return structs.replace(made, texts=[text])
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

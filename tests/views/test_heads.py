@@ -22,7 +22,7 @@ from attnscope.studies.study import Listing
 from attnscope.views import parts
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.sample_overviews import pooled_of, weights_of
-from tests.helpers.sample_reports import causal, report, text_report, tokens, words
+from tests.helpers.sample_reports import causal, many_heads
 from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
@@ -129,13 +129,8 @@ def test_a_thumbnail_keeps_the_largest_weight_of_each_cell(rows, columns):
             assert found[r, c] == (-1 if np.isnan(part).all() else np.nanmax(part))
 
 
-def sheet(layers, heads, count, **kw):
-    every = [(layer, head) for layer in range(layers) for head in range(heads)]
-    return report(text_report(tokens(words(count)), heads=every, **kw))
-
-
 def test_a_contact_sheet_of_a_real_model_fits_on_one_screen():
-    shown = draw(sheet(12, 12, 40, allowed=causal), 120, format="heat").splitlines()
+    shown = draw(many_heads(12, 12, 40, allowed=causal), 120, format="heat").splitlines()
     assert len(shown) <= 50 and max(map(len, shown)) <= 120
     assert [line.split()[0] for line in shown if re.match(r"L\d+ ", line)] == [f"L{layer}" for layer in range(12)]
     (heads,) = (line.split() for line in shown if line.strip().startswith("H0"))
@@ -144,7 +139,7 @@ def test_a_contact_sheet_of_a_real_model_fits_on_one_screen():
 
 def test_a_contact_sheet_draws_where_the_weight_is():
     """A head that looks at itself alone is a diagonal, in colour as well."""
-    made = sheet(2, 5, 6)
+    made = many_heads(2, 5, 6)
     for head in made.texts[0].heads:
         head.stages["weights"][:] = np.eye(6)
     plain = draw(made, 60, format="heat").splitlines()
@@ -155,7 +150,7 @@ def test_a_contact_sheet_draws_where_the_weight_is():
 
 
 def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
-    made = sheet(2, 5, 6)
+    made = many_heads(2, 5, 6)
     for head in made.texts[0].heads:
         head.stages["weights"][:] = np.eye(6)
     shown = draw(made, 80, format="heat")
@@ -170,7 +165,7 @@ def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
 
 def test_rows_of_many_heads_name_the_key_of_every_column():
     """Light up one key after the other: the column that it lights up is the last whose named key is not after it."""
-    made = sheet(4, 5, 20)
+    made = many_heads(4, 5, 20)
     text = replace(made.texts[0], queries=[3])
     made = replace(made, texts=[text])
     for key in range(20):
@@ -186,14 +181,14 @@ def test_rows_of_many_heads_name_the_key_of_every_column():
 
 
 def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing():
-    offered = draw(sheet(2, 5, 6), 120, format="heat").rpartition("more ")[2]
+    offered = draw(many_heads(2, 5, 6), 120, format="heat").rpartition("more ")[2]
     assert "--layer L --head H (stages and contributors)" in offered
     assert "--top" not in offered
     assert "--stage" not in offered
 
 
 def test_words_are_merged_in_pictures_of_many_heads():
-    made = sheet(2, 5, 6)
+    made = many_heads(2, 5, 6)
     text = replace(made.texts[0], tokens=[replace(token, piece=f"##{token.text}") for token in made.texts[0].tokens])
     shown = present(replace(made, texts=[with_words(text)]), format="heat")
     (grid,) = (part for part in shown if isinstance(part, parts.Matrices))
@@ -208,7 +203,7 @@ def test_the_other_measure_is_offered():
 
 
 def test_long_texts_and_few_heads():
-    long = sheet(3, 3, 2)
+    long = many_heads(3, 3, 2)
     heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
     assert are_thumbnails(text)
@@ -217,7 +212,7 @@ def test_long_texts_and_few_heads():
 
 @pytest.mark.parametrize("format", ["table", "heat"])
 def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
-    long = sheet(2, 3, 2)
+    long = many_heads(2, 3, 2)
     maps = [pooled_of(np.power(weights_of(90), n), 16) for n in (1, 2, 3, 1, 2, 3)]
     heads = [replace(head, stages={}, pooled=pooled) for head, pooled in zip(long.texts[0].heads, maps, strict=True)]
     shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format=format)
@@ -237,20 +232,20 @@ def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
 
 
 def test_numbers_of_many_heads_that_fill_screens_become_a_grid():
-    few, many = (draw(sheet(2, heads, 12), 80, brief=True) for heads in (2, 5))
+    few, many = (draw(many_heads(2, heads, 12), 80, brief=True) for heads in (2, 5))
     assert "L1H1" in few and "not shown: numbers" not in few
     assert "not shown: numbers and contributors of 10 heads (--layer L --head H, or --stage weights)" in " ".join(
         many.split()
     )
     assert len(many.splitlines()) < 60 and many.count("weights  0") == 1
-    assert "not shown: numbers" not in draw(sheet(2, 5, 12), 80)
+    assert "not shown: numbers" not in draw(many_heads(2, 5, 12), 80)
 
 
 @pytest.mark.parametrize("colour", [None, "truecolor"])
 @pytest.mark.parametrize("count", [6, 16, 40])
 def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count, colour):
     """Light up one query after the other: the most that light up the same cell are those of the legend."""
-    made = sheet(6, 2, count)
+    made = many_heads(6, 2, count)
     lit = list[str]()
     for query in range(count):
         for head in made.texts[0].heads:
@@ -265,13 +260,13 @@ def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count,
 
 
 def test_few_heads_are_drawn_in_full_and_many_beside_each_other():
-    assert not are_thumbnails(sheet(1, 3, 3).texts[0])
-    assert are_thumbnails(sheet(1, 12, 3).texts[0])
-    assert not are_thumbnails(sheet(2, 4, 3).texts[0])
+    assert not are_thumbnails(many_heads(1, 3, 3).texts[0])
+    assert are_thumbnails(many_heads(1, 12, 3).texts[0])
+    assert not are_thumbnails(many_heads(2, 4, 3).texts[0])
 
 
 def test_the_heads_of_a_layer_fill_lines_on_one_scale():
-    made = sheet(1, 12, 11)
+    made = many_heads(1, 12, 11)
     shown = draw(made, 80, format="heat")
     assert re.findall(r"H(\d+)", shown)[:12] == [str(head) for head in range(12)]
     assert len([line for line in shown.split("\n") if re.match(r" +H\d", line)]) == 2
@@ -282,7 +277,9 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
     from attnscope.findings.compare import Side
     from attnscope.studies.compare.reports import compare_sides
 
-    made = compare_sides("mask", [Side("own", sheet(3, 4, 4)), Side("causal", sheet(3, 4, 4, allowed=causal))])
+    made = compare_sides(
+        "mask", [Side("own", many_heads(3, 4, 4)), Side("causal", many_heads(3, 4, 4, allowed=causal))]
+    )
     shown = draw(made, 80)
     moved = {(n // 4, n % 4): float(head.total_variation.mean()) for n, head in enumerate(made.changes[0].heads)}
     order = sorted(moved, key=lambda at: -moved[at])
@@ -290,5 +287,5 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
     for layer in range(3):
         numbers = " ".join(f"{moved[layer, head]:.2f}" for head in range(4))
         assert f"L{layer}   {numbers}" in shown
-    few = compare_sides("mask", [Side("own", sheet(2, 4, 4)), Side("causal", sheet(2, 4, 4, allowed=causal))])
+    few = compare_sides("mask", [Side("own", many_heads(2, 4, 4)), Side("causal", many_heads(2, 4, 4, allowed=causal))])
     assert "most moved follow" not in draw(few, 80)

@@ -12,7 +12,7 @@ from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.study import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
-from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
+from tests.helpers.sample_reports import HOSTILE, bank, causal, many_heads, report, sized, text_report, tokens
 from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
@@ -128,11 +128,6 @@ COMPARED = {
 SCREENS |= COMPARED
 
 
-def many_heads(layers, heads, count, **kw):
-    every = [(layer, head) for layer in range(layers) for head in range(heads)]
-    return report(text_report(tokens(words(count)), heads=every, **kw))
-
-
 SHEET = many_heads(3, 4, 12, allowed=causal)
 SCREENS |= {
     "heads-80": (survey(), 80, {}),
@@ -180,12 +175,14 @@ EVERY_WIDTH = {
     "compare-long": (compared(("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"), {}),
     "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
 }
-# Elsewhere, colour changes no character, so one width shows it.
-SHADED = ("brief-long", "heat-5", "heads", "overview", "sheet-5", "compare-heat")
+# Last width that shows something new.
+WIDEST = {"measured": 60, "heat-5": 80, "sheet-5": 80, "compare-heat": 80, "brief-long": 120}
 for kind, (findings, form) in EVERY_WIDTH.items():
-    for columns in WIDTHS[1:] if kind != "measured" else WIDTHS[1:4]:  # a wider screen of it is the same
-        SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
-    for columns in (80, 200) if kind in SHADED else (80,):
+    for columns in WIDTHS[1:]:
+        if columns <= WIDEST.get(kind, 200):
+            SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
+    # Elsewhere, colour changes no character, so one width shows it.
+    for columns in (80, 200) if kind in ("heads", "overview") else (80,):
         SCREENS.setdefault(f"{kind}-colour-{columns}", (findings, columns, {**form, "colour": "truecolor"}))
 
 
