@@ -10,12 +10,6 @@ ASCII = str.maketrans("·×…←→↓▾▴–−‖│α░▒▓█▏▎▍
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
 
 
-def note_for(text: str, *, ascii: bool) -> str:
-    """Format a note that may quote untrusted text: escape control characters, use ASCII if needed."""
-    text = escape_control(text)
-    return text.translate(ASCII).translate(_LONGER).encode("ascii", "backslashreplace").decode() if ascii else text
-
-
 def spell_token(text: str, *, ascii: bool) -> str:
     """Spell a token for a screen: no control characters, no invisible edges, never empty."""
     blank = "_" if ascii else "␣"
@@ -26,12 +20,10 @@ def spell_token(text: str, *, ascii: bool) -> str:
     # An accent without a letter would land on its neighbour.
     bare = category(inner[0]) in ("Mn", "Me", "Mc")
     carried = "◌" if bare and not ascii else ""
-    return blank * left + carried + "".join(_blank(c) or safe_text(c, ascii=ascii) for c in inner) + blank * right
-
-
-def _blank(c: str) -> str | None:
-    """Spell out a blank other than U+0020, which looks just like it, by its number; None for anything else."""
-    return f"\\u{ord(c):04x}" if c != " " and category(c) == "Zs" else None
+    # Other blanks look just like U+0020, and are spelled by their number.
+    other = {c: f"\\u{ord(c):04x}" for c in inner if c != " " and category(c) == "Zs"}
+    spelled = "".join(other.get(c) or safe_text(c, ascii=ascii) for c in inner)
+    return blank * left + carried + spelled + blank * right
 
 
 def safe_text(text: str, *, ascii: bool) -> str:
@@ -47,5 +39,5 @@ def spell(span: Span, *, ascii: bool) -> str:
     if span.origin == "untrusted":
         return safe_text(span.text, ascii=ascii)
     if span.origin == "note":
-        return note_for(span.text, ascii=ascii)
+        return safe_text(span.text.translate(ASCII).translate(_LONGER) if ascii else span.text, ascii=ascii)
     return span.text.translate(_LONGER) if ascii else span.text

@@ -46,6 +46,8 @@ _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.spl
 _LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6}
 _OTHER, _EAST_ASIAN = 0.66, 1.0
 _BOLDER = 1.1
+# Names of the gradients of weights and of signed numbers.
+RAMPS = "attnscope-weights", "attnscope-signed"
 _BOLD: tuple[Look, ...] = ("bold", "title", "warning", "alarm", "bad")
 
 
@@ -203,17 +205,10 @@ class Canvas:
         self.put(f'<g {place} shape-rendering="crispEdges">{inside}</g>')
         self.reach(x + len(filled[0]) * size[0])
 
-    def bar(self, x: float, y: float, width: float, *, signed: bool) -> None:
-        """Draw the scale of a ramp."""
-        self.put(
-            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="8" fill="url(#{_ramp(signed)})" '
-            'stroke="#666666" stroke-width="0.5"/>'
-        )
-
-    def frame(self, x: float, y: float, width: float, height: float) -> None:
+    def frame(self, x: float, y: float, width: float, height: float, fill: str = "none") -> None:
         """Draw a thin frame."""
         self.put(
-            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" fill="none" stroke="#666666" '
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" fill="{fill}" stroke="#666666" '
             'stroke-width="0.5"/>'
         )
 
@@ -222,10 +217,10 @@ class Canvas:
         fonts = f"'{font}', {_FONTS}" if font else _FONTS
         width, height = _exact(self.right + MARGIN), _exact(self.y + MARGIN)
         ramps = "".join(
-            f'<linearGradient id="{_ramp(signed)}">'
-            + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=signed))
+            f'<linearGradient id="{name}">'
+            + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=bool(signed)))
             + "</linearGradient>"
-            for signed in (False, True)
+            for signed, name in enumerate(RAMPS)
         )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -295,10 +290,6 @@ def _runs(filled: Sequence[Sequence[str]]) -> str:
             x += length
     below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
     return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
-
-
-def _ramp(signed: bool) -> str:
-    return "attnscope-signed" if signed else "attnscope-weights"
 
 
 def _n(value: float) -> str:

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from attnscope.views.axes import Axis
-from attnscope.views.figure.canvas import MARGIN, SMALL, Canvas, plain, text_width
+from attnscope.views.figure.canvas import MARGIN, RAMPS, SMALL, Canvas, plain, text_width
 from attnscope.views.parts import Panel
 from attnscope.views.spans import ours
 
@@ -53,7 +53,7 @@ def draw_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed:
     """Draw the scale of a ramp between the numbers at its ends."""
     start = x + text_width(low, SMALL) + 4
     canvas.text(x, y + 7.5, ours(low), size=SMALL)
-    canvas.bar(start, y, BAR, signed=signed)
+    canvas.frame(start, y, BAR, 8, f"url(#{RAMPS[signed]})")
     canvas.text(start + BAR + 4, y + 7.5, ours(high), size=SMALL)
 
 

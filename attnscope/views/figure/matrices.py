@@ -7,7 +7,7 @@ import numpy as np
 
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
-from attnscope.views.figure.head_grid import draw_labelled, label_grid
+from attnscope.views.figure.head_grid import draw_labelled
 from attnscope.views.figure.labels import (
     BAR,
     LONGEST,
@@ -195,8 +195,7 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     """Draw every head small, layers below each other and heads side by side, on one scale."""
     scale = panels[0].scale
     logarithmic = isinstance(scale, LogScale)
-    if not logarithmic and (grid := label_grid(panels, places)) is not None:
-        draw_labelled(canvas, panels, grid)
+    if not logarithmic and draw_labelled(canvas, panels, places):
         return
     by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
     layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))

@@ -12,7 +12,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from attnscope.views.page.container import Container, plain_text
+from attnscope.base.system.escape import as_unicode
+from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.walk import Walk, lowered_walk
 
@@ -28,7 +29,7 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     """Yield a page, piece by piece."""
     container = Container()
     nodes = render(parts, container)
-    header = {"version": VERSION, "title": plain_text(title), "nodes": nodes}
+    header = {"version": VERSION, "title": as_unicode(title), "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script, style = asset("page.js"), asset("page.css")
     yield _head(title, script, style).encode()
@@ -61,6 +62,6 @@ def _head(title: str, script: str, style: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnscope">\n'
-        f"<title>{escape(plain_text(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(as_unicode(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<div id="app"><noscript>{_NO_SCRIPT}</noscript></div>\n'
     )

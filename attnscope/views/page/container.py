@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.system.escape import as_unicode
 from attnscope.findings.arrays import Matrix
 
 Array = np.ndarray[Any, Any]
@@ -152,11 +151,6 @@ class Container:
         named += b" " * (-(len(named) + 4) % 8)
         block = b"".join([len(named).to_bytes(4, "little"), named, *self._arrays])
         return zlib.compress(block, _LEVEL)
-
-
-def plain_text(text: str) -> str:
-    """Return text that JSON can hold."""
-    return as_unicode(text)
 
 
 def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:

@@ -175,28 +175,18 @@ def _bars_of_row(
 ) -> list[Element]:
     """Return the lines of one query: its sources, and the unlisted rest."""
     name = [] if query is None else [element("th", *query, scope="row")]
-    blank = [] if query is None else [element("td")]
-    ranked = bars.rows[row]
+    blank = [element("td")] * len(name)
+    ranked, unlisted = bars.rows[row], bars.row_remainders()[row]
     lines = []
     for rank, bar in enumerate(ranked or ()):
         numbers = [element("td", number, look="" if n == bars.by else "dim") for n, number in enumerate(bar.numbers)]
-        source = _around(bar, sources[bar.index])
-        lines.append(
-            element("tr", *(blank if rank else name), source, element("td", meter(bar.length), look="bars"), *numbers)
-        )
+        drawn = _around(bar, sources[bar.index]), element("td", meter(bar.length), look="bars")
+        lines.append(element("tr", *(blank if rank else name), *drawn, *numbers))
     if ranked is None:
         lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
-    unlisted = bars.remainders[row] if row < len(bars.remainders) else None
     if unlisted is not None:
-        lines.append(
-            element(
-                "tr",
-                *blank,
-                element("td", unlisted[0], look="left dim"),
-                element("td"),
-                element("td", unlisted[1], look="dim"),
-            )
-        )
+        cells = element("td", unlisted[0], look="left dim"), element("td"), element("td", unlisted[1], look="dim")
+        lines.append(element("tr", *blank, *cells))
     return lines
 
 

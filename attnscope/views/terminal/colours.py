@@ -5,12 +5,14 @@ colours. In both ramps brighter means stronger: viridis (van der Walt and Smith,
 orange, centred at 0, for signed values; both are safe for colour-blind readers.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.colours import faded, needs_black, on_ramp
 from attnscope.views.numbers import MINUS
 
 _STEPS = 64
@@ -44,16 +46,12 @@ def _style(step: int, signed: bool, colours: int) -> Style:
     if 16 < colours <= 256:
         numbers = _DIVERGING_256 if signed else _SEQUENTIAL_256
         colour = Color.from_ansi(numbers[min(len(numbers) - 1, step * len(numbers) // _STEPS)])
-        return Style(bgcolor=colour, color=readable_on(*colour.get_truecolor()))
+        return Style(bgcolor=colour, color=_on(colour.get_truecolor()).color)
     if colours <= 16:
         names = (_DIVERGING_16 if signed else _SEQUENTIAL_16).split()
         name = names[min(len(names) - 1, step * len(names) // _STEPS)]
         return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
-    stops = [bytes.fromhex(stop) for stop in (_DIVERGING if signed else _SEQUENTIAL).split()]
-    at = step / _STEPS * (len(stops) - 1)
-    left = min(int(at), len(stops) - 2)
-    red, green, blue = (round(a + (b - a) * (at - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
-    return Style(bgcolor=Color.from_rgb(red, green, blue), color=readable_on(red, green, blue))
+    return _on(on_ramp(_DIVERGING if signed else _SEQUENTIAL, step / _STEPS))
 
 
 def ramp_text(low: str, high: str, signed: bool, colours: int) -> Text:
@@ -66,19 +64,14 @@ def ramp_text(low: str, high: str, signed: bool, colours: int) -> Text:
 
 def role_style(colour: str, strength: float, colours: int) -> Style:
     """Return a role's colour, `#rrggbb`, the stronger the brighter: from 0 to 1."""
-    rgb = bytes.fromhex(colour[1:])
     if colours <= 16:
-        return Style(color=Color.from_rgb(*rgb), bold=True)
-    share = min(1.0, max(0.0, strength))
-    red, green, blue = (round(dark + (full - dark) * share) for full, dark in zip(rgb, _DARK, strict=True))
-    return Style(bgcolor=Color.from_rgb(red, green, blue), color=readable_on(red, green, blue))
+        return Style(color=Color.parse(colour), bold=True)
+    return _on(faded(colour, _DARK, min(1.0, max(0.0, strength))))
 
 
-def readable_on(*rgb: int) -> Color:
-    """Choose black or white, whichever has the higher contrast (WCAG 2.1, relative luminance)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
-    luminance = sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-    return Color.from_rgb(0, 0, 0) if luminance > 0.179 else Color.from_rgb(255, 255, 255)
+def _on(rgb: Sequence[int]) -> Style:
+    """Return a background with black or white on it."""
+    return Style(bgcolor=Color.from_rgb(*rgb), color=Color.from_rgb(*[0 if needs_black(rgb) else 255] * 3))
 
 
 def cell_shade(place: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
