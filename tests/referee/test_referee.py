@@ -1,4 +1,4 @@
-"""Every number in the Reports of random calls equals what eager transformers and NumPy float64 give."""
+"""Every number that random calls of the commands give equals what eager transformers and NumPy float64 give."""
 
 import pytest
 
@@ -8,17 +8,22 @@ from tests.referee import __main__, draw, runner
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
-CASES, PARTS = drawn(90), 3
+# Cases of a command, and the number of tests that they are divided into.
+CASES = {"run": (90, 3), "compare": (16, 2), "explain": (20, 2), "batch": (16, 2)}
+CASES |= dict.fromkeys(("predict", "ablate", "measure"), (6, 2))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_number_of_a_report_is_right(models: Models, part: int) -> None:
-    for number in range(part, CASES, PARTS):
-        call = draw.call(models, 0, number)
+@pytest.mark.parametrize(
+    ("kind", "part"), [(kind, part) for kind, (_, parts) in CASES.items() for part in range(parts)]
+)
+def test_every_number_is_right(models: Models, kind: str, part: int) -> None:
+    (make, check), (count, parts) = __main__.KINDS[kind], CASES[kind]
+    for number in range(part, drawn(count), parts):
+        call = make(models, 0, number)
         try:
-            runner.check(call, models)
+            check(call, models)
         except Mismatch as e:
-            pytest.fail(f"{e}\n{call.command()}\npython -m tests.referee --seed 0 --case {number}")
+            pytest.fail(f"{e}\n{call.command()}\npython -m tests.referee --of {kind} --seed 0 --case {number}")
 
 
 def test_the_command_plays_the_same_cases(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
