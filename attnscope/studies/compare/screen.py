@@ -35,7 +35,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
-from attnscope.studies.screens.stages import weight_panel
+from attnscope.studies.screens.stages import matrix_panel
 from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis, AxisKind, source_kind, token_axis
 from attnscope.views.numbers import MINUS, NOT_ALLOWED, formatted
@@ -506,7 +506,7 @@ def _weights(
     axes = _rows(reports, head, side), token_axis(source_kind(text), text.sources, known)
     caption = ours("weights")
     pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
-    return weight_panel(matrix, masked, axes, untrusted(label), caption, settings, pictured=pictured)
+    return matrix_panel(matrix, masked, axes, untrusted(label), caption, settings, pictured=pictured)
 
 
 def _difference(
@@ -522,7 +522,7 @@ def _difference(
     labels = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
     masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
     axes, name = (_rows(reports, head), axis), "difference"
-    return weight_panel(matrix, masked, axes, labels, ours(name), settings, name=name)
+    return matrix_panel(matrix, masked, axes, labels, ours(name), settings, name=name)
 
 
 def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:

@@ -9,7 +9,7 @@ from attnscope.findings.compare import Comparison, Side
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights, span_axis
-from attnscope.studies.screens.stages import weight_panel
+from attnscope.studies.screens.stages import matrix_panel
 from attnscope.views.parts import GAP, Matrices, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, untrusted
@@ -68,7 +68,7 @@ def _compare(
     axes = span_axis("query", shown, outside), span_axis("key", shown, outside)
     difference = (*untrusted(second.label), Span(" − "), *untrusted(first.label))
     panels = [
-        weight_panel(
+        matrix_panel(
             matrix, [bool(np.isnan(row).all()) for row in matrix], axes, title, ours(name), settings, name=name
         )
         for name, title, matrix in (

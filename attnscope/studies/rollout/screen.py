@@ -8,7 +8,7 @@ from attnscope.findings.rollout import ROLLOUT_MEASURES, TokenRollout
 from attnscope.findings.run import TextReport
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import fitted
-from attnscope.studies.screens.stages import weight_panel
+from attnscope.studies.screens.stages import matrix_panel
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import digits_for
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
@@ -40,7 +40,7 @@ def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings, 
     lines, pictured = (ours(_said(text, rollout, mark, in_list=in_list)) for mark in ("0", "·"))
     axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     # written and drawn as weights are: from 0, and 0 is exact
-    panel = weight_panel(rollout.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
+    panel = matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
     return replace(panel, name=SHARES) if in_list else panel  # the heading of its column
 
 

@@ -21,7 +21,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
-from attnscope.studies.screens.spans import present_spans
+from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
 from attnscope.studies.study import Display
@@ -83,8 +83,6 @@ def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewP
         if not settings.streamed:
             yield from continuation(text)
         if text.spans is not None:
-            from attnscope.studies.screens.span_strips import present_strips
-
             yield from present_strips(text, text.spans, settings)
     if text.attribution is not None:
         from attnscope.studies.run.attribution_screen import present_attribution

@@ -1,4 +1,4 @@
-"""Weights between spans: a matrix, what one span reads, and the text in shades of that."""
+"""Weights between spans: a matrix, what one span reads, the text in shades of that, and a strip for each new token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +11,16 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import counted
-from attnscope.studies.screens.stages import weight_panel
-from attnscope.views.axes import Axis, AxisKind, with_sink
-from attnscope.views.numbers import column_texts
-from attnscope.views.parts import GAP, Column, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.studies.screens.stages import matrix_panel
+from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
+from attnscope.views.numbers import column_texts, formatted
+from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, token_span
+from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
 MOST = 20  # rows and columns of a matrix of spans
 _ATTENDED = 3  # most attended tokens of a span that are named
+_BARS = " ▁▂▃▄▅▆▇█"
 _LONGEST = 240  # characters of a span's text that are shown; of more, its start and its end
 
 
@@ -138,7 +139,7 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
     text = (
         f"{whose}: weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1{joined}"
     )
-    return weight_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
+    return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
 def span_axis(kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
@@ -259,3 +260,38 @@ def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettin
     if len(excerpt) <= _LONGEST or settings.verbose:
         return excerpt
     return f"{excerpt[: 2 * _LONGEST // 3]} … {excerpt[-_LONGEST // 3 :]}"
+
+
+def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the shares of every span for each generated token, and their mean over the answer."""
+    shares = spans.generated
+    if shares is None or not len(shares):
+        return
+    names = spans.text.names
+    told = [kind == "text" for kind in spans.text.kinds]  # sinks and templates take most, whatever is read
+    mean = np.nanmean(shares, axis=0)
+    rows = np.vstack((shares, mean))
+    full = float(np.nanmax(rows)) or 1.0
+    yield GAP
+    caption = "  each token was predicted from the token before it, whose weight on every span is shown, "
+    caption += f"mean of all {spans.weights.shape[0] * spans.weights.shape[1]} heads"
+    yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
+    legend: list[Span] = []
+    for number, name in enumerate(names):
+        legend += [Span(f"{' · ' if number else ''}{number} ", "dim"), *untrusted(name)]
+    yield Facts([("spans", tuple(legend))], remark=False)
+    most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
+    digits = max(2, settings.precision)
+    # One bar for each share; any weight at all is visible.
+    steps = np.ceil(np.nan_to_num(rows) / full * (len(_BARS) - 1)).astype(int).clip(max=len(_BARS) - 1)
+    columns = [
+        Column(f"0–{len(names) - 1}", ["".join(_BARS[step] for step in row) for row in steps]),
+        Column("most of text", [untrusted(names[n]) for n in most], left=True),
+        Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
+    ]
+    generated = [prediction.position + 1 for prediction in text.generated]
+    axis = token_axis("new", text.tokens, generated)
+    labels: list[Spans] = [(Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)]
+    yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
+    full_share = formatted(full, f"z.{digits}f")
+    yield paragraph(ours(f"a full bar is {full_share}; --format json has every number (spans.generated)", "dim"))

@@ -32,25 +32,19 @@ def stage_matrices(
         columns = keys
         if name == "weights" and head.rows.sink is not None:
             matrix, columns = np.column_stack((matrix, head.rows.sink)), with_sink(keys)
-        digits = digits_for(matrix, max(settings.precision, int(name == "weights")))  # 0 is not 0.3 without decimals
-        if name == "weights" and settings.percent:
-            digits = digits.as_percent()
         if name == "output":
             columns = dim_axis(matrix.shape[1])
-        cells = texts(name, matrix, masked_rows, digits)
-        shares = {"percent": settings.percent}
-        captions, pictured = (
-            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture, **shares))
+        percent = settings.percent and name == "weights"
+        caption, pictured = (
+            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture, percent=percent))
             for picture in (False, True)
         )
-        drawn = matrix, cells, rows, columns, scale_for(name, matrix), digits
-        matrices.append(
-            Panel(name, ours(name), *drawn, masked_rows, captions, pictured, small=small_cells(cells, digits))
-        )
+        drawn = (rows, columns), ours(name), caption, settings
+        matrices.append(matrix_panel(matrix, masked_rows, *drawn, name=name, pictured=pictured, percent=percent))
     return matrices
 
 
-def weight_panel(
+def matrix_panel(
     matrix: Matrix,
     masked: list[bool],
     axes: tuple[Axis, Axis],
@@ -62,10 +56,11 @@ def weight_panel(
     pictured: Spans | None = None,
     percent: bool = False,
 ) -> Panel:
-    """Return a matrix of weights, or of differences of weights, with at least one decimal."""
-    digits = digits_for(matrix, max(settings.precision, 1))
+    """Return a stage, or another matrix of weights or of their differences."""
+    stage = name if name in STAGES else "weights"
+    digits = digits_for(matrix, max(settings.precision, int(stage == "weights")))  # 0 is not 0.3 without decimals
     digits = digits.as_percent() if percent else digits
-    cells = texts("weights", matrix, masked, digits)
+    cells = texts(stage, matrix, masked, digits)
     drawn = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
     return Panel(name, title, *drawn, small=small_cells(cells, digits))
 

@@ -8,7 +8,7 @@ from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_digits, weight_heading
-from attnscope.studies.screens.stages import weight_panel
+from attnscope.studies.screens.stages import matrix_panel
 from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
 from attnscope.views.parts import Bar, Bars, Panel
 from attnscope.views.settings import DisplaySettings
@@ -31,7 +31,7 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     masked = [bool(np.isnan(row).all()) for row in matrix]
     caption = ours("between words: summed over a word's keys, averaged over its queries")
     title = ours("weights")
-    return weight_panel(matrix, masked, (rows, columns), title, caption, settings, percent=settings.percent)
+    return matrix_panel(matrix, masked, (rows, columns), title, caption, settings, percent=settings.percent)
 
 
 def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:

@@ -73,15 +73,11 @@ def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str],
     `rows`: position to whole name of the shortened queries.
     `columns`: the same for the other axis; if it is the same text, both go in one list.
     """
+    lists = {"shortened": rows | columns}
     if kind == "context":
-        _say_whole(screen, "shortened queries", rows)
-        _say_whole(screen, "shortened context", columns)
-    else:
-        _say_whole(screen, "shortened", rows | columns)
-
-
-def _say_whole(screen: Screen, title: str, names: dict[int, str]) -> None:
-    say_list(screen, title, [f"{position} = {name}" for position, name in sorted(names.items())])
+        lists = {"shortened queries": rows, "shortened context": columns}
+    for title, names in lists.items():
+        say_list(screen, title, [f"{position} = {name}" for position, name in sorted(names.items())])
 
 
 def say_list(screen: Screen, title: str, items: list[str]) -> None:
