@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from attnscope.findings.arrays import Matrix
-from attnscope.views.axes import Axis, AxisKind
+from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.spans import Look, Span, Spans
@@ -130,7 +130,6 @@ class Matrices(msgspec.Struct, frozen=True):
 class WeightMap(msgspec.Struct, frozen=True):
     """A map of a whole text: weights of runs of queries on runs of keys."""
 
-    kind: AxisKind  # kind of the keys: `key` or `context`
     queries: list[int]
     keys: list[int]
     weights: Matrix  # (runs of queries, runs of keys)

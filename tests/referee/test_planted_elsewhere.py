@@ -209,13 +209,14 @@ def found_by(
     with monkeypatch.context() as patch:
         patch.setattr(*plant())
         for number in range(first, first + CALLS):
-            if said := _said(check, make(models, 0, number), models):
+            if said := complaint(check, make(models, 0, number), models):
                 assert "exit code 70" not in said, "a crash is no wrong number"
                 return
     pytest.fail("not one call noticed")
 
 
-def _said(check: Callable[[Any, Models], None], call: Any, models: Models) -> str:
+def complaint(check: Callable[[Any, Models], None], call: Any, models: Models) -> str:
+    """What the referee says of a call; empty if all is right."""
     try:
         check(call, models)
     except Mismatch as e:

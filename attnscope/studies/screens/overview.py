@@ -28,9 +28,9 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
 
 def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
     """Return the map of a text."""
-    kind = source_kind(text)
-    first = token_axis("query", text.tokens, pooled.queries[:-1]), token_axis(kind, text.sources, pooled.keys[:-1])
-    return WeightMap(kind, pooled.queries, pooled.keys, pooled.weights, *first)
+    queries = token_axis("query", text.tokens, pooled.queries[:-1])
+    keys = token_axis(source_kind(text), text.sources, pooled.keys[:-1])
+    return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys)
 
 
 def least_attended(

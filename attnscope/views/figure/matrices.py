@@ -238,7 +238,7 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
     rows, columns = names_of(pooled.first_queries), names_of(pooled.first_keys)
     x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
-    canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.kind} →", "dim"), size=SMALL)
+    canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.first_keys.kind} →", "dim"), size=SMALL)
     y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
     draw_names(canvas, x, y, cell, columns, turned=True)
     draw_names(canvas, x, y, cell, rows)

@@ -134,7 +134,7 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
         "name": "map",
         "label": "map of weights",
         "title": ["weights"],
-        "arithmetic": [f"of runs of queries (rows) on runs of {pooled.kind}s (columns), as log₁₀"],
+        "arithmetic": [f"of runs of queries (rows) on runs of {pooled.first_keys.kind}s (columns), as log₁₀"],
         "matrix": container.exact(pooled.weights),
         "rows": _runs(pooled.queries),
         "columns": _runs(pooled.keys),

@@ -36,16 +36,16 @@ class Picture:
 
 def draw_map(screen: Screen, pooled: WeightMap) -> None:
     """Print a map, as wide as fits, with positions and tokens along its axes, and a legend."""
-    kind, rows = pooled.kind, labels(screen, pooled.first_queries)
+    kind, rows = pooled.first_keys.kind, labels(screen, pooled.first_queries)
     digits = len(str(pooled.queries[-1]))
-    label, name = digits, 0
+    label, name, across, down = digits, 0, "", ""
     if screen.width >= ROOMY:
-        label = max(digits, len("query ↓"), len(f"{kind} →"))
+        across, down = f"{kind} →", "query ↓"
+        label = max(digits, len(down), len(across))
         name = _name_cells(screen.width, pooled, digits, label, rows.widest)
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
     screen.say(("weights", "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
-    across, down = (f"{kind} →", "query ↓") if screen.width >= ROOMY else ("", "")
     screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"), width=screen.width)
     if down:
         screen.say((down, "dim"))
@@ -61,7 +61,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
-    if pooled.kind == "context" and _is_whole(pooled):
+    if kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
         named = zip(columns.axis.positions, columns.names, strict=True)
         say_list(screen, "context", [f"{position} {name}" for position, name in named])
