@@ -338,27 +338,21 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 
     `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
+    more = _more_of_report(report, settings, thumbnails)
+    yield from more_options([*more, "--format json (every digit)"], settings)
+
+
+def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool) -> list[str]:
+    heads = [head for text in report.texts for head in text.heads]
+    of_one_head = ["--layer L --head H (of one head)"]
     if any(text.rollouts for text in report.texts):
-        yield from more_options(["--layer LAYERS", "--query WORD", "--top K", "--format json (every digit)"], settings)
-        return
-    of_one_head = "--layer L --head H (of one head)"
+        return ["--layer LAYERS", "--query WORD", "--top K"]
     if all(text.spans is not None for text in report.texts):
         chosen = all(len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None)
-        named = [
-            "--query SPAN",
-            *([] if chosen else [of_one_head]),
-            "--verbose (by layer)",
-            "--format json (every digit)",
-        ]
-        yield from more_options(named, settings)
-        return
-    heads = [head for text in report.texts for head in text.heads]
+        return ["--query SPAN", *([] if chosen else of_one_head), "--verbose (by layer)"]
     if settings.brief and any(head.received is not None for head in heads):
         means = "mean" in {name for head in heads for name in (head.layer, head.head)}
-        named = ["--least K", *([of_one_head] if means else []), "--stage weights (the matrix)"]
-        yield from more_options([*named, "--format json (every digit)"], settings)
-        return
-    stages = {stage for head in heads for stage in head.stages}
+        return ["--least K", *(of_one_head if means else []), "--stage weights (the matrix)"]
     more = []
     if len({head.layer for head in heads}) < report.provenance.n_layers:
         more.append("--layer all")
@@ -366,18 +360,17 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         more.append("--head all")
     if any(len(text.queries) > 1 for text in report.texts):
         more.append("--query WORD")
+    maps = not any(text.queries for text in report.texts)
     if thumbnails:
-        maps = not any(text.queries for text in report.texts)
         more.append(f"--layer L --head H ({'its map and most attended tokens' if maps else 'stages and contributors'})")
-    elif any(text.queries for text in report.texts):
-        missing = [stage for stage in STAGES if stage not in stages]
+    elif maps:
+        more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
+    else:
+        missing = [stage for stage in STAGES if stage not in {stage for head in heads for stage in head.stages}]
         if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
         more.append("--top K")
-    else:
-        more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
-    more.append("--format json (every digit)")
-    yield from more_options(more, settings)
+    return more
 
 
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
