@@ -7,7 +7,7 @@ printers.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from attnscope.views.colours import faded, needs_black, on_ramp
+from attnscope.views.scales import faded, needs_black, on_ramp
 
 _SEQUENTIAL = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
 _DIVERGING = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"

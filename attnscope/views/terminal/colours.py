@@ -12,8 +12,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.colours import faded, needs_black, on_ramp
 from attnscope.views.numbers import MINUS
+from attnscope.views.scales import faded, needs_black, on_ramp
 
 _STEPS = 64
 _SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
