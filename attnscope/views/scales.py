@@ -56,10 +56,6 @@ class LogScale:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
 
-    def at(self, place: float) -> float:
-        """Return the weight at a place of the scale."""
-        return float(self.low * (self.high / self.low) ** place)
-
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
     """Pool a matrix to the largest number in every cell of a coarser grid; −1 for empty cells."""

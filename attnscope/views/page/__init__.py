@@ -32,7 +32,15 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     header = {"version": VERSION, "title": as_unicode(title), "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script, style = asset("page.js"), asset("page.css")
-    yield _head(title, script, style).encode()
+    head = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnscope">\n'
+        f"<title>{escape(as_unicode(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<div id="app"><noscript>{_NO_SCRIPT}</noscript></div>\n'
+    )
+    yield head.encode()
     yield b'<script type="application/octet-stream" id="data">\n'
     for start in range(0, len(data), _LINE):
         yield data[start : start + _LINE].encode() + b"\n"
@@ -53,15 +61,4 @@ def policy(script: str, style: str) -> str:
     return (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _head(title: str, script: str, style: str) -> str:
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnscope">\n'
-        f"<title>{escape(as_unicode(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<div id="app"><noscript>{_NO_SCRIPT}</noscript></div>\n'
     )

@@ -136,12 +136,8 @@ class Container:
             return "none"
         # The sign last, so that small steps both ways are small.
         folded = (distance << 1) ^ (distance >> 63)
-        if int(folded.max()) >> 32:
-            return None
-        for size in (1, 2, 4):
-            if not int(folded.max()) >> 8 * size:
-                return self.add(folded.astype(f"u{size}"))
-        return None
+        size = next((size for size in (1, 2, 4) if not int(folded.max()) >> 8 * size), None)
+        return None if size is None else self.add(folded.astype(f"u{size}"))
 
     def packed(self, header: Mapping[str, Any]) -> bytes:
         """Return all of it, compressed."""

@@ -163,7 +163,8 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         below = bool(((weights > 0) & (weights < scale.low)).any())
         items = [ramp_text(f"{'<' if below else ''}{low}", high, False, screen.colours)]
     else:
-        bounds = [*(f"{scale.at(i / len(SHADES)):.2g}" for i in range(1, len(SHADES))), high]
+        ratio = (scale.high / scale.low) ** (1 / len(SHADES))
+        bounds = [*(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))), high]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     meaning = Text("logarithmic; blank: exactly zero", "dim")
