@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.batch import tables
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, SpanArrays, gather_parts
@@ -47,6 +47,9 @@ def table_parts(report: Report, ending: str, table: str | None) -> Iterator[byte
     """Yield a file with a table of a report, as `attnscope convert` makes it; by default of matrices, or the first."""
     settings = settings_of(report)
     there = tables.kinds_of(settings)
+    if table is not None and there and table not in there:
+        message = f"the report has {', '.join(there)}"
+        raise UsageError(message, where=arg("table", table), hint=f"use {arg('table', there[0])}")
     kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)
     parts = (part for record in records_of(report) for part in tables.tables(kind, record))
     rows = tables.TableRows(tables.columns(kind, settings), parts)

@@ -54,7 +54,7 @@ def batch(given: Given) -> None:
     name = given.file or "-"
     folder = _is_table_folder(given)
     if given.table and not folder:
-        hint = f"use {arg('output')} dump.parquet/, or attnscope convert later"
+        hint = f"use {arg('output')} dump.parquet/, or convert the dump later"
         raise UsageError("applies only to a .parquet folder", where=arg("table"), hint=hint)
     resumes = folder or _check_ending(given.output)
     if given.status:
@@ -247,7 +247,7 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
         and given.key is None
         and given.hide is None
     ):
-        hint = f"add spans to {arg('keep')}"
+        hint = f"use {arg('keep', 'spans')}"
         raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
 
 

@@ -48,11 +48,10 @@ def compare(given: Given) -> None:
     tolerance = Tolerance.given(given.tolerance, given.relative)
     if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
-        raise UsageError(
-            f"tables show the weights; json and {arg('tolerance')} have other stages",
-            where=arg("stages"),
-            hint=hint,
-        )
+        raise UsageError("tables show only the weights", where=arg("stages"), hint=hint)
+    if tolerance is not None and given.summary and given.format is None and given.output is None:
+        hint = f"remove it, or add {arg('format', 'table')}"
+        raise UsageError("the verdict replaces tables", where=arg("summary"), hint=hint)
     roles: list[RoleRecorders] = []
     texts = sides.several.get("text", [])
     if len(texts) > 1 and all(text.lower().endswith(".json") for text in texts):
@@ -98,24 +97,28 @@ def _compare_runs(
 
     from attnscope.cli.deliver import is_page, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
 
     window = PAGE if is_page(given) else PRINTED if is_table(given) else None
     several = sides.several
     if "qkv" in several and {"model", "config"} & given.typed:
         return _compare_arrays(sides, given, tolerance, window)
-    axis, values = sides.axis() or _masks(several)
+    refuse_idle_order(given)
+    named = sides.axis()
+    if named is not None:
+        refuse_idle_what_if(given)
+    axis, values = named or _masks(several)
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
     selected = [name for name in ("layer", "head") if name in several]
     for value in values:
         side = sides.side(axis, value)
-        named = side.text, side.chat, side.qkv
-        if named not in read:
-            read[named] = read_texts(side)
-        run = run_config(read[named], side, window=window)
+        source = side.text, side.chat, side.qkv
+        if source not in read:
+            read[source] = read_texts(side)
+        run = run_config(read[source], side, window=window)
         if is_page(given):
             run = replace(run, stages=WALKED)
         elif window is not None and tolerance is None:
@@ -180,7 +183,7 @@ def _masks(several: Several) -> tuple[str, list[Any]]:
         from attnscope.request.masks.expression import spell_mask
 
         message = f"nothing to compare {spell_mask(several['mask'][0])} with"
-        raise UsageError(message, hint=f"pass {arg('mask')} twice")
+        raise UsageError(message, hint=f"add {arg('mask', placeholder='MASK')}")
     if "hide" in several:
         return "hide", [None, *several["hide"]]
     from attnscope.request.masks.terms import Bidirectional, Causal

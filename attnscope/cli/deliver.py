@@ -67,9 +67,14 @@ def check_output(given: Given, command: str) -> None:
     if form.extra is not None:
         form.extra.require(form.ending)
     if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
-        hint = f"remove {arg('format')}: the extension sets the format"
+        hint = f"remove {_format_option(given)}: the extension sets the format"
         raise UsageError(f"{arg('format', given.format)} cannot be written to a {form.ending} file", hint=hint)
     check_target(given.output, force=given.force)
+
+
+def _format_option(given: Given) -> str:
+    """Name the option that set the format."""
+    return arg("json" if "json" in given.typed else "format")
 
 
 def _prepare_to_open(given: Given, command: str) -> None:
@@ -78,7 +83,7 @@ def _prepare_to_open(given: Given, command: str) -> None:
         import tempfile
 
         if given.format is not None:
-            raise UsageError("opens a page", where=arg("open"), hint=f"remove {arg('format')}")
+            raise UsageError("opens a page", where=arg("open"), hint=f"remove {_format_option(given)}")
         given.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
     elif given.output.suffix.lower() != ".html":
         raise UsageError(f"{given.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")

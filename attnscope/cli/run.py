@@ -29,10 +29,11 @@ def run(given: Given) -> None:
     """
     from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_report_table, is_table
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
 
     check_output(given, "run")
     refuse_idle_what_if(given)
+    refuse_idle_order(given)
     if given.target and "by" not in given.typed:
         given.by = "logit"
     _check_printed(given)

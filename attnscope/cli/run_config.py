@@ -54,8 +54,14 @@ def refuse_idle_what_if(given: Given) -> None:
     """Refuse `--what-if` if there is no other mask to apply."""
     applies = {"mask", "hide", "qkv"} & given.typed
     if "what_if" in given.typed and given.what_if == "same-scores" and not applies:
-        hint = f"add {arg('mask', placeholder='MASK')} or {arg('hide', placeholder='TOKENS')}"
+        hint = f"add {arg('mask', placeholder='MASK')}"
         raise UsageError("the mask is the model's own", where=arg("what_if", given.what_if), hint=hint)
+
+
+def refuse_idle_order(given: Given) -> None:
+    """Refuse a measure to rank by if nothing is ranked."""
+    if given.top == 0 and "by" in given.typed and given.by != "logit":
+        raise UsageError("ranks contributors", where=arg("by"), hint=f"remove it, or {arg('top', 0)}")
 
 
 def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "RunConfig":
@@ -97,7 +103,7 @@ def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]"
     if file is None and text is None:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
         piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
-        if not piped and built_in:
+        if not piped and built_in and pair is None and given.context is None:
             return ()
         if not piped:
             raise UsageError(
@@ -203,7 +209,7 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     elif name != "text" or not reads_files:
         hint = literally
     elif suffix in _RECORDS:
-        hint = f"use attnscope batch {shlex.quote(text)} to read its records"
+        hint = f"use attnscope batch {shlex.quote(text)} -o dump.jsonl to read its records"
     elif suffix in _FINDINGS:
         hint = "use attnscope compare with at least two saved reports (.json)"
     else:

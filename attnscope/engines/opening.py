@@ -50,9 +50,9 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with the native engine."""
     if run.part is not None:
         raise UsageError(
-            f"only works with {arg('engine', 'transformers')}",
+            f"only works with {arg('engine', 'transformers')}, for a model with an encoder and a decoder",
             where=arg("part"),
-            hint=f"add {arg('engine', 'transformers')}",
+            hint="remove it",
         )
     if run.config is None:
         return _from_folder(run)

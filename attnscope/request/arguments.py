@@ -120,7 +120,7 @@ def text(option: str) -> Callable[[str], str]:
 def device(text: str) -> str:
     """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether the device exists is checked later."""
     if not _DEVICE.fullmatch(text):
-        hint = "use cuda" if text.startswith("gpu") else suggestion(text, ("auto", "cpu", "cuda", "mps"))
+        hint = "use auto" if text.startswith("gpu") else suggestion(text, ("auto", "cpu", "cuda", "mps"))
         raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint)
     return text
 
@@ -216,7 +216,7 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
             value = _float(word)
             if not low <= value <= high or (integers and value != int(value)):
                 kind = "whole numbers" if integers else "numbers"
-                raise UsageError(f"'{word}' is none of the {kind} from {low:g} to {high:g}", where=option)
+                raise UsageError(f"must be {kind} from {low:,} to {high:,}, not '{word}'", where=option)
             if not numbers or value > numbers[-1] + 1e-9:
                 numbers.append(value)
             elif abs(value - numbers[-1]) > 1e-9:
@@ -290,7 +290,7 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
         )
     if given.get("against") is not None and given.get("key") is None:
-        raise UsageError(f"needs {arg('key')}", where=arg("against"), hint="name the key whose weight it is taken from")
+        raise UsageError(f"needs {arg('key')}", where=arg("against"), hint=f"add {arg('key', placeholder='WORD')}")
     for name in ("draws", "seed"):
         if one_number and given.get(name) is not None:
             message = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"

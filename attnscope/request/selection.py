@@ -212,7 +212,7 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
     """Read layers and heads of one part of a cut; omitted ones stand for all."""
     match = _CUT_HEADS.fullmatch(part)
     if part != "*" and (match is None or not part):
-        hint = "use L5H1, L5 (all of its heads), L5-8H0-2, * (all), or with an edge: L5H1: it→animal"
+        hint = "use L0H0, L0 (all of its heads), L0-1H0-2, * (all), or with an edge: L0H0: QUERY→KEY"
         raise UsageError(f"cannot read '{text}'", where=option, hint=hint)
     if match is None:
         return ALL, ALL

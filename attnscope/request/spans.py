@@ -178,5 +178,5 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
 
 def not_in_chat() -> AttnscopeError:
     """Return the error for turns in a text that is no chat."""
-    hint = f"use {arg('chat', placeholder='FILE')}, or divide the text into sentences, lines or marks"
+    hint = f"use {arg('spans', 'sentences')}, or {arg('chat', placeholder='FILE')} instead of the text"
     return UsageError("the text is no chat, so it has no turns", where=arg("spans", "turns"), hint=hint)

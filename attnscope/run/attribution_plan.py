@@ -37,9 +37,8 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         reason = "it has no residual stream"
     if reason:
         message = f"the logits of {source.name} are not a sum over its parts: {reason}"
-        instead = f"{arg('by', 'projected')} without {arg('target')}" if run.target else arg("by", "projected")
-        hint = f"use a pre-norm model, such as GPT-2 or Llama, or {instead}"
-        raise UsageError(message, where=_WHERE, hint=hint)
+        hint = "remove it, or use a pre-norm model, such as GPT-2 or Llama"
+        raise UsageError(message, where=arg("target") if run.target else _WHERE, hint=hint)
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
     target_ids(run.target, source)

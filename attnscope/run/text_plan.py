@@ -76,7 +76,7 @@ def plan_text(
     Args:
         continued: Tokens of the text and of its continuation by the model; None without one.
     """
-    _check_context(text, source)
+    check_context(text, source)
     positions = None
     if text.given is not None:
         tokens, positions, notes = given_tokens(text.given, source, text.where)
@@ -186,7 +186,7 @@ def _hidden(
         ) from e
 
 
-def _check_context(text: TextInput, source: ModelSource) -> None:
+def check_context(text: TextInput, source: ModelSource) -> None:
     """Refuse a missing context under cross-attention, and a context anywhere else."""
     given = text.context is not None
     if source.needs_context and not given:

@@ -115,7 +115,7 @@ def test_several_texts_are_compared_with_eager_attention_each(folders):
 def test_what_has_no_meaning_is_skipped_and_says_why(folders):
     bert, gemma2 = verdicts(checked(folders("bert"))), verdicts(checked(folders("gemma2")))
     assert bert["a prefix does not see what follows"] == "skipped"
-    assert gemma2["equals scaled_dot_product_attention"] == "skipped"
+    assert gemma2["equals PyTorch's SDPA"] == "skipped"
     stack = checked(config="causal", text="The bank")
     assert verdicts(stack)["equals eager transformers"] == "skipped" and stack.passed
     one = checked(folders("gpt2"), text="bank", truncate=True)

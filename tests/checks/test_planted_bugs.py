@@ -190,7 +190,7 @@ BUGS = {
     "computing in tiles changes nothing": _tiles_cut_short,
     "a prefix does not see what follows": _future_seen,
     "padding changes nothing": _padding_seen,
-    "equals scaled_dot_product_attention": _wrong_value_head,
+    "equals PyTorch's SDPA": _wrong_value_head,
     "equals eager transformers: scores": _other_rotary,
     "equals eager transformers: scaled": _scale_forgotten,
     "equals eager transformers: masked": _future_seen,

@@ -60,6 +60,8 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--query", "a", "--key", "bank", "--draws", "8", "a bank"], "--draws: has no effect with"),
         (["--query", "bank", "the bank"], "applies only to one number for every head"),
         (["--key", "bank"], "no text given"),
+        (["--pair", "the river"], "no text given"),
+        (["--context", "the river", "the bank"], "the model has no cross-attention"),
         (["--key", "sea", "the bank"], "'sea' is not in the text"),
         (["--draws", "1"], "out of range"),
         (["--sort", "name"], "must be value or layer"),

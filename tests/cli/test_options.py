@@ -175,6 +175,11 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def stopped(folder, monkeypatch):
     """Every command ends with 130 when a model is to be loaded: all that it refuses is refused before."""
+    stop_at_models(monkeypatch, folder)
+
+
+def stop_at_models(monkeypatch, folder):
+    """Do what the fixture `stopped` does, from now on."""
 
     def stop(*_args, **_named):
         raise KeyboardInterrupt

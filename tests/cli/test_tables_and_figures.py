@@ -115,3 +115,23 @@ def test_tokens_are_printed_while_they_are_generated(monkeypatch):
         assert float(following) == pytest.approx(100 * one.tokens[1].probability, abs=0.051)
     shown = written.getvalue()
     assert shown.count("generated  each token") == 1 and "top contributors" not in shown
+
+
+def test_shares_of_spans_and_measures_are_percentages_too(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # where the rankings of a measure just fit side by side
+    spans = attnscope.inspect(TEXT, spans="words").data.texts[0].spans.weights.mean((0, 1))
+    (rollout,) = attnscope.inspect(TEXT, measure="rollout").data.texts[0].rollouts
+    for options, matrix in ((["--spans", "words"], spans), (["--measure", "rollout"], rollout.matrix)):
+        assert main(["run", TEXT, "--percent", *options]) == 0
+        out = capsys.readouterr().out
+        rows = out[out.index("query ↓") :].splitlines()[1:6]
+        shown = [[float(cell) for cell in line.split()[2:]] for line in rows]
+        assert shown == [[pytest.approx(100 * value, abs=0.51) for value in row] for row in matrix]
+        after = out[out.index(rows[-1]) + len(rows[-1]) : out.index("more  ")]
+        assert "%" in after and "…" not in after and not re.search(r"\b0\.\d", after)
+
+
+def test_a_table_that_a_report_lacks_is_refused_with_those_that_it_has(tmp_path, capsys):
+    assert main(["run", TEXT, "-o", str(tmp_path / "a.csv"), "--table", "spans"]) == 2
+    line = "--table spans: the report has contributors, rows, matrices; use --table contributors\n"
+    assert capsys.readouterr().err == f"attnscope: error: {line}"

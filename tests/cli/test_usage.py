@@ -9,7 +9,7 @@ from attnscope.cli.app import COMMANDS
 
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
-ADD_MASK = "add --mask MASK or --hide TOKENS"
+ADD_MASK = "add --mask MASK"
 QUOTES = 'put quotation marks around a text: "The bank by the river"'
 ENDINGS = ".json .txt .svg .png .pdf .html .safetensors .npz .csv .parquet"
 ENDING = "remove --format: the extension sets the format"
@@ -32,7 +32,7 @@ CASES = [
     ((), "--top=1.5", "--top: must be a whole number, 0 or more, not '1.5'"),
     ((), "--top=٣", "--top: must be a whole number, 0 or more, not '٣'"),
     ((), "--precision=10", "--precision: 10 is out of range; use 0 to 9"),
-    ((), "--device=gpu", "--device: must be auto, cpu, cuda, cuda:N or mps, not 'gpu'; use cuda"),
+    ((), "--device=gpu", "--device: must be auto, cpu, cuda, cuda:N or mps, not 'gpu'; use auto"),
     ((), "--device=cud", "--device: must be auto, cpu, cuda, cuda:N or mps, not 'cud'; did you mean 'cuda'?"),
     ((), "--dtype=float61", "--dtype: must be float32, bfloat16 or float16, not 'float61'; did you mean 'float16'?"),
     ((), "--format=tabel", "--format: must be table, heat or json, not 'tabel'; did you mean 'table'?"),
@@ -90,9 +90,8 @@ def test_refused(before, last, line, pipeline, capsys):
         (["run", TEXT, "--words", "--stage", "scores"], "--words: merges weights; use --stage weights"),
         (
             ["run", TEXT, "--target", "river"],
-            "--by logit: the logits of riverbank are not a sum over its parts: its output head has a non-linear layer "
-            "in front of the vocabulary; use a pre-norm model, such as GPT-2 or Llama, or --by projected without "
-            "--target",
+            "--target: the logits of riverbank are not a sum over its parts: its output head has a non-linear layer in "
+            "front of the vocabulary; remove it, or use a pre-norm model, such as GPT-2 or Llama",
         ),
         (["run", TEXT, "--quiet=1"], "option '--quiet' does not take a value; see attnscope run --help"),
     ],

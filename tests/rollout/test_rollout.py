@@ -343,3 +343,21 @@ def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
     asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--quiet"]
     taken = peak([*asked, "--max-memory", str(limit.estimate)])
     assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)
+
+
+def test_one_row_of_all_layers_is_one_table(monkeypatch, capsys):
+    """A list for each layer was too long to compare layers."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "The bank by the river"
+    assert main(["run", text, "--measure", "value-zeroing", "--query", "bank", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    rollouts = attnscope.inspect(text, measure="value-zeroing", query="bank").data.texts[0].rollouts
+    heading, *lines = [line.split() for line in out[out.index("   key ") :].splitlines()[:6]]
+    assert heading == ["key", "L0", "L1", "L2", "L3"]
+    for key, (position, _, *cells) in enumerate(lines):
+        assert int(position) == key
+        for rollout, cell in zip(rollouts, cells, strict=False):
+            value = rollout.matrix[0, key]
+            assert 0 < value < 0.005 if cell == "·" else abs(float(cell) - value) <= 0.00501
+    ranked = re.findall(r"(L\d) +← \d (\S+)", out)
+    assert sorted(ranked) == [(f"L{n}", text.split()[rollout.keys[0, 0]]) for n, rollout in enumerate(rollouts)]

@@ -99,12 +99,15 @@ def test_nothing_of_a_text_reaches_the_terminal_as_it_is(text):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
 
 
+EACH = "--each head (instead of --cut)"
+
+
 @pytest.mark.parametrize(
     ("hows", "edges", "expected"),
     [
-        (["zero"], False, ["--cut 'L5H1: it→animal' (an edge)", "--with mean", "--each head"]),
-        (["mean"], False, ["--cut 'L5H1: it→animal' (an edge)", "--each head"]),
-        (["renormalised", "unnormalised"], True, ["--cut L5H1 (a head)", "--each head"]),
+        (["zero"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", "--with mean", EACH]),
+        (["mean"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", EACH]),
+        (["renormalised", "unnormalised"], True, ["--cut L0H0 (a head)", EACH]),
     ],
 )
 def test_options_that_change_nothing_are_not_recommended(hows, edges, expected):

@@ -197,8 +197,9 @@ def test_words_are_merged_in_pictures_of_many_heads():
 
 
 def test_the_other_measure_is_offered():
-    entropy = replace(measured(), measure="entropy")
-    assert "more     --measure entropy · " in draw(measured(), 120)
+    texts = [replace(text, keys=None) for text in measured().texts]
+    entropy = replace(measured(), measure="entropy", texts=texts)
+    assert "more     --against WORD (compared with another key) · " in draw(measured(), 120)
     assert "more     --measure weight --key WORD · " in draw(entropy, 120)
 
 

@@ -75,8 +75,11 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; ablate takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
     if bool(options.cuts) == (options.each is not None):
-        what = "cannot be used together" if options.cuts else "are both missing: nothing is cut"
-        hint = f"use {arg('cut', 'L5H1')}, {arg('cut', 'L5H1: it→animal')}, or {arg('each', 'head')}"
+        what, hint = "cannot be used together", "remove one of them"
+        if not options.cuts:
+            what = "are both missing: nothing is cut"
+            edge = arg("cut", placeholder="'L0H0: QUERY→KEY'")
+            hint = f"add {arg('cut', 'L0H0')}, {edge}, or {arg('each', 'head')}"
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
     _check_replacement(options)
     if options.reference is not None and options.replacement != "mean":
@@ -98,13 +101,13 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         if given and name not in _NARROWS[options.each]:
             known = ", ".join(map(arg, _NARROWS[options.each]))
             unit = arg("cut") if options.each is None else arg("each", options.each)
-            hint = f"{unit} takes {known}" if known else f"name layer, head and edge in {arg('cut')}"
+            hint = f"remove it; {unit} " + (f"takes {known}" if known else "names layer, head and edge")
             raise UsageError(f"does not apply to {unit}", where=arg(name), hint=hint)
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
     if run.words and not (options.each == "edge" or any(cut.edge is not None for cut in options.cuts)):
-        raise UsageError("applies only to edges", where=arg("words"), hint=f"remove it, or use {arg('each', 'edge')}")
+        raise UsageError("applies only to edges", where=arg("words"), hint="remove it")
     if options.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
         hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
         raise UsageError("cannot cut every edge of every head", where=arg("each", "edge"), hint=hint)

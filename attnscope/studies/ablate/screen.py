@@ -61,9 +61,9 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Dis
     yield GAP
     yield notes(ablation.notes)
     edges = all(cut.queries is not None for cut in ablation.cuts)
-    more = ["--cut L5H1 (a head)" if edges else "--cut 'L5H1: it→animal' (an edge)"]
+    more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY→KEY' (an edge)"]
     more += ["--with mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
-    more += ["--each head", "--at TOKEN"]
+    more += ["--each head (instead of --cut)", "--at TOKEN"]
     yield from more_options([*more, "--format json (every number)"], settings)
 
 
@@ -87,7 +87,8 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
     weight = f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
     yield notes([*edge, *_columns(survey), weight, *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
-    more += [] if survey.targets else ["--target TOKEN (its logit)"]
+    predicted = any(effects.kl is not None for effects in survey.effects)
+    more += ["--target TOKEN (its logit)"] if predicted and not survey.targets else []
     more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 

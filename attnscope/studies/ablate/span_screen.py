@@ -38,7 +38,8 @@ def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: List
             yield paragraph(ours(f"rank correlation of weight and effect, {effects.how}: {value} ({count})"))
     yield GAP
     yield notes(_meanings(survey))
-    more = ["--top K (list more)", "--query SPAN (who is cut off)", "--answer TEXT"]
+    more = ["--top K (list more)", "--query SPAN (who is cut off)"]
+    more += ["--answer TEXT"] if survey.answer else []
     yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
 
 

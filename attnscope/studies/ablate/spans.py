@@ -30,7 +30,7 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
     if prompt.spans is None:
-        hint = f"add {arg('spans', 'sentences')}, or marks such as {arg('spans', 'Doc 1:,Question:')}"
+        hint = f"add {arg('spans', 'sentences')}, or words that each begin a span, separated by commas"
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
     given = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
     if given and (options.answer is not None or options.generate is not None):

@@ -258,11 +258,11 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
-    reference = "scaled_dot_product_attention"
+    reference, name = "scaled_dot_product_attention", "equals PyTorch's SDPA"
     if any(layer.inputs.spec.softcap is not None for layer in alone):
-        return skipped_check(f"equals {reference}", "it has no soft-cap"), []
+        return skipped_check(name, "it has no soft-cap"), []
     gaps = [sdpa_difference(layer) for layer in alone]
-    return make_check(f"equals {reference}", gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
+    return make_check(name, gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
 
 
 def _transformers(

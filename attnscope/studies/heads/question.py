@@ -44,10 +44,10 @@ def ask_heads(
         against: Keys whose number is subtracted; None for none.
     """
     if measure in OF_KEYS and run.key is None:
-        hint = f"name the keys, such as {arg('key', 'animal')}, or use {arg('measure', 'entropy')}"
+        hint = f"add {arg('key', placeholder='WORD')}, or use {arg('measure', 'entropy')}"
         raise UsageError(f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint)
     if measure not in OF_KEYS and run.key is not None:
-        hint = f"remove it, or use {arg('measure', placeholder=', '.join(OF_KEYS))}"
+        hint = f"remove it, or use {arg('measure', 'weight')}"
         raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
     session = session or Session(run.texts, progress)
     source, run = session.open(run)

@@ -18,7 +18,7 @@ from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.spans import SpanRequest
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
-from attnscope.run.text_plan import TextPlan, divide_text
+from attnscope.run.text_plan import TextPlan, check_context, divide_text
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
 
@@ -66,6 +66,8 @@ def survey_heads(
     if source.first_queries:
         hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
         raise UsageError("roles need the queries of all tokens", where=arg("qkv"), hint=hint)
+    for text in run.texts:
+        check_context(text, source)
     texts, notes = _tokenized(run, source, shipped=shipped)
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}

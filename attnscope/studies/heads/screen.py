@@ -79,9 +79,13 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
         yield _contrasted(measured, measured.contrast, display.listing, settings)
     yield GAP
     yield notes(measured.notes)
-    other = "--measure weight --key WORD" if measured.measure == "entropy" else "--measure entropy"
-    more = [other, "--top K (more heads)", "--format json (every number)"]
-    yield from more_options(more, settings)
+    if any(text.keys is None for text in measured.texts):
+        other = "--measure weight --key WORD"
+    elif measured.contrast is None:
+        other = "--against WORD (compared with another key)"
+    else:
+        other = "--query WORD"
+    yield from more_options([other, "--top K (more heads)", "--format json (every number)"], settings)
 
 
 def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:

@@ -1,74 +1,111 @@
-"""A measure of token to token over layers: a matrix or one row's list, and the strongest sources of every token."""
+"""A measure of token to token over layers: matrices or one row's list, and the strongest sources of every token."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.rollout import ROLLOUT_MEASURES, TokenRollout
 from attnscope.findings.run import TextReport
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import fitted
-from attnscope.studies.screens.stages import matrix_panel
-from attnscope.views.axes import token_axis
-from attnscope.views.numbers import digits_for
+from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
+from attnscope.views.axes import Axis, token_axis
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
 
-def present_rollout(
-    text: TextReport, rollout: TokenRollout, settings: DisplaySettings, *, heat: bool
-) -> Iterator[ViewPart]:
-    """Present one matrix, or the only row as a list."""
-    measure = ROLLOUT_MEASURES.get(rollout.measure)
+def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
+    """Present each matrix, or the only row as a list, in which each layer that has a matrix is a column."""
+    rollouts, queries = text.rollouts, token_axis("query", text.tokens, text.queries)
+    if not rollouts:
+        return
+    if len(text.queries) == 1 and not heat:
+        yield from (GAP, _title(rollouts))
+        yield from row_list(_row(text, settings), settings, f"{settings.named('--key', 'key')} selects others")
+        if len(rollouts) > 1:
+            names = [rollout.name for rollout in rollouts]
+            queries = Axis("layer", range(len(names)), [], [False] * len(names), len(names), names)
+        yield from _ranking(text, rollouts, queries, settings, compact=False)
+        return
+    for rollout in rollouts:
+        matrix = _matrix(text, rollout, settings)
+        yield from (GAP, _title([rollout]), GAP, Matrices([matrix], heat))
+        yield from _ranking(text, [rollout], queries, settings, compact=heat)
+
+
+def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
+    first, last = rollouts[0], rollouts[-1]
+    name = first.name if first is last else f"{first.name} to {last.name}"
+    measure = ROLLOUT_MEASURES.get(first.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
-    yield paragraph((Span(f"{rollout.name} {rollout.measure}", "title"), Span(source, "dim")))
-    in_list = len(text.queries) == 1 and not heat
-    matrix = _matrix(text, rollout, settings, in_list=in_list)
-    if in_list:
-        yield from row_list([matrix], settings, f"{settings.named('--key', 'key')} selects others")
-    else:
-        yield GAP
-        yield Matrices([matrix], heat)
-    if rollout.keys.shape[1]:
-        yield GAP
-        yield fitted(_ranking(text, rollout, settings, compact=heat), settings)
+    return paragraph((Span(f"{name} {first.measure}", "title"), Span(source, "dim")))
 
 
-def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings, *, in_list: bool) -> Panel:
+def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) -> Panel:
     nothing = [position in rollout.nothing for position in text.queries]
-    lines, pictured = (ours(_said(text, rollout, mark, in_list=in_list)) for mark in ("0", "·"))
+    of = f"of each token before layer {rollout.layers[0]} (column) in each token after layer {rollout.layers[-1]} (row)"
+    lines, pictured = (ours(f"{of}; each row {_sums(text, [rollout], settings, zero=zero)}") for zero in ("0", "·"))
     axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     # written and drawn as weights are: from 0, and 0 is exact
-    panel = matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
-    return replace(panel, name=SHARES) if in_list else panel  # the heading of its column
+    return matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
 
 
-def _said(text: TextReport, rollout: TokenRollout, zero: str, *, in_list: bool) -> str:
+def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
+    """Return the only row of every matrix: one column of a list each."""
+    rollouts, query = text.rollouts, text.queries[0]
+    if len(rollouts) == 1:
+        layers = rollouts[0].layers
+        of, names = f"of each token before layer {layers[0]} in this token after layer {layers[-1]}; all", [SHARES]
+    else:
+        of = "of each token before a layer in this token after it; each layer's"
+        names = [rollout.name for rollout in rollouts]
+    lines = ours(f"{of} {_sums(text, rollouts, settings).replace('sums', 'sum')}")
+    axes = token_axis("query", text.tokens, [query] * len(rollouts)), token_axis("key", text.sources, text.keys)
+    matrix = np.concatenate([rollout.matrix for rollout in rollouts])
+    nothing = [query in rollout.nothing for rollout in rollouts]
+    panel = matrix_panel(matrix, nothing, axes, ours(SHARES), lines, settings)
+    *others, last = (
+        replace(panel, name=name, matrix=panel.matrix[n : n + 1], texts=panel.texts[n : n + 1])
+        for n, name in enumerate(names)
+    )
+    return [*(replace(other, arithmetic=(), small="") for other in others), last]
+
+
+def _sums(text: TextReport, rollouts: Sequence[TokenRollout], settings: DisplaySettings, *, zero: str = "0") -> str:
+    """State the sum of a row, and the meaning of cells without a share."""
     scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} tokens"
-    zeros = f"; {zero} is exactly zero" if (rollout.matrix == 0).any() else ""
-    after, before = f"after layer {rollout.layers[-1]}", f"before layer {rollout.layers[0]}"
-    masked = "; masked: no token reaches it" if rollout.nothing else ""
-    if in_list:
-        return f"of each token {before} in this token {after}; all sum to 1{scope}{zeros}{masked}"
-    return f"of each token {before} (column) in each token {after} (row); each row sums to 1{scope}{zeros}{masked}"
+    zeros = f"; {zero} is exactly zero" if any((rollout.matrix == 0).any() for rollout in rollouts) else ""
+    masked = "; masked: no token reaches it" if any(rollout.nothing for rollout in rollouts) else ""
+    return f"sums to 1{in_percent(settings)}{scope}{zeros}{masked}"
 
 
-def _ranking(text: TextReport, rollout: TokenRollout, settings: DisplaySettings, *, compact: bool) -> Bars:
-    digits = digits_for(rollout.values, settings.precision + 1)
+def _ranking(
+    text: TextReport, rollouts: Sequence[TokenRollout], queries: Axis, settings: DisplaySettings, *, compact: bool
+) -> Iterator[ViewPart]:
+    """Rank the sources of every row of these matrices, which are one below the other."""
+    if not rollouts[0].keys.shape[1]:
+        return
+    digits = weight_digits(np.concatenate([r.values for r in rollouts]), settings.precision + 1, settings)
 
-    def sources(r: int) -> list[Bar]:
+    def sources(rollout: TokenRollout, r: int) -> list[Bar]:
         ranked = zip(rollout.keys[r].tolist(), rollout.values[r].tolist(), strict=True)
         return [Bar(key, value, [digits.text(value)]) for key, value in ranked if key >= 0]
 
-    rows = [None if position in rollout.nothing else sources(r) for r, position in enumerate(text.queries)]
-    queries, keys = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources)
-    left_out = f", without {' and '.join(rollout.left_out)}" if rollout.left_out else ""
-    return Bars(
+    rows = [
+        None if position in rollout.nothing else sources(rollout, r)
+        for rollout in rollouts
+        for r, position in enumerate(text.queries)
+    ]
+    left_out = f", without {' and '.join(rollouts[0].left_out)}" if rollouts[0].left_out else ""
+    ranking = Bars(
         title=(Span("strongest sources", "bold"), Span(f"  share of each token{left_out}", "dim")),
         queries=queries,
-        sources=keys,
-        measures=["share"],
+        sources=token_axis("key", text.sources),
+        measures=["share %" if settings.percent else "share"],
         rows=rows,
         compact=compact,
     )
+    yield GAP
+    yield fitted(ranking, settings)

@@ -41,11 +41,10 @@ def present_page(report: Report, settings: DisplaySettings, display: Display) ->
 def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Yield the parts of a text that are not in its walk."""
     for text in report.texts:
-        for rollout in text.rollouts:
-            from attnscope.studies.rollout.screen import present_rollout
+        if text.rollouts:
+            from attnscope.studies.rollout.screen import present_rollouts
 
-            yield GAP
-            yield from present_rollout(text, rollout, settings, heat=True)
+            yield from present_rollouts(text, settings, heat=True)
         if text.generated:
             from attnscope.studies.screens.predictions import continuation
 

@@ -45,8 +45,9 @@ def row_list(
     title = (Span("row", "bold"), Span(f" {panels[0].rows.number(0)} "), panels[0].rows.names[0])
     order = f"  the {len(listed)} keys with the largest {weights.name}; {others}" if omitted.size else ""
     formulas = [
-        (Span(f"{panel.name}: "), *panel.arithmetic, *ours(f"; {panel.small}" if panel.small else ""))
+        (*panel.title, Span(": "), *panel.arithmetic, *ours(f"; {panel.small}" if panel.small else ""))
         for panel in panels
+        if panel.arithmetic
     ]
     dim = [tuple(replace(span, look="dim") for span in formula) for formula in formulas]
     return [

@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadReport, Report, TextReport
-from attnscope.studies.rollout.screen import present_rollout
+from attnscope.studies.rollout.screen import present_rollouts
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
 from attnscope.studies.screens.header import (
@@ -55,9 +55,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
             yield from present_given_output(text, text.given_output, settings)
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=heat)
-        for rollout in text.rollouts:
-            yield GAP
-            yield from present_rollout(text, rollout, settings, heat=heat)
+        yield from present_rollouts(text, settings, heat=heat)
         yield from _model_output(text, settings)
         if thumbnails:
             yield GAP

@@ -7,6 +7,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import HeadReport, TextReport, Top
+from attnscope.studies.screens.stages import weight_digits
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import Digits, digits_for
 from attnscope.views.parts import GAP, Bar, Bars, FirstFitting, ViewPart
@@ -33,7 +34,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     if top.projected is not None:
         measures["projected"] = top.projected
     digits = [digits_for(m, settings.precision) for m in measures.values()]
-    digits[0] = weight_digits(top.weight, settings)
+    digits[0] = weight_digits(top.weight, settings.precision + 1, settings)
     ranked = measures.get(top.by, top.weight)
     full = 1.0 if top.by == "weight" else float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
@@ -56,12 +57,6 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
     )
-
-
-def weight_digits(weights: Matrix, settings: DisplaySettings) -> Digits:
-    """Return the format of contributors' weights: one digit more than matrices have."""
-    digits = digits_for(weights, settings.precision + 1)
-    return digits.as_percent() if settings.percent else digits
 
 
 def weight_heading(settings: DisplaySettings) -> str:

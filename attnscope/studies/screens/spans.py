@@ -11,9 +11,9 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
 from attnscope.studies.screens.header import counted
-from attnscope.studies.screens.stages import matrix_panel
+from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
-from attnscope.views.numbers import column_texts, formatted
+from attnscope.views.numbers import Digits, formatted, written
 from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
@@ -136,9 +136,8 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
     joined = f"; {len(spans.text.names)} spans, neighbours joined" if len(shown.names) < len(spans.text.names) else ""
-    text = (
-        f"{whose}: weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1{joined}"
-    )
+    meaning = "weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1"
+    text = f"{whose}: {meaning}{in_percent(settings)}{joined}"
     return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
@@ -172,7 +171,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
         values.append(float(sink[spans.query]))
         sizes.append("")
     largest = max(values) or 1.0
-    columns = [Column("tokens", sizes, "dim"), Column("share", column_texts(values, max(2, settings.precision)))]
+    columns = [Column("tokens", sizes, "dim"), Column("share" + in_percent(settings), _share_texts(values, settings))]
     yield Table("span", columns, labels=labels, bars=[value / largest for value in values])
     if settings.verbose:
         yield GAP
@@ -180,22 +179,36 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
         yield GAP
         yield _by_token(text, spans, settings)
     yield GAP
-    yield _attended(text, spans, shown)
+    yield _attended(text, spans, shown, settings)
     yield GAP
-    yield paragraph((Span("text", "bold"), Span("  each span with its share of the weight", "dim")))
+    meaning = f"  each span with its share of the weight{in_percent(settings)}"
+    yield paragraph((Span("text", "bold"), Span(meaning, "dim")))
     yield _shaded(text, spans, shares, settings)
 
 
-def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans) -> Table:
+def _digits(decimals: int, settings: DisplaySettings) -> Digits:
+    return Digits(decimals).as_percent() if settings.percent else Digits(decimals)
+
+
+def _share_texts(shares: Sequence[float], settings: DisplaySettings) -> list[str]:
+    return written(shares, weight_digits(np.array(shares), max(2, settings.precision), settings))
+
+
+def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
     """Present the tokens of each span that receive most weight over all heads."""
-    cells, received = [], np.nan_to_num(spans.received)
+    cells, digits, received = [], _digits(3, settings), np.nan_to_num(spans.received)
     for members in shown.members:
         tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
         most = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
-        named = [(token_span(text.tokens, at), Span(f" {spans.received[at]:.3f}", "dim")) for at in most]
+        numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most)
+        named = [(token_span(text.tokens, at), number) for at, number in zip(most, numbers, strict=True)]
         cells.append(Text(named, " · "))
     labels = [(Span(name, origin="untrusted"),) for name in shown.names]
-    return Table("span", [Column("most attended tokens, mean of all heads", cells, left=True)], labels=labels)
+    return Table(
+        "span",
+        [Column(f"most attended tokens, mean of all heads{in_percent(settings)}", cells, left=True)],
+        labels=labels,
+    )
 
 
 def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
@@ -207,7 +220,7 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
     columns = [
         Column(
             (Span(name, origin="untrusted"),),
-            column_texts([float(layer[members].sum()) for layer in layers], max(2, settings.precision)),
+            _share_texts([float(layer[members].sum()) for layer in layers], settings),
         )
         for name, members in zip(shown.names, shown.members, strict=True)
     ]
@@ -216,30 +229,31 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
 
 def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Table:
     """Present the spans that each token of the reading span attends to most; of many tokens, the last."""
-    count, digits = min(MOST, len(spans.rows)), max(2, settings.precision)
+    count, digits = min(MOST, len(spans.rows)), _digits(max(2, settings.precision), settings)
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
         named = [
-            (Span(f"{spans.text.names[n]}", origin="untrusted"), Span(f" {shares[n]:.{digits}f}", "dim")) for n in best
+            (Span(f"{spans.text.names[n]}", origin="untrusted"), Span(f" {digits.text(shares[n])}", "dim"))
+            for n in best
         ]
         sources.append(Text(list(named), " · "))
     rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
     left_out = f"; the last {count} of {len(spans.rows)} tokens" if count < len(spans.rows) else ""
-    title = f"spans that the token reads most, mean of all heads{left_out}"
+    title = f"spans that the token reads most, mean of all heads{in_percent(settings)}{left_out}"
     return Table("token", [Column(title, sources, left=True)], labels=labels)
 
 
 def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
     """Return the text, each span on a background that shows its share."""
-    largest = float(np.nanmax(shares)) or 1.0
+    largest, digits = float(np.nanmax(shares)) or 1.0, _digits(max(2, settings.precision), settings)
     items: list[Spans] = []
     for span, run in groupby(range(len(spans.text.of_token)), lambda position: spans.text.of_token[position]):
         share, words = float(np.nan_to_num(shares[span])), _excerpt(text, list(run), settings)
         if not words.strip():  # line breaks of a template; the table has their share
             continue
-        label = Span(f"[{spans.text.names[span]} {share:.{max(2, settings.precision)}f}] ", "dim", "untrusted")
+        label = Span(f"[{spans.text.names[span]} {digits.text(share)}] ", "dim", "untrusted")
         items.append((label, Span(words, "", "untrusted", shade=share / largest)))
     return Text(items, " ")
 

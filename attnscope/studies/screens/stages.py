@@ -5,7 +5,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.views.axes import Axis, dim_axis, source_kind, token_axis, with_sink
-from attnscope.views.numbers import NOT_ALLOWED, digits_for, small_cells, texts
+from attnscope.views.numbers import NOT_ALLOWED, Digits, digits_for, small_cells, texts
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
@@ -34,14 +34,24 @@ def stage_matrices(
             matrix, columns = np.column_stack((matrix, head.rows.sink)), with_sink(keys)
         if name == "output":
             columns = dim_axis(matrix.shape[1])
-        percent = settings.percent and name == "weights"
         caption, pictured = (
-            ours("given, not computed" if given else _arithmetic(name, text, head, picture=picture, percent=percent))
+            ours("given, not computed" if given else _arithmetic(name, text, head, settings, picture=picture))
             for picture in (False, True)
         )
         drawn = (rows, columns), ours(name), caption, settings
-        matrices.append(matrix_panel(matrix, masked_rows, *drawn, name=name, pictured=pictured, percent=percent))
+        matrices.append(matrix_panel(matrix, masked_rows, *drawn, name=name, pictured=pictured))
     return matrices
+
+
+def weight_digits(weights: Matrix, precision: int, settings: DisplaySettings) -> Digits:
+    """Return the format of weights: with these decimals, or as percentages."""
+    digits = digits_for(weights, precision)
+    return digits.as_percent() if settings.percent else digits
+
+
+def in_percent(settings: DisplaySettings) -> str:
+    """Return what a caption adds if weights are percentages."""
+    return ", in %" if settings.percent else ""
 
 
 def matrix_panel(
@@ -54,18 +64,19 @@ def matrix_panel(
     *,
     name: str = "weights",
     pictured: Spans | None = None,
-    percent: bool = False,
 ) -> Panel:
     """Return a stage, or another matrix of weights or of their differences."""
     stage = name if name in STAGES else "weights"
-    digits = digits_for(matrix, max(settings.precision, int(stage == "weights")))  # 0 is not 0.3 without decimals
-    digits = digits.as_percent() if percent else digits
+    if stage == "weights":
+        digits = weight_digits(matrix, max(settings.precision, 1), settings)  # 0 is not 0.3 without decimals
+    else:
+        digits = digits_for(matrix, settings.precision)
     cells = texts(stage, matrix, masked, digits)
     drawn = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
     return Panel(name, title, *drawn, small=small_cells(cells, digits))
 
 
-def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool, percent: bool) -> str:
+def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: DisplaySettings, *, picture: bool) -> str:
     """Return the formula of a stage, and the meaning of cells without a number."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
     if stage == "scores":
@@ -84,8 +95,9 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, *, picture: bool
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
-    row_sum = f"each row{' with its sink' if head.rows.sink is not None else ''} sums to {'100 %' if percent else '1'}"
-    return f"{mean}{of}{', in %' if percent else ''}; {row_sum}{scope}{zeros}{masked}"
+    with_its_sink, whole = " with its sink" * (head.rows.sink is not None), "100 %" if settings.percent else "1"
+    row_sum = f"each row{with_its_sink} sums to {whole}"
+    return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{zeros}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:

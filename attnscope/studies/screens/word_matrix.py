@@ -7,8 +7,8 @@ import numpy as np
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
-from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_digits, weight_heading
-from attnscope.studies.screens.stages import matrix_panel
+from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_heading
+from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
 from attnscope.views.parts import Bar, Bars, Panel
 from attnscope.views.settings import DisplaySettings
@@ -29,9 +29,8 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     if merged.sink is not None:
         matrix, columns = np.column_stack((matrix, merged.sink)), with_sink(columns)
     masked = [bool(np.isnan(row).all()) for row in matrix]
-    caption = ours("between words: summed over a word's keys, averaged over its queries")
-    title = ours("weights")
-    return matrix_panel(matrix, masked, (rows, columns), title, caption, settings, percent=settings.percent)
+    caption = ours(f"between words: summed over a word's keys, averaged over its queries{in_percent(settings)}")
+    return matrix_panel(matrix, masked, (rows, columns), ours("weights"), caption, settings)
 
 
 def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
@@ -40,7 +39,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     assert words is not None and merged is not None
     out = ranked_out(text.sources, head.top.left_out)
     excluded = np.array([bool(out[word].any()) for word in words.keys])
-    digits = weight_digits(merged.weights, settings)
+    digits = weight_digits(merged.weights, settings.precision + 1, settings)
     all_keys, (rows, columns) = len(text.keys) == len(text.sources), word_axes(text, words)
     bars: list[list[Bar] | None] = []
     remainders: list[tuple[str, str] | None] = []

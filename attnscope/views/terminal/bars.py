@@ -77,7 +77,7 @@ def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
 def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     """Count cells of the queries' column and of the sources', headings and rows without sources included."""
     bars = labelled.bars
-    query = 0 if bars.queries is None else max(len("query"), labelled.query + bars.queries.digits + 1)
+    query = 0 if bars.queries is None else max(len(bars.queries.kind), labelled.query + bars.queries.digits + 1)
     source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
     return query, max([source, *map(len, map(_other, bars.rows, bars.row_remainders()))])
 
@@ -95,8 +95,8 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
     query, source = _label_widths(labelled)
     numbers = _number_widths(bars)
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
-    if query:
-        table.add_column(Text("query"), width=query, no_wrap=True)
+    if bars.queries is not None:
+        table.add_column(Text(bars.queries.kind), width=query, no_wrap=True)
     table.add_column(Text(f"{labelled.arrow}source"), width=source, no_wrap=True)
     if bar:
         table.add_column("", width=bar + 1, no_wrap=True)
@@ -113,8 +113,10 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
             if bar:
                 cells.append(Text(f" {bar_text(bar_row.length, bar)}", "cyan"))
             cells += [Text(number) for number in bar_row.numbers]
-            mark, words = bar_row.remark or ("", "")
-            last = Text(f"  {words}" if remarks else f" {mark}", "yellow")
+            last = Text()
+            if bar_row.remark is not None:
+                mark, words = bar_row.remark
+                last = Text(f"  {words}" if remarks else f" {mark}", "yellow")
             if within:
                 last = _within(screen, labelled.sources.names[bar_row.index], bar_row, room)
             table.add_row(*[label] * bool(query), *cells, last)

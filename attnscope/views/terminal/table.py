@@ -23,8 +23,9 @@ _MIRRORED = str.maketrans("▏▎▍▌▋▊▉", "▕▕▐▐▐██")
 _BETWEEN = 2
 # Cells of a token's name among words, and of a heading above numbers.
 _NAME = 14
-# Columns from which words that do not fit wrap in their columns.
+# Columns from which words that do not fit wrap in their columns; below, if they leave this many to the widest.
 _WRAPPED_FROM = 72
+_WRAPPED = 10
 # Cells of a bar that is too short to compare with others.
 _SHORTEST_BAR = 5
 # Rows from which a narrow table of numbers is cut into pieces that stand side by side.
@@ -68,7 +69,7 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         for heading, cells in zip(headings, texts, strict=True)
     ]
     needed = sum(widths) + _BETWEEN * (len(widths) - 1)
-    if not items and screen.width < min(needed, _WRAPPED_FROM) and screen.width - (needed - widths[0]) < _NAME:
+    if not items and screen.width < min(needed, _WRAPPED_FROM) and screen.width - (needed - max(widths)) < _WRAPPED:
         for name, *row in zip(names, *texts, strict=True):
             words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
             screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
