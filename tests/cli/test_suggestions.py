@@ -24,7 +24,7 @@ VALUES = {"layer": "1", "head": "1", "query": "bank", "key": "bank", "measure": 
 REFUSED = [
     "run --haed 1", "run --layer 3-1", "run --mask casual", "run --what-if stakc", "run --precision 10",
     "run --device gpu", "run --dtype float61", "run --format tabel", "run --format heat -o out.svg",
-    "run --json -o out.svg", "run --look terminal", "run --table rows", "run --what-if same-scores", "run -q rivr",
+    "run --json -o out.svg", "run --table rows", "run --what-if same-scores", "run -q rivr",
     "run --words --stage scores", "run --words --stage none", "run --words --stage weights,scores",
     "run --words --by value", "run --words --measure rollout", "run --target river", "run --by value --top 0",
     "run --ids --json", "run --keep-newline", "run --context 'the water'", "run --part encoder", "run --open --json",
