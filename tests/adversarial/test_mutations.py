@@ -2,8 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -18,71 +18,21 @@ from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.model.tensors import read_tensors
+from tests.adversarial.fuzzers import as_json, damage, mutate
 from tests.helpers.folders import TENSORS, safetensors, within, write_folder, write_sharded
 from tests.helpers.tokenizer_files import content
 
-ODD = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from(
-        [0, -1, 1, 2**31, 2**32, 2**63, 2**64, 10**30, 0.5, 1e308, "", "a", "\0", "[CLS]", "\ud800", "../x"]
-    ),
-    st.text(max_size=5),
-    st.just([]),
-    st.just({}),
-    st.lists(st.integers(-1, 5), max_size=3),
-)
+SEEDS = st.integers(0, 1 << 62)
 
 
-def _paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every value within a JSON value; of long lists and objects, the first few."""
-    yield prefix
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for _, (key, child) in zip(range(12), children, strict=False):
-        yield from _paths(child, (*prefix, key))
+def mutated(original: Any) -> st.SearchStrategy[bytes]:
+    """JSON with a few places of a value replaced, removed, or copied over another."""
+    return SEEDS.map(lambda seed: as_json(mutate(Random(seed), original)))
 
 
-@st.composite
-def mutated(draw: st.DrawFn, original: Any) -> Any:
-    """A JSON value with one to three places replaced, removed, or copied over another."""
-    value = json.loads(json.dumps(original))
-    for _ in range(draw(st.integers(1, 3))):
-        paths = [path for path in _paths(value) if path]
-        if not paths:
-            break
-        *parents, last = draw(st.sampled_from(paths))
-        holder = value
-        for key in parents:
-            holder = holder[key]
-        action = draw(st.sampled_from(["replace", "remove", "copy"]))
-        if action == "remove":
-            del holder[last]
-        elif action == "replace":
-            holder[last] = draw(ODD)
-        else:
-            source = value
-            for key in draw(st.sampled_from(paths)):
-                source = source[key]
-            holder[last] = json.loads(json.dumps(source))
-    return value
-
-
-@st.composite
-def damaged(draw: st.DrawFn, original: bytes, reach: int) -> bytes:
-    """Bytes with flips, insertions, deletions among the first `reach`, and perhaps cut."""
-    data = bytearray(original)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, min(reach, len(data)) - 1)) if data else 0
-        action = draw(st.sampled_from(["flip", "insert", "delete", "cut"]))
-        if action == "flip" and data:
-            data[at] ^= 1 << draw(st.integers(0, 7))
-        elif action == "insert":
-            data[at:at] = draw(st.binary(min_size=1, max_size=4))
-        elif action == "delete":
-            del data[at : at + draw(st.integers(1, 8))]
-        elif action == "cut":
-            del data[at:]
-    return bytes(data)
+def damaged(original: bytes, reach: int | None = None) -> st.SearchStrategy[bytes]:
+    """Bytes with flips, insertions, deletions among the first `reach`, and perhaps cut there."""
+    return SEEDS.map(lambda seed: damage(Random(seed), original[:reach]) + original[len(original[:reach]) :])
 
 
 def _is_one_clean_line(text: str) -> bool:
@@ -108,23 +58,22 @@ HEADER = json.loads(WEIGHTS[8 : 8 + int.from_bytes(WEIGHTS[:8], "little")])
 DATA = WEIGHTS[8 + int.from_bytes(WEIGHTS[:8], "little") :]
 
 
-@given(damaged(WEIGHTS, len(WEIGHTS)))
+@given(damaged(WEIGHTS))
 def test_damaged_weights(weights: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _check(write_folder(Path(folder), weights=weights))
 
 
 @given(mutated(HEADER))
-def test_mutated_headers(header: Any) -> None:
-    text = json.dumps(header).encode()
+def test_mutated_headers(header: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _check(write_folder(Path(folder), weights=len(text).to_bytes(8, "little") + text + DATA))
+        _check(write_folder(Path(folder), weights=len(header).to_bytes(8, "little") + header + DATA))
 
 
 CONFIG_BYTES = b'{"model_type": "bert", "hidden_size": 4, "rope": {"theta": 1e4}, "layers": ["a", "b"]}'
 
 
-@given(damaged(CONFIG_BYTES, len(CONFIG_BYTES)))
+@given(damaged(CONFIG_BYTES))
 def test_damaged_configs(config: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _check(write_folder(Path(folder), config))
@@ -137,10 +86,10 @@ INDEX = {
 
 
 @given(mutated(INDEX))
-def test_mutated_indexes(index: Any) -> None:
+def test_mutated_indexes(index: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_sharded(Path(folder))
-        (path / "model.safetensors.index.json").write_text(json.dumps(index))
+        (path / "model.safetensors.index.json").write_bytes(index)
         _check(path)
 
 
@@ -168,7 +117,7 @@ def _check_one_tokenizer(data: bytes) -> None:
 @pytest.mark.parametrize("kind", ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"])
 @given(st.data())
 def test_mutated_tokenizers(kind: str, data: st.DataObject) -> None:
-    _check_tokenizer(json.dumps(data.draw(mutated(content(kind)))).encode())
+    _check_tokenizer(data.draw(mutated(content(kind))))
 
 
 @given(damaged(json.dumps(content("unigram")).encode(), 2000))
