@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from tests.helpers.draws import drawn
 
@@ -16,10 +17,22 @@ if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     # every parallel region of torch waits for threads that the system has taken away.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
 
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    # In a fresh environment each worker compiles what it imports. This one begins with what does not need torch, which
+    # the other begins with, so that they do not compile the same files at the same time.
+    for name in ("sympy", "pandas", "polars", "textual"):
+        spec = importlib.util.find_spec(name)
+        if spec and spec.origin and not Path(importlib.util.cache_from_source(spec.origin)).exists():
+            importlib.import_module(name)
+
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of a hundred processes that tests start, only the first compiles
 
 settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=drawn(30))
 settings.load_profile("attnscope")
+
+# Otherwise hypothesis parses every module of the package, and what a test draws depends on those that were imported
+# before it.
+providers._get_local_constants = lambda: providers._local_constants
 
 SENTENCE = "The bank by the river was eroded"
 _HAS_GPU = any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))

@@ -2,6 +2,10 @@
 
 import os
 
+from hypothesis import strategies as st
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+"""Those of `st.text()`, which in a fresh clone encodes all of Unicode first: seconds in every process."""
 _FACTOR = float(os.environ.get("ATTNSCOPE_CASES", "1"))
 
 

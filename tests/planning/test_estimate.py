@@ -18,6 +18,13 @@ from benchmarks.memory import STACKS, measure, measure_drawn, peak
 from tests.helpers.draws import drawn
 from tests.helpers.requests import requested
 
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Estimates count on tiles of every thread, which these short texts do not fill."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
     ("windowed", "one head", 16_384),

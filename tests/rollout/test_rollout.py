@@ -337,10 +337,10 @@ STACK = "d_model = 256\nn_heads = 8\nn_layers = 4\nd_mlp = 1024\nmask = 'causal'
 def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
     (tmp_path / "stack.toml").write_text(STACK)
     text = " ".join(["the", "bank"] * (words // 2))
-    given = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure)
+    given = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure, threads=1)
     given = msgspec.structs.replace(given, window=PRINTED if form == "table" else None)
     limit = plan_rollout(given, open_source(given, given.texts)).plan.memory
-    asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--quiet"]
+    asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--threads", "1", "--quiet"]
     taken = peak([*asked, "--max-memory", str(limit.estimate)])
     assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)
 

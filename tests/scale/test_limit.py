@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli import main
-from tests.scale.test_merge import content, lines
-
-KEEP = ["--layer", "1", "--head", "0", "--keep", "top,rows", "--threads", "1", "--quiet"]
+from tests.scale.test_merge import QUIET, content, lines
 
 
 @pytest.fixture
@@ -18,7 +16,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(output, *options):
-    return main(["batch", "texts.txt", "-o", output, *KEEP, *options])
+    return main(["batch", "texts.txt", "-o", output, *QUIET, *options])
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", "", ".parquet/"])

@@ -12,7 +12,9 @@ from attnscope.batch.journal import seal
 from attnscope.cli import main
 
 WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
-KEEP = ["--keep", "top,rows", "--quiet"]
+# one head: of all of them a dump takes 9 MB, which every test would copy and read
+KEEP = ["--layer", "1", "--head", "0", "--keep", "top,rows", "--threads", "1"]
+QUIET = [*KEEP, "--quiet"]
 
 
 def lines(count, seed=1):
@@ -27,9 +29,9 @@ def ready(tmp_path_factory):
     (folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
     with chdir(folder):
         for ending in (".jsonl", ".jsonl.gz", ""):
-            assert main(["batch", "texts.txt", "-o", f"whole{ending}", *KEEP]) == 0
+            assert main(["batch", "texts.txt", "-o", f"whole{ending}", *QUIET]) == 0
             for number in (1, 2, 3):
-                arguments = ["-o", f"part-{number}{ending}", "--shard", f"{number}/3", *KEEP]
+                arguments = ["-o", f"part-{number}{ending}", "--shard", f"{number}/3", *QUIET]
                 assert main(["batch", "texts.txt", *arguments]) == 0
     return folder
 
@@ -79,9 +81,9 @@ def test_small_chunks_change_nothing(folder, monkeypatch):
 
 def test_parts_of_a_selection(folder):
     chosen = ["--skip", "11", "--limit", "97"]
-    assert main(["batch", "texts.txt", "-o", "w.jsonl", *chosen, *KEEP]) == 0
+    assert main(["batch", "texts.txt", "-o", "w.jsonl", *chosen, *QUIET]) == 0
     for number in range(1, 8):
-        assert main(["batch", "texts.txt", "-o", f"s{number}.jsonl", "--shard", f"{number}/7", *chosen, *KEEP]) == 0
+        assert main(["batch", "texts.txt", "-o", f"s{number}.jsonl", "--shard", f"{number}/7", *chosen, *QUIET]) == 0
     assert main(["merge", *(f"s{number}.jsonl" for number in range(1, 8)), "-o", "j.jsonl", "--quiet"]) == 0
     assert content(folder / "j.jsonl") == content(folder / "w.jsonl")
 
@@ -127,7 +129,7 @@ def test_what_is_missing_or_unfinished_is_said(folder, capsys):
     percent = 100 * (first + 6) // 150
     assert status.startswith(f"{first + 6} of 150 texts ({percent} %) · 1 of 3 parts finished · 1 missing (3/3), ")
     assert not (folder / "j.jsonl").exists()
-    assert main(["batch", "texts.txt", "-o", "part-2.jsonl", "--shard", "2/3", *KEEP]) == 0
+    assert main(["batch", "texts.txt", "-o", "part-2.jsonl", "--shard", "2/3", *QUIET]) == 0
     assert (folder / "part-2.jsonl").read_bytes() == data
 
 
@@ -246,7 +248,7 @@ def test_a_run_that_is_out_of_time_saves_what_it_has(folder, capsys):
     """However short the time is, each run gets on; the file comes out as if there had been one."""
     codes = []
     while not codes or codes[-1] == 1:
-        codes.append(main(["batch", "texts.txt", "-o", "d.jsonl", "--keep", "top,rows", "--max-minutes", "0.00001"]))
+        codes.append(main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP, "--max-minutes", "0.00001"]))
         assert len(codes) < 40
     error = capsys.readouterr().err
     assert codes[-1] == 0

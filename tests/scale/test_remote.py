@@ -12,13 +12,11 @@ import pytest
 from attnscope.batch import remote, staging
 from attnscope.batch.summary import Summary
 from attnscope.cli import main
-from tests.scale.test_merge import content, lines
+from tests.scale.test_merge import QUIET, content, lines
 
 pytest.importorskip("moto", reason="moto is not installed")
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 from tests.helpers.flaky_store import flaky_store
-
-KEEP = ["--layer", "1", "--head", "0", "--keep", "top,rows", "--threads", "1", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def objects():
 
 
 def write(source, output, *options):
-    return main(["batch", source, "-o", output, *KEEP, *options])
+    return main(["batch", source, "-o", output, *QUIET, *options])
 
 
 def records(name):

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.run import STAGES
+from tests.helpers.draws import CHARACTERS
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_number, read_tables
 
@@ -218,7 +219,7 @@ def test_matrices_stand_side_by_side_where_they_fit(width, bands, beside):
 
 
 @given(
-    spelled=st.lists(st.text(max_size=12), min_size=1, max_size=7),
+    spelled=st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=7),
     width=st.integers(40, 130),
     precision=st.integers(0, 6),
     size=st.sampled_from([1e-6, 0.1, 1.0, 50.0, 1e5]),
