@@ -296,12 +296,14 @@ def test_the_command(folder, capsys):
 def test_workers_end_with_their_parent(folder):
     command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--quiet"]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    path, deadline = Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + 60
-    while len(workers := path.read_text().split()) < 2 and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
+    path, deadline = Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + 300
+    try:
+        while len(workers := path.read_text().split()) < 2 and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.wait()
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
