@@ -145,7 +145,7 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
     numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in parameters.items()}
     mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:
-        factor = _temperature(numbers["factor"], mscale) / _temperature(numbers["factor"], mscale_all)
+        factor = temperature(numbers["factor"], mscale) / temperature(numbers["factor"], mscale_all)
         numbers.setdefault("attention_factor", factor)
     return RopeScaling(
         kind=kind,  # type: ignore[arg-type]  # one of the keys above
@@ -155,6 +155,6 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
     )
 
 
-def _temperature(factor: float, mscale: float) -> float:
+def temperature(factor: float, mscale: float) -> float:
     """Return 0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
     return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0

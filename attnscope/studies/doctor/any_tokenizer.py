@@ -21,8 +21,7 @@ class SpecialIds:
 class AnyTokenizer:
     """A tokenizer of transformers, a `tokenizers.Tokenizer`, one of attnscope, or none.
 
-    Args:
-        config: The model's config, for special ids that the tokenizer does not name.
+    Special ids that it does not name are the model's config's.
     """
 
     def __init__(self, tokenizer: Any, config: Any) -> None:

@@ -19,43 +19,33 @@ from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.subject import Subject
 
-_RUNS, _FACTOR = 3, 2.0
+RUNS = 3  # random roundings whose largest effect is a limit
+_FACTOR = 2.0
 _BUDGET = 3e9  # multiplications beyond which layers that share a mask are read once
+NO_INTERFACE = "the model's attention does not run through the interface of transformers, so masks cannot be read"
 
 
 @dataclass(frozen=True)
 class AttentionPlace:
-    """Backend, layer, head, row and tokens of an observation.
-
-    Attributes:
-        layer: Layer, with its stack in an encoder-decoder.
-        head: Head; None for all.
-        key: Position of the key; None for none.
-    """
+    """Backend, layer, head, row and tokens of an observation."""
 
     backend: str
-    layer: str | None = None
-    head: int | None = None
+    layer: str | None = None  # with its stack in an encoder-decoder
+    head: int | None = None  # None for all
     row: int | None = None
     token: int | None = None
-    key: int | None = None
+    key: int | None = None  # position of the key; None for none
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The worst observation of one kind.
-
-    Attributes:
-        limit: The largest value that is ok.
-        cells: Number of wrong pairs of a query and a key.
-        note: What it is.
-    """
+    """The worst observation of one kind."""
 
     value: float
-    limit: float
+    limit: float  # the largest value that is ok
     place: AttentionPlace
-    cells: int = 0
-    note: str = ""
+    cells: int = 0  # number of wrong pairs of a query and a key
+    note: str = ""  # what it is
 
     @property
     def share(self) -> float:
@@ -65,32 +55,27 @@ class Finding:
 
 @dataclass
 class Audit:
-    """Read how a backend attends in a batch.
-
-    Attributes:
-        subject: The model.
-        decoder: The decoder's input in an encoder-decoder; `batch` is then the encoder's.
-        layers: Number of layers that were read.
-        leaks: By check, keys that queries see and should not.
-        hidden: By check, keys that queries should see and do not.
-        findings: By check, other measurements.
-        skipped: By check, why it was not measured.
-        widest: By width of a configured window, the widest one observed.
-        returned: Layers that returned weights.
-    """
+    """Read how a backend attends in a batch."""
 
     subject: Subject
     batch: ExaminedBatch
     backend: str
-    decoder: ExaminedBatch | None = None
-    layers: int = 0
-    leaks: dict[str, Finding] = field(default_factory=dict)
-    hidden: dict[str, Finding] = field(default_factory=dict)
-    findings: dict[str, Finding] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    widest: dict[int, int] = field(default_factory=dict)
-    returned: int = 0
+    decoder: ExaminedBatch | None = None  # the decoder's input in an encoder-decoder; `batch` is then the encoder's
+    layers: int = 0  # number of layers that were read
+    # by check
+    read: set[str] = field(default_factory=set)  # checks that masks were read for
+    leaks: dict[str, Finding] = field(default_factory=dict)  # keys that queries see and should not
+    hidden: dict[str, Finding] = field(default_factory=dict)  # keys that queries should see and do not
+    findings: dict[str, Finding] = field(default_factory=dict)  # other measurements
+    skipped: dict[str, str] = field(default_factory=dict)  # why it was not measured
+    widest: dict[int, int] = field(default_factory=dict)  # the widest observed window, by width of a configured one
+    returned: int = 0  # layers that returned weights
     _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
+
+    @property
+    def unread(self) -> str | None:
+        """Why masks were not read; None if they were."""
+        return self.skipped.get("masks") if self.layers else NO_INTERFACE
 
     def run(self) -> Tensor:
         """Run the batch under the backend, and read every call; returns the logits."""
@@ -122,19 +107,19 @@ class Audit:
         return (queries, keys) if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids) else None
 
     def _place(self, call: BackendCall, index: Sequence[int] = (), head: int | None = None) -> AttentionPlace:
-        layer = layer_name(call)
-        row, token, key = (*index, None, None, None)[:3]
-        return AttentionPlace(self.backend, layer, head, row, token, key)
+        return AttentionPlace(self.backend, layer_name(call), head, *index[:3])
+
+    def _measure(self, name: str, call: BackendCall, values: Tensor, limit: float) -> None:
+        """Keep the largest value, (B, H, Q) or (B, H, Q, K)."""
+        row, head, *tokens = _index(values)
+        value = float(values[row, head, *tokens])
+        self._worst(self.findings, name, Finding(value, limit, self._place(call, (row, *tokens), head)))
 
     def _scores(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch) -> None:
         scores = (call.q.double() @ _wide(call.k, call.q).double().mT).abs()  # (B, H, Q, K)
         barred = queries.padding.to(scores.device)[:, None, :, None] | keys.padding.to(scores.device)[:, None, None]
-        scores = scores.masked_fill(barred, 0.0)
-        at = _index(scores, int(scores.argmax()))
         # also the scale is applied after the product in eager attention: the product itself has to fit
-        limit = float(torch.finfo(call.q.dtype).max)
-        finding = Finding(float(scores[at]), limit, self._place(call, (at[0], at[2], at[3]), at[1]))
-        self._keep("score_range", finding)
+        self._measure("score_range", call, scores.masked_fill(barred, 0.0), float(torch.finfo(call.q.dtype).max))
 
     def _uniform(self, call: BackendCall) -> Tensor | None:
         """Return weights of zero queries, (B, H, Q, K), above 0 on allowed keys; None if the mask prevents that."""
@@ -142,7 +127,9 @@ class Audit:
             numbers = call.mask[(call.mask != 0) & (call.mask > -1e3)]
             if numbers.numel() and not bool((numbers == 1).all()):
                 return None
-        key, repeated = self._mask_key(call), self._is_large(call)
+        # a key that calls with the same mask share
+        key = call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module)
+        repeated = self._is_large(call)
         if repeated and key in self._masks:
             return self._masks[key]
         bias = call.named.get("position_bias")
@@ -154,10 +141,6 @@ class Audit:
         if repeated:
             self._masks[key] = weights
         return weights
-
-    def _mask_key(self, call: BackendCall) -> tuple[Any, ...]:
-        """Return a key that calls with the same mask share."""
-        return call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module)
 
     def _is_large(self, call: BackendCall) -> bool:
         """Tell whether reading the weights of every layer takes too long."""
@@ -194,7 +177,7 @@ class Audit:
         anywhere = seen.any(1)  # (B, Q, K)
         for name, barred in forbidden.items():
             self._leak(name, call, seen, barred & anywhere)
-            self.findings.setdefault(f"read {name}", Finding(0.0, 0.0, self._place(call)))
+            self.read.add(name)
         everywhere = seen.all(1)
         if own and causal is not None and told:
             lacking = expected & real & ~everywhere
@@ -207,7 +190,7 @@ class Audit:
             for name, cells in split.items():
                 self._hide(name, call, seen, cells)
         if own and queries.prefix is not None:
-            self.findings.setdefault("read prefix", Finding(0.0, 0.0, self._place(call)))
+            self.read.add("prefix")
         if window is not None and own:
             reach = torch.where(seen.any(1) & real, distance, -1)
             self.widest[window] = max(self.widest.get(window, 0), int(reach.max()) + bool(causal))
@@ -226,15 +209,12 @@ class Audit:
     def _leak(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
             return
-        weights = weights_of(call, call.q).masked_fill(~(seen & cells[:, None]), 0.0)
-        mass = weights.sum(-1)  # (B, H, Q)
-        if not float(mass.max()) > 0:
-            mass = (seen & cells[:, None]).float().sum(-1)
-            weights = (seen & cells[:, None]).float()
-            value = 0.0
-        else:
-            value = float(mass.max())
-        row, head, token = _index(mass, int(mass.argmax()))
+        leaks = seen & cells[:, None]
+        weights = weights_of(call, call.q).masked_fill(~leaks, 0.0)
+        value = float(weights.sum(-1).max())
+        if not value > 0:
+            weights, value = leaks.float(), 0.0
+        row, head, token = _index(weights.sum(-1))  # (B, H, Q)
         key = int(weights[row, head, token].argmax())
         finding = Finding(value, 0.0, self._place(call, (row, token, key), head), int(cells.sum()))
         self._worst(self.leaks, name, finding)
@@ -242,25 +222,25 @@ class Audit:
     def _hide(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
             return
-        row, token, key = (int(n) for n in cells.nonzero()[0])
+        row, token, key = cells.nonzero()[0].tolist()
         head = int((~seen[row, :, token, key]).nonzero()[0])
         count = int(cells.sum())
         self._worst(self.hidden, name, Finding(float(count), 0.0, self._place(call, (row, token, key), head), count))
 
     def _empty_rows(self, call: BackendCall, queries: ExaminedBatch, empty: Tensor) -> None:
-        output = call.output  # (B, Q, H, Ev)
-        bad = ~output.isfinite().flatten(2).all(-1)
-        if bad.any():
-            row, token = (int(n) for n in bad.nonzero()[0])
-            what = "padding" if queries.padding[row, token] else "a token"
-            note = f"attention gives numbers that are not finite for {what}"
-            self._worst(self.leaks, "fully_masked", Finding(
-                float(bad.sum()), 0.0, self._place(call, (row, token)), int(bad.sum()), note))  # fmt: skip
-        elif empty.any():
-            row, token = (int(n) for n in empty.nonzero()[0])
+        bad = ~call.output.isfinite().flatten(2).all(-1)  # (B, Q)
+        rows = bad if bad.any() else empty
+        if not rows.any():
+            return
+        row, token = rows.nonzero()[0].tolist()
+        what = "padding" if queries.padding[row, token] else "a token"
+        note = f"attention gives numbers that are not finite for {what}"
+        if rows is empty:
             note = "tokens of a text that may attend to nothing"
-            self._worst(self.leaks, "fully_masked", Finding(
-                float(empty.sum()), 0.0, self._place(call, (row, token)), int(empty.sum()), note))  # fmt: skip
+        count = int(rows.sum())
+        self._worst(
+            self.leaks, "fully_masked", Finding(float(count), 0.0, self._place(call, (row, token)), count, note)
+        )
 
     def _numbers(self, call: BackendCall, queries: ExaminedBatch, seen: Tensor, uniform: Tensor) -> None:
         real = queries.real.to(seen.device)
@@ -273,26 +253,22 @@ class Audit:
                 return
             kept = weights_of(call, call.q)
             gap = (call.weights.double() - kept.double()).abs().masked_fill(~real[:, None, :, None], 0.0)
-            at = _index(gap, int(gap.argmax()))
-            limit = max(1e-5, 4 * float(torch.finfo(call.q.dtype).eps))
-            self._keep("returned_weights", Finding(
-                float(gap[at]), limit, self._place(call, (at[0], at[2], at[3]), at[1])))  # fmt: skip
+            self._measure("returned_weights", call, gap, max(1e-5, 4 * float(torch.finfo(call.q.dtype).eps)))
 
     def _arithmetic(self, call: BackendCall, seen: Tensor, real: Tensor) -> None:
         """Compare the output with float64 on the same queries, keys, values and mask."""
-        exact = Formula(call, seen)
+        exact = Formula(call, seen, call.named.get("softcap"))
         expected = exact.output()  # (B, H, Q, Ev)
         rows = (real[:, None] & seen.any(-1))[..., None]
         gap = (call.output.transpose(1, 2).double() - expected).abs().masked_fill(~rows, 0.0)
         size = max(1.0, float(expected.masked_fill(~rows, 0.0).abs().max()))
-        at = _index(gap, int(gap.argmax()))
-        value, limit = float(gap[at]) / size, FLOOR
-        if not value <= limit:
-            for seed in range(_RUNS):
+        limit = FLOOR
+        if not float(gap.max()) / size <= limit:
+            for seed in range(RUNS):
                 self.subject.seeds.add(seed)
                 moved = (exact.output(seed) - expected).abs().masked_fill(~rows, 0.0)
                 limit = max(limit, _FACTOR * float(moved.max()) / size)
-        self._keep("backend", Finding(value, limit, self._place(call, (at[0], at[2]), at[1])))
+        self._measure("backend", call, gap.amax(-1) / size, limit)
 
     def _sinks(self, call: BackendCall, seen: Tensor, real: Tensor, uniform: Tensor) -> None:
         sinks = sinks_of(call)
@@ -307,14 +283,13 @@ class Audit:
         if share <= 2 * limit:
             self.skipped.setdefault("sinks", f"the sinks take at most {share:.0e} of a row: too little to be seen")
             return
-        at = _index(gap, int(gap.argmax()))
-        self._keep("sinks", Finding(float(gap[at]), limit, self._place(call, (at[0], at[2]), at[1])))
+        self._measure("sinks", call, gap, limit)
 
     def _softcap(self, call: BackendCall, seen: Tensor, real: Tensor) -> None:
         cap = softcap_of(self.subject.config)
         if cap is None:
             return
-        exact = Formula(call, seen, cap=cap)
+        exact = Formula(call, seen, cap)
         largest = float(exact.scaled().abs().masked_fill(~seen, 0.0).max())
         if not largest > 0:
             return
@@ -326,12 +301,7 @@ class Audit:
             self.skipped.setdefault("softcap", "weights with and without a soft-cap are alike")
             return
         gap = (weights_of(call, raised).double() - with_cap).abs().masked_fill(~rows, 0.0)
-        at = _index(gap, int(gap.argmax()))
-        place = self._place(call, (at[0], at[2], at[3]), at[1])
-        self._keep("softcap", Finding(float(gap[at]), apart / 3, place))
-
-    def _keep(self, name: str, finding: Finding) -> None:
-        self._worst(self.findings, name, finding)
+        self._measure("softcap", call, gap, apart / 3)
 
     @staticmethod
     def _worst(kept: dict[str, Finding], name: str, finding: Finding) -> None:
@@ -342,37 +312,27 @@ class Audit:
 
 @dataclass(frozen=True)
 class Formula:
-    """The textbook's attention in float64, from the inputs of a backend.
-
-    Attributes:
-        seen: Keys that the backend lets each query see, (B, H, Q, K).
-        cap: The soft-cap; NaN for the call's own.
-    """
+    """The textbook's attention in float64, from the inputs of a backend."""
 
     call: BackendCall
-    seen: Tensor
-    cap: float | None = float("nan")
+    seen: Tensor  # keys that the backend lets each query see, (B, H, Q, K)
+    cap: float | None  # the soft-cap
 
-    def scaled(self) -> Tensor:
+    def scaled(self, rounded: "Rounding | None" = None) -> Tensor:
         """Scaled scores, (B, H, Q, K)."""
-        call = self.call
-        scale = call.named.get("scaling")
-        factor = call.q.shape[-1] ** -0.5 if scale is None else float(scale)
-        return call.q.double() @ _wide(call.k, call.q).double().mT * factor
+        q, k = self.call.q.double(), _wide(self.call.k, self.call.q).double()
+        scale = self.call.named.get("scaling")
+        scores = q @ k.mT
+        if rounded is not None and rounded.seed is not None:
+            sums = sqrt(q.shape[-1]) * (q.square() @ k.square().mT).sqrt() * rounded.of_sum
+            scores = rounded(scores + sums * rounded.noise(scores))
+        return scores * (q.shape[-1] ** -0.5 if scale is None else float(scale))
 
     def weights(self, seed: int | None = None) -> Tensor:
         """Weights, (B, H, Q, K); with a seed, every step is rounded at random to the type of the queries."""
-        call = self.call
+        call, cap = self.call, self.cap
         rounded = Rounding(call.q.dtype, seed, call.q.device)
-        scores = self.scaled()
-        if rounded.seed is not None:
-            q, k = call.q.double(), _wide(call.k, call.q).double()
-            scale = call.named.get("scaling")
-            factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-            sums = sqrt(q.shape[-1]) * (q.square() @ k.square().mT).sqrt() * rounded.of_sum
-            scores = rounded((q @ k.mT) + sums * rounded.noise(scores)) * factor
-        scores = rounded(scores)
-        cap = call.named.get("softcap") if self.cap is not None and self.cap != self.cap else self.cap
+        scores = rounded(self.scaled(rounded))
         if cap is not None:
             scores = rounded(rounded(rounded(scores / cap).tanh()) * cap)
         bias = call.named.get("position_bias")
@@ -477,5 +437,6 @@ def _wide(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor.repeat_interleave(like.shape[1] // tensor.shape[1], dim=1)
 
 
-def _index(tensor: Tensor, flat: int) -> tuple[int, ...]:
-    return tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), tensor.shape))
+def _index(values: Tensor) -> tuple[int, ...]:
+    """Return the indices of the largest value."""
+    return tuple(int(n) for n in torch.unravel_index(values.argmax(), values.shape))

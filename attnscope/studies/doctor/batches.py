@@ -1,6 +1,6 @@
 """What a batch says of itself: padding, documents, positions; and batches that are made to probe a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,39 +17,23 @@ _DOCUMENT_KEYS = ("document_ids", "documents", "seq_idx", "sequence_ids", "segme
 _LENGTH_KEYS = ("cu_seq_lens_q", "cu_seqlens", "cu_seq_lens", "cu_seqlens_q")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExaminedBatch:
-    """A batch, and what is known of its tokens.
+    """A batch, and what is known of its tokens; optional tensors are None if nothing tells."""
 
-    Attributes:
-        name: Name in reports.
-        given: The batch as the model takes it.
-        ids: (B, T).
-        padding: Which tokens are padding, (B, T), by the mask, by their id, or by the collator.
-        documents: Number of the document of every token, (B, T), -1 for padding; None if nothing tells.
-        documents_from: How documents are told apart.
-        attended: The 2-D attention mask, (B, T); None without one.
-        allowed: The 4-D attention mask, (B, Q, K), True for an allowed key; None without one.
-        positions: position_ids, (B, T); None without them.
-        labels: labels, (B, T); None without them.
-        types: token_type_ids, (B, T); None without them.
-        prefix: Number of tokens at the start of each row that see each other, (B,); None without such a prefix.
-        notes: Notes on what was left out.
-    """
-
-    name: str
-    given: dict[str, Any]
-    ids: Tensor
-    padding: Tensor
-    documents: Tensor | None = None
-    documents_from: str | None = None
-    attended: Tensor | None = None
-    allowed: Tensor | None = None
-    positions: Tensor | None = None
-    labels: Tensor | None = None
-    types: Tensor | None = None
-    prefix: Tensor | None = None
-    notes: list[str] = field(default_factory=list)
+    name: str  # name in reports
+    given: dict[str, Any]  # the batch as the model takes it
+    ids: Tensor  # (B, T)
+    padding: Tensor  # which tokens are padding, (B, T), by the mask, by their id, or by the collator
+    documents: Tensor | None = None  # number of the document of every token, (B, T), -1 for padding
+    documents_from: str | None = None  # how documents are told apart
+    attended: Tensor | None = None  # the 2-D attention mask, (B, T)
+    allowed: Tensor | None = None  # the 4-D attention mask, (B, Q, K), True for an allowed key
+    positions: Tensor | None = None  # position_ids, (B, T)
+    labels: Tensor | None = None  # labels, (B, T)
+    types: Tensor | None = None  # token_type_ids, (B, T)
+    prefix: Tensor | None = None  # number of tokens at the start of each row that see each other, (B,)
+    notes: list[str] = field(default_factory=list)  # on what was left out
 
     @property
     def real(self) -> Tensor:
@@ -64,8 +48,15 @@ class ExaminedBatch:
     @property
     def packed(self) -> bool:
         """Whether a row holds several documents."""
-        documents = self.documents
-        return documents is not None and any(len(set(row[row >= 0].tolist())) > 1 for row in documents)
+        rows = [row for row, _ in self.document_places()]
+        return len(set(rows)) < len(rows)
+
+    def document_places(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield the row of every document, and the places of its tokens in the row."""
+        if self.documents is not None:
+            for row, numbers in enumerate(self.documents):
+                for number in dict.fromkeys(n for n in numbers.tolist() if n >= 0):
+                    yield row, (numbers == number).nonzero()[:, 0]
 
     def side(self) -> str:
         """Return the side of the padding: `left`, `right`, `both` or `none`."""
@@ -76,8 +67,7 @@ class ExaminedBatch:
     def facts(self) -> BatchFacts:
         """Return the batch as plain data."""
         rows, length = self.ids.shape
-        count = None if self.documents is None else len({(b, int(d)) for b, row in enumerate(self.documents)
-                                                         for d in row if d >= 0})  # fmt: skip
+        count = None if self.documents is None else len(list(self.document_places()))
         return BatchFacts(self.name, rows, length, int(self.padding.sum()), self.side(), count, self.documents_from,
                           sorted(self.given), self.notes)  # fmt: skip
 
@@ -183,14 +173,13 @@ def _prefix_lengths(prefix: Any, ids: Tensor) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """Return an array or a list of numbers as a tensor; other values unchanged."""
-    if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes | Mapping):
+    is_list = isinstance(value, list) and value and not isinstance(value[0], str)
+    if isinstance(value, Tensor) or not (is_list or hasattr(value, "__array__")):
         return value
-    if hasattr(value, "__array__") or (isinstance(value, list) and value and not isinstance(value[0], str)):
-        try:
-            return torch.as_tensor(value)
-        except (TypeError, ValueError, RuntimeError):
-            return value
-    return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value
 
 
 def _like(value: Any, ids: Tensor) -> Tensor | None:

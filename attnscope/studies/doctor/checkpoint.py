@@ -33,7 +33,6 @@ def examine_checkpoint(
     Args:
         run: The model, and texts for the probes; none for built-in ones.
         values: `attn`, `dtype` and `longest_probe`; None for what is not given.
-        progress: See pipeline.inspect.
         **more: Further arguments of `examine`: a batch, a collator and what is known of them.
     """
     name = DEFAULT_MODEL if run.model is None else run.model
@@ -42,7 +41,8 @@ def examine_checkpoint(
     kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
     ignored = tuple(key for key in folder.config if key not in kept)
     folder = replace_fields(folder, config=kept)
-    dtype = values.get("dtype") or _dtype_of(kept)
+    named = str(kept.get("dtype") or kept.get("torch_dtype") or "float32").removeprefix("torch.")
+    dtype = values.get("dtype") or (named if named in DTYPE_BYTES else "float32")
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[dtype]}
     if dtype != "float32":
@@ -70,9 +70,3 @@ def examine_checkpoint(
         progress=progress,
         **more,
     )
-
-
-def _dtype_of(config: Mapping[str, Any]) -> str:
-    """Return the type that config.json names; float32 if it names none that models run in."""
-    named = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    return named if named in DTYPE_BYTES else "float32"

@@ -13,19 +13,14 @@ from attnscope.studies.doctor.examination import Examination
 
 @dataclass(frozen=True)
 class AttentionCheck:
-    """A check of `doctor`.
-
-    Attributes:
-        title: The property that holds if the verdict is `ok`.
-        reads_only: Whether it only reads the batch or the model, so that dropout does not matter.
-    """
+    """A check of `doctor`."""
 
     name: str
-    title: str
+    title: str  # what holds if the verdict is `ok`
     why: str
     repair: str
     examine: Callable[[Examination], list[Evidence]]
-    reads_only: bool = False
+    reads_only: bool = False  # it only reads the batch or the model, so that dropout does not matter
 
 
 CHECKS = (

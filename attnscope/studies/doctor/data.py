@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.batches import IGNORED, ExaminedBatch
-from attnscope.studies.doctor.examination import Examination, finite
-from attnscope.studies.doctor.masks import unknown
+from attnscope.studies.doctor.examination import Examination, finite, ok, unknown, wrong
 
 _AGREE = 0.9  # share of labels that have to equal the tokens at an offset
 _APART = 0.5  # and of those that may at most equal them at the other
@@ -20,16 +19,12 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
     """Check that the end of a text is not mistaken for padding."""
     special = exam.subject.words.special
     if special.pad is None:
-        return [
-            unknown(
-                "the tokenizer",
-                "the tokenizer has no padding token" if exam.subject.words.known else "there is no tokenizer",
-            )
-        ]
+        reason = "the tokenizer has no padding token" if exam.subject.words.known else "there is no tokenizer"
+        return [unknown("the tokenizer", reason)]
     if special.eos is None:
         return [unknown("the tokenizer", "the end token is not known")]
     if special.pad != special.eos:
-        return [Evidence("the tokenizer", "ok", None, None, None, "the padding token is not the end token")]
+        return [ok("the tokenizer", None, None, "the padding token is not the end token")]
     evidence = [end for batch in exam.batches for end in _ends(exam, batch)]
     return evidence or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
 
@@ -53,14 +48,13 @@ def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
         yield unknown(batch.name, "no row ends with an end token that can be told from padding")
         return
     if lost_mask:
-        yield Evidence(batch.name, "wrong", float(len(lost_mask)), 0.0, f"row {lost_mask[0]}",
-                       f"the attention_mask is 0 for the end token of {len(lost_mask)} texts")  # fmt: skip
+        reason = f"the attention_mask is 0 for the end token of {len(lost_mask)} texts"
+        yield wrong(batch.name, len(lost_mask), 0, f"row {lost_mask[0]}", reason)
     if lost_labels:
-        yield Evidence(batch.name, "wrong", float(len(lost_labels)), 0.0, f"row {lost_labels[0]}",
-                       f"the label of the end token is {IGNORED} in {len(lost_labels)} texts: the model never learns "
-                       "to stop")  # fmt: skip
+        reason = f"the label of the end token is {IGNORED} in {len(lost_labels)} texts: the model never learns to stop"
+        yield wrong(batch.name, len(lost_labels), 0, f"row {lost_labels[0]}", reason)
     if not lost_mask and not lost_labels:
-        yield Evidence(batch.name, "ok", 0.0, 0.0)
+        yield ok(batch.name)
 
 
 def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[list[int]] | None) -> int | None:
@@ -90,14 +84,11 @@ def type_ids(exam: Examination) -> list[Evidence]:
     takes = exam.subject.takes("token_type_ids")
     if not takes or not isinstance(rows, int) or rows < 1:
         given = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
-        if not given:
-            return [unknown("the model", "the model has no token types")]
-        return [
-            unknown(batch.name, "the batch has token_type_ids, and the model has no token types") for batch in given
+        reason = "the batch has token_type_ids, and the model has no token types"
+        return [unknown(batch.name, reason) for batch in given] or [
+            unknown("the model", "the model has no token types")
         ]
-    evidence = []
-    for batch in exam.batches:
-        evidence.append(_types_of(exam, batch, rows))
+    evidence = [_types_of(exam, batch, rows) for batch in exam.batches]
     if exam.subject.words.known:
         encoding = exam.subject.words.encode(exam.texts[0], exam.texts[-1])
         types = encoding.get("token_type_ids")
@@ -109,23 +100,22 @@ def type_ids(exam: Examination) -> list[Evidence]:
             reason = f"the tokenizer gives a second text type {max(types)}, and the model has {known}: pass no pairs"
             evidence.append(unknown("a pair of texts", reason))
         elif not evidence:
-            evidence.append(Evidence("a pair of texts", "ok", float(max(types, default=0)), float(rows - 1)))
+            evidence.append(ok("a pair of texts", max(types, default=0), rows - 1))
     return evidence or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
 
 
 def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
     special = exam.subject.words.special
     if batch.types is not None and int(batch.types.max()) >= rows:
-        at = [int(n) for n in (batch.types >= rows).nonzero()[0]]
-        reason = f"type {int(batch.types.max())}, and the model has {rows}"
-        return Evidence(
-            batch.name, "wrong", float(batch.types.max()), float(rows - 1), f"row {at[0]} token {at[1]}", reason
-        )
+        row, token = (batch.types >= rows).nonzero()[0].tolist()
+        largest = int(batch.types.max())
+        where, reason = f"row {row} token {token}", f"type {largest}, and the model has {rows}"
+        return wrong(batch.name, largest, rows - 1, where, reason)
     if special.sep is None or rows < 2:
         return unknown(batch.name, "no token separates the texts of a pair, as far as is known")
     pairs = 0
     for row in range(len(batch.ids)):
-        places = [int(n) for n in ((batch.ids[row] == special.sep) & batch.real[row]).nonzero()[:, 0]]
+        places = ((batch.ids[row] == special.sep) & batch.real[row]).nonzero()[:, 0].tolist()
         last = int(batch.real[row].nonzero()[-1]) if batch.real[row].any() else -1
         if len(places) != 2 or places[1] != last or special.cls is None or places[0] + 1 >= places[1]:
             continue
@@ -135,9 +125,8 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
         if not bool((types[second] == 1).all()) or bool(types[: places[0]][batch.real[row, : places[0]]].any()):
             what = f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}"
             what = "the batch has no token_type_ids" if batch.types is None else what
-            return Evidence(batch.name, "wrong", float((types[second] != 1).sum()), 0.0,
-                            f"row {row} token {places[0] + 1}", what)  # fmt: skip
-    return Evidence(batch.name, "ok", 0.0, 0.0) if pairs else unknown(batch.name, "no row is a pair of texts")
+            return wrong(batch.name, int((types[second] != 1).sum()), 0, f"row {row} token {places[0] + 1}", what)
+    return ok(batch.name) if pairs else unknown(batch.name, "no row is a pair of texts")
 
 
 def special_tokens(exam: Examination) -> list[Evidence]:
@@ -145,30 +134,26 @@ def special_tokens(exam: Examination) -> list[Evidence]:
     words = exam.subject.words
     special = words.special
     begin = special.cls if special.cls is not None else special.bos
-    evidence = list(_doubled_by_tokenizer(exam, begin))
-    adds = None
+    evidence, adds = [], False
     if words.known:
+        evidence.append(_doubled_by_tokenizer(exam, begin))
         with_special = words.encode(exam.texts[0])["input_ids"]
         plain = words.encode(exam.texts[0], special=False)["input_ids"]
         adds = begin is not None and with_special[:1] == [begin] and plain[:1] != [begin]
-    for batch in exam.batches:
-        evidence.append(_specials_of(exam, batch, begin, adds=bool(adds)))
+    evidence += [_specials_of(exam, batch, begin, adds=adds) for batch in exam.batches]
     return evidence or [unknown("no batch", "no batch or tokenizer is given")]
 
 
-def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Iterator[Evidence]:
+def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Evidence:
     """Check the special tokens that the tokenizer itself adds."""
-    if not exam.subject.words.known:
-        return
+    if begin is None:
+        return unknown("the texts", "the tokenizer has no begin token")
     for n, text in enumerate(exam.texts):
-        ids = exam.subject.words.encode(text)["input_ids"]
-        if begin is not None and ids[:2] == [begin, begin]:
+        if exam.subject.words.encode(text)["input_ids"][:2] == [begin, begin]:
             name = exam.spell(begin)
             reason = f"the text begins with two {name}: the text has one, and the tokenizer adds another"
-            yield Evidence("the texts", "wrong", 2.0, 1.0, f"text {n}", reason)
-            return
-    yield Evidence("the texts", "ok", 1.0, 1.0) if begin is not None else unknown(
-        "the texts", "the tokenizer has no begin token")  # fmt: skip
+            return wrong("the texts", 2, 1, f"text {n}", reason)
+    return ok("the texts", 1, 1)
 
 
 def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, adds: bool) -> Evidence:
@@ -179,15 +164,16 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
         firsts = [place for n, place in enumerate(places)
                   if n == 0 or (batch.documents is not None
                                 and batch.documents[row, place] != batch.documents[row, places[n - 1]])]  # fmt: skip
+        end = special.sep if special.sep is not None and special.cls is not None else special.eos
         for n, (here, after) in enumerate(pairwise(places)):
-            doubled = ids[here] == ids[after]
-            if doubled and begin is not None and ids[here] == begin and begin not in (special.pad, special.eos):
-                where = f"row {row} token {after} {exam.spell(begin)!r}"
-                return Evidence(batch.name, "wrong", 2.0, 1.0, where, f"two {exam.spell(begin)} follow each other")
-            end = special.sep if special.sep is not None and special.cls is not None else special.eos
-            if doubled and end is not None and ids[here] == end and end != special.pad and n + 2 == len(places):
-                where = f"row {row} token {after} {exam.spell(end)!r}"
-                return Evidence(batch.name, "wrong", 2.0, 1.0, where, f"the row ends with two {exam.spell(end)}")
+            token = ids[after]
+            if ids[here] != token:
+                continue
+            name = exam.spell(token)
+            if token == begin and begin not in (special.pad, special.eos):
+                return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"two {name} follow each other")
+            if token == end and end != special.pad and n + 2 == len(places):
+                return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"the row ends with two {name}")
         starts += sum(begin is not None and ids[place] == begin for place in places)
         missing += [(row, place) for place in firsts if begin is not None and ids[place] != begin]
     if begin is None:
@@ -197,10 +183,10 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
             return unknown(batch.name, "no row begins with the begin token; the rows may be pieces of longer texts")
         row, token = missing[0]
         reason = f"no text begins with {exam.spell(begin)}, which the tokenizer adds"
-        return Evidence(batch.name, "wrong", 0.0, 1.0, f"row {row} token {token}", reason)
+        return wrong(batch.name, 0, 1, f"row {row} token {token}", reason)
     if not starts and not adds:
         return unknown(batch.name, "whether texts begin with a special token is not known; pass the tokenizer")
-    return Evidence(batch.name, "ok", 1.0, 1.0)
+    return ok(batch.name, 1, 1)
 
 
 def labels(exam: Examination) -> list[Evidence]:
@@ -228,10 +214,10 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
     shifted = kept[:, 1:]
     right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean()) if shifted.any() else 0.0
     if equal >= _AGREE and right < _APART:
-        return Evidence(batch.name, "wrong", equal, _APART, None, "decoder_input_ids are the labels: the decoder reads "
-                        "what it is to predict")  # fmt: skip
+        reason = "decoder_input_ids are the labels: the decoder reads what it is to predict"
+        return wrong(batch.name, equal, _APART, None, reason)
     if right >= _AGREE:
-        return Evidence(batch.name, "ok", equal, _APART)
+        return ok(batch.name, equal, _APART)
     return unknown(batch.name, "decoder_input_ids are neither the labels nor the labels shifted by one")
 
 
@@ -250,10 +236,10 @@ def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
         of_model = 1
     total = of_batch + of_model
     if total == 1:
-        return Evidence(batch.name, "ok", 1.0, 1.0)
+        return ok(batch.name, 1, 1)
     target = "itself" if total == 0 else f"the token {total} after it"
     reason = f"labels are shifted by {of_batch} in the batch and by {of_model} in the loss: a token predicts {target}"
-    return Evidence(batch.name, "wrong", float(total), 1.0, None, reason)
+    return wrong(batch.name, total, 1, None, reason)
 
 
 def _offset(batch: ExaminedBatch) -> int | None:
@@ -279,7 +265,7 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
         return None
     try:
         with exam.subject.under(exam.backends[0]):
-            outputs = exam.subject.with_labels(batch.given, labels)
+            outputs = exam.subject.raw(batch.given, labels=labels.to(exam.subject.device))
     except AttnscopeError:
         return None
     loss, logits = getattr(outputs, "loss", None), getattr(outputs, "logits", None)

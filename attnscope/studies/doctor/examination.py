@@ -1,78 +1,94 @@
 """One examination: the model, the probes, the batches, and what is run of them; each pass at most once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.doctor import Evidence, Soundness
+from attnscope.findings.doctor import Evidence
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
-from attnscope.studies.doctor.audit import AttentionPlace, Audit, Finding
+from attnscope.studies.doctor.audit import RUNS, AttentionPlace, Audit, Finding
 from attnscope.studies.doctor.batches import ExaminedBatch, probe
 from attnscope.studies.doctor.subject import Subject
 
-_RUNS, _FACTOR = 3, 2.0
+T = TypeVar("T")
+NO_PROBES = "the vocabulary is not known; pass a batch or a tokenizer"
+_FACTOR = 2.0
 # In bfloat16 and float16, sums in the residual stream and in kernels round as well, where no module shows it. A sound
 # model (SmolLM2 in bfloat16) came to 1.5 times the limit with a factor of 2, in one of 30 layers.
-LOW_FACTOR = 3.0
+_LOW_FACTOR = 3.0
 
 
 @dataclass
 class Examination:
-    """The model, backends, probes and batches that checks share.
-
-    Attributes:
-        subject: The model.
-        backends: Implementations of attention that run here.
-        refused: Why other backends do not run, by name.
-        rows: Token ids of the probes' texts; empty if the vocabulary is not known.
-        batches: The user's batches, and those of the collator.
-        texts: Texts of the probes, as reports name them.
-        features: Token ids of the texts given to the collator; None without a collator.
-        longest_probe: Number of tokens of the longest probe.
-        with_backends: Whether the user named the backends.
-        collator_error: Why the collator made no batch.
-        replaced: Results of replacing documents, kept for other checks.
-    """
+    """The model, backends, probes and batches that checks share."""
 
     subject: Subject
-    backends: list[str]
-    refused: dict[str, str]
-    rows: list[list[int]]
+    backends: list[str]  # implementations of attention that run here
+    refused: dict[str, str]  # why other backends do not run, by name
+    rows: list[list[int]]  # token ids of the probes' texts; empty if the vocabulary is not known
     pad: int
-    batches: list[ExaminedBatch]
-    texts: list[str]
-    features: list[list[int]] | None = None
-    longest_probe: int = 512
-    with_backends: bool = True
-    collator_error: str | None = None
-    replaced: dict[tuple[int, str, int, bool], Evidence] = field(default_factory=dict)
-    _audits: dict[tuple[int, str], Audit | str] = field(default_factory=dict)
-    _outputs: dict[tuple[int, str], Tensor] = field(default_factory=dict)
-    _limits: dict[tuple[int, str], float] = field(default_factory=dict)
-    _probes: dict[str, ExaminedBatch] = field(default_factory=dict)
-    _reference: dict[str, Any] = field(default_factory=dict)
+    batches: list[ExaminedBatch]  # the user's, and the collator's
+    texts: list[str]  # texts of the probes, as reports name them
+    features: list[list[int]] | None = None  # token ids of the texts given to the collator; None without a collator
+    longest_probe: int = 512  # number of tokens
+    with_backends: bool = True  # the user named the backends
+    collator_error: str | None = None  # why the collator made no batch
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what a function returned when it was first called for a key."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     @property
     def two_halves(self) -> bool:
         """Whether the model has an encoder and a decoder."""
         return self.subject.kind == "encoder-decoder"
 
-    def probe(self, side: str, *, with_positions: bool) -> ExaminedBatch:
+    @property
+    def low(self) -> bool:
+        """Whether the model has a type of less than 32 bits."""
+        return self.subject.dtype != torch.float32
+
+    @property
+    def rounding_factor(self) -> float:
+        """How far correct numbers may differ, in multiples of what rounding did in a few runs."""
+        return _LOW_FACTOR if self.low else _FACTOR
+
+    @property
+    def examined(self) -> list[ExaminedBatch]:
+        """A probe, if there is one, and the user's batches."""
+        return ([self.probe("right")] if self.rows else []) + self.batches
+
+    def probe(self, side: str, *, with_positions: bool = False) -> ExaminedBatch:
         """Return the texts as one padded batch."""
-        name = f"{side} {with_positions}"
-        if name not in self._probes:
+
+        def make() -> ExaminedBatch:
             batch = probe(self.rows, side, self.pad, with_positions=with_positions)
             offset = self.subject.position_offset
             if with_positions and offset:
                 positions = batch.given["position_ids"] + offset
                 batch.given["position_ids"] = positions.masked_fill(batch.padding, max(offset - 1, 0))
-            self._probes[name] = self.with_decoder(batch)
-        return self._probes[name]
+            return self.with_decoder(batch)
+
+        return self.once((side, with_positions), make)
+
+    def long_probe(self) -> ExaminedBatch | None:
+        """Return a text that is longer than the window; None if there is no window, or no such text."""
+        width = getattr(self.subject.config, "sliding_window", None)
+        most = min(self.longest_probe, self.subject.longest or self.longest_probe)
+        if not self.rows or not isinstance(width, int) or width + 2 > most:
+            return None
+        tokens = [token for row in self.rows for token in row]
+        count = min(max(width + 4, 12), most)
+        return self.once("long", lambda: self.alone((tokens * (count // len(tokens) + 1))[:count]))
 
     def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
         """Add a decoder's input to a batch if the model needs one and the batch has none."""
@@ -99,28 +115,9 @@ class Examination:
         none = torch.zeros_like(row, dtype=torch.bool)
         return ExaminedBatch("a text alone", given, row, none, attended=~none)
 
-    def audit(self, batch: ExaminedBatch, backend: str) -> Audit:
-        """Read how a backend attends in a batch; result and error are remembered."""
-        key = id(batch), backend
-        if key not in self._audits:
-            audit = Audit(self.subject, batch, backend, self.decoder_of(batch))
-            try:
-                self._outputs[key] = audit.run()
-                self._audits[key] = audit
-            except AttnscopeError as e:
-                self._audits[key] = e.line()
-        known = self._audits[key]
-        if isinstance(known, str):
-            raise AttnscopeError(known)
-        return known
-
     def output(self, batch: ExaminedBatch, backend: str) -> Tensor:
         """Return the logits of a batch."""
-        key = id(batch), backend
-        if key not in self._outputs:
-            self._outputs[key] = self.run(batch.given, backend)
-            self._probes.setdefault(f"{id(batch)}", batch)  # kept, so that its id stays its own
-        return self._outputs[key]
+        return self.once(("output", batch, backend), lambda: self.run(batch.given, backend))
 
     def run(self, given: Mapping[str, Any], backend: str, **more: Any) -> Tensor:
         """Run a batch as training does, without a cache; returns the logits."""
@@ -129,46 +126,27 @@ class Examination:
 
     def limit(self, batch: ExaminedBatch, backend: str) -> float:
         """Return how far rounding moves the logits of a batch, as a share of the largest; see `check.rounding`."""
-        key = id(batch), backend
-        if key not in self._limits:
-            plain, low = self.output(batch, backend), self.subject.dtype != torch.float32
+
+        def measure() -> float:
+            plain, worst = self.output(batch, backend), 0.0
             sums: list[Tensor | None] = []
-            worst = 0.0
-            for seed in range(_RUNS):
-                on_call = _rounded_attention(seed) if low else None
+            for seed in range(RUNS):
+                on_call = rounded_attention(seed) if self.low else None
                 with self.subject.under(backend), self.subject.rounded(seed, sums):
                     moved = self.subject.run(batch.given, on_call, use_cache=False)
                 gap = relative_gap(moved, plain, batch.real if moved.shape[:2] == batch.ids.shape else None)[0]
                 worst = max(worst, gap)
-            self._limits[key] = max(FLOOR, (LOW_FACTOR if low else _FACTOR) * worst)
-        return self._limits[key]
+            return max(FLOOR, self.rounding_factor * worst)
 
-    def compare(
-        self, examined: str, output: Tensor, reference: Tensor, base: ExaminedBatch, backend: str, *,
-        where: Callable[[int, int], str], rows: Tensor | None = None, reason: str | None = None,
-    ) -> Evidence:  # fmt: skip
-        """Compare the logits of two ways to the same numbers, within what rounding explains.
-
-        Args:
-            output: (B, T, D).
-            reference: Logits of the same tokens, computed another way.
-            base: The batch on which rounding is measured.
-            rows: Which tokens are compared, (B, T); None for all.
-            reason: Meaning of a difference.
-        """
-        value, at = relative_gap(output, reference, rows)
-        limit = FLOOR
-        if not value <= limit or self.subject.dtype != torch.float32:
-            limit = max(limit, self.limit(base, backend))
-        verdict: Soundness = "ok" if value <= limit else "wrong"
-        place = where(*at) if value > 0 else None
-        if reason is not None and finite(value) is None:
-            reason += ": some are not finite in one of the two"
-        return Evidence(examined, verdict, finite(value), limit, place, reason if verdict == "wrong" else None)
+        return self.once(("limit", batch, backend), measure)
 
     def spell(self, number: int) -> str:
         """Spell a token."""
         return self.subject.words.spell(number) if self.subject.words.known else f"#{number}"
+
+    def token(self, batch: ExaminedBatch, row: int, token: int) -> str:
+        """Name a token of a batch: `row 0 token 3 'bank'`."""
+        return f"row {row} token {token} {self.spell(int(batch.ids[row, token]))!r}"
 
     def place(self, place: AttentionPlace, batch: ExaminedBatch) -> str:
         """Name a place: backend, layer and head, row, tokens."""
@@ -181,40 +159,10 @@ class Examination:
         if place.row is not None and place.row < len(ids):
             if len(ids) > 1:
                 named.append(f"row {place.row}")
-            if place.token is not None and place.token < ids.shape[1]:
-                named.append(f"token {place.token} {self.spell(int(ids[place.row, place.token]))!r}")
-            if place.key is not None and place.key < ids.shape[1]:
-                named.append(f"key {place.key} {self.spell(int(ids[place.row, place.key]))!r}")
+            for what, token in (("token", place.token), ("key", place.key)):
+                if token is not None and token < ids.shape[1]:
+                    named.append(f"{what} {token} {self.spell(int(ids[place.row, token]))!r}")
         return " ".join(named)
-
-    def at(
-        self, batch: ExaminedBatch, backend: str, row: int | None = None, places: Tensor | None = None
-    ) -> Callable[[int, int], str]:
-        """Return a function that names a row and token of a batch.
-
-        Args:
-            row: The only compared row; None for the row that the function is given.
-            places: Positions of the tokens that are compared; None for all.
-        """
-
-        def name(of_row: int, token: int) -> str:
-            position = token if places is None else int(places[token])
-            return self.place(AttentionPlace(backend, None, None, of_row if row is None else row, position), batch)
-
-        return name
-
-    def finding(self, finding: Finding, batch: ExaminedBatch, backend: str, reason: str | None = None) -> Evidence:
-        """Turn an audit's finding into evidence."""
-        verdict: Soundness = "ok" if finding.value <= finding.limit and not finding.cells else "wrong"
-        note = finding.note or reason
-        if finding.cells and not finding.note:
-            pairs = "pair" if finding.cells == 1 else "pairs"
-            note = f"{finding.cells} {pairs} of a query and a key" + (f": {reason}" if reason else "")
-        examined = f"{batch.name}, {backend}"
-        place = self.place(finding.place, batch) if finding.value > 0 or finding.cells else None
-        return Evidence(
-            examined, verdict, finite(finding.value), finding.limit, place, note if verdict == "wrong" else None
-        )
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
         """Replace some tokens by other random ordinary ones.
@@ -232,6 +180,152 @@ class Examination:
         if len(pool) < 2 and bool(((drawn == ids) & where).any()):
             raise AttnscopeError("no other token is known to replace tokens by")
         return torch.where(where, drawn, ids)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch under a backend, of which a check measures something."""
+
+    exam: Examination
+    batch: ExaminedBatch
+    backend: str
+    examined: str  # what is measured, as evidence names it
+
+    def evidence(self, measure: "Measure") -> Evidence | None:
+        """Return what a function measures; an error, and a reason in place of evidence, make it unknown."""
+        try:
+            told = measure(self)
+        except AttnscopeError as e:
+            told = e.message
+        return unknown(self.examined, told) if isinstance(told, str) else told
+
+    def read(self) -> Audit:
+        """Read how the backend attends in the batch, once.
+
+        Raises:
+            AttnscopeError: The batch does not run.
+        """
+
+        def make() -> Audit | str:
+            audit = Audit(self.exam.subject, self.batch, self.backend, self.exam.decoder_of(self.batch))
+            try:
+                self.exam._made["output", self.batch, self.backend] = audit.run()
+            except AttnscopeError as e:
+                return e.line()
+            return audit
+
+        audit = self.exam.once(("audit", self.batch, self.backend), make)
+        if isinstance(audit, str):
+            raise AttnscopeError(audit)
+        return audit
+
+    def output(self) -> Tensor:
+        """Return the logits of the batch."""
+        return self.exam.output(self.batch, self.backend)
+
+    def changed(self, where: Tensor, name: str = "input_ids", seed: int = 0, **more: Any) -> Tensor:
+        """Return the logits with other tokens in some places of `name`, (B, T)."""
+        ids = self.exam.other_tokens(self.batch.given[name], where, seed)
+        return self.exam.run({**self.batch.given, name: ids}, self.backend, **more)
+
+    def where(self, row: int, token: int) -> str:
+        """Name a token of the batch under the backend."""
+        return self.exam.place(AttentionPlace(self.backend, row=row, token=token), self.batch)
+
+    def compare(
+        self,
+        output: Tensor,
+        reference: Tensor,
+        rows: Tensor | None,
+        reason: str | None = None,
+        *,
+        base: ExaminedBatch | None = None,
+        shown: ExaminedBatch | None = None,
+        at: tuple[int, Tensor] | None = None,
+    ) -> Evidence:
+        """Compare the logits of two ways to the same numbers, within what rounding explains.
+
+        Args:
+            output: (B, T, D).
+            reference: Logits of the same tokens, computed another way.
+            rows: Which tokens are compared, (B, T); None for all.
+            base: The batch on which rounding is measured; None for that of the case.
+            shown: The batch whose tokens are named, in the same way.
+            at: The row of the batch that is compared, and positions of its tokens; None for all of it.
+        """
+        value, (row, token) = relative_gap(output, reference, rows)
+        limit = FLOOR
+        if not value <= limit or self.exam.low:
+            limit = max(limit, self.exam.limit(base or self.batch, self.backend))
+        place = None
+        if value > 0:
+            row, token = (row, token) if at is None else (at[0], int(at[1][token]))
+            place = self.exam.place(AttentionPlace(self.backend, row=row, token=token), shown or self.batch)
+        if value <= limit:
+            return ok(self.examined, value, limit, where=place)
+        if reason is not None and finite(value) is None:
+            reason += ": some are not finite in one of the two"
+        return wrong(self.examined, value, limit, place, reason)
+
+    def finding(self, finding: Finding, reason: str | None = None) -> Evidence:
+        """Turn an audit's finding into evidence."""
+        value, limit, cells = finding.value, finding.limit, finding.cells
+        place = self.exam.place(finding.place, self.batch) if value > 0 or cells else None
+        if value <= limit and not cells:
+            return ok(self.examined, value, limit, where=place)
+        if cells and not finding.note:
+            pairs = f"{cells} {'pair' if cells == 1 else 'pairs'} of a query and a key"
+            reason = f"{pairs}: {reason}" if reason else pairs
+        return wrong(self.examined, value, limit, place, finding.note or reason)
+
+
+Measure = Callable[[Case], Evidence | str | None]  # evidence, why there is none, or None for nothing to say
+
+
+def measured(
+    exam: Examination,
+    batches: Sequence[ExaminedBatch],
+    measure: Measure,
+    examined: str = "{}, {}",
+    backends: Sequence[str] | None = None,
+) -> list[Evidence]:
+    """Measure batches under every backend.
+
+    Args:
+        examined: What is measured, with places for the names of batch and backend.
+        backends: None for all.
+    """
+    cases = [
+        Case(exam, batch, backend, examined.format(batch.name, backend))
+        for batch in batches
+        for backend in (exam.backends if backends is None else backends)
+    ]
+    return [evidence for case in cases if (evidence := case.evidence(measure)) is not None]
+
+
+def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
+    """Return evidence with the verdict `unknown`."""
+    return Evidence(examined, "unknown", value, limit, None, reason)
+
+
+def ok(
+    examined: str, value: float | None = 0, limit: float | None = 0, reason: str | None = None, where: str | None = None
+) -> Evidence:
+    """Return evidence with the verdict `ok`."""
+    return Evidence(examined, "ok", finite(value), None if limit is None else float(limit), where, reason)
+
+
+def wrong(examined: str, value: float | None, limit: float | None, where: str | None, reason: str | None) -> Evidence:
+    """Return evidence with the verdict `wrong`."""
+    return Evidence(examined, "wrong", finite(value), None if limit is None else float(limit), where, reason)
+
+
+def badness(evidence: Evidence) -> tuple[int, float]:
+    """Return a key by which the worst evidence is largest: its verdict, and the value as a share of the limit."""
+    verdict, value = ("unknown", "ok", "wrong").index(evidence.verdict), evidence.value
+    if value is None:
+        return verdict, float("inf") if evidence.verdict == "wrong" else -1.0
+    return verdict, abs(value) / (evidence.limit or 1.0)
 
 
 def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:
@@ -255,12 +349,12 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
     return float(gap.max()) / max(1.0, float(sizes.max())), (at // gap.shape[1], at % gap.shape[1])
 
 
-def finite(value: float) -> float | None:
+def finite(value: float | None) -> float | None:
     """Return a number for JSON; None if it is not finite."""
-    return value if abs(value) < float("inf") else None
+    return float(value) if value is not None and abs(value) < float("inf") else None
 
 
-def _rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
+def rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
     """Round scores, weights and output of a backend once more, in the backend's type."""
     step = [0]
 

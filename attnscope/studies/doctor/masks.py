@@ -1,6 +1,8 @@
 """Checks of which tokens a token sees: the future, neighbours in a pack, padding, windows, prefixes, 4-D masks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -9,67 +11,37 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import separates_packs
 from attnscope.findings.doctor import Evidence
-from attnscope.studies.doctor.audit import AttentionPlace, Audit
+from attnscope.studies.doctor.audit import NO_INTERFACE, AttentionPlace
 from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
-from attnscope.studies.doctor.examination import Examination, finite, relative_gap
+from attnscope.studies.doctor.examination import (
+    NO_PROBES,
+    Case,
+    Examination,
+    badness,
+    measured,
+    ok,
+    relative_gap,
+    unknown,
+    wrong,
+)
 
-NO_PROBES = "the vocabulary is not known; pass a batch or a tokenizer"
-NO_INTERFACE = "the model's attention does not run through the interface of transformers, so masks cannot be read"
-
-
-def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
-    """Return evidence with the verdict `unknown`."""
-    return Evidence(examined, "unknown", value, limit, None, reason)
-
-
-def judged(
-    exam: Examination,
-    batches: list[ExaminedBatch],
-    judge: Callable[[str, ExaminedBatch, str, Audit], Evidence | str | None],
-    name: Callable[[ExaminedBatch], str] = lambda batch: batch.name,
-    more: str = "",
-) -> list[Evidence]:
-    """Judge the audits of batches under every backend.
-
-    Args:
-        judge: Takes what is examined, the batch, the backend and the audit; returns evidence, a reason why it is
-            unknown, or None for nothing to say.
-        more: Said of what is examined behind batch and backend.
-    """
-    results = []
-    for batch in batches:
-        for backend in exam.backends:
-            examined = f"{name(batch)}, {backend}{more}"
-            try:
-                verdict = judge(examined, batch, backend, exam.audit(batch, backend))
-            except AttnscopeError as e:
-                verdict = e.message
-            if verdict is not None:
-                results.append(unknown(examined, verdict) if isinstance(verdict, str) else verdict)
-    return results
-
-
-def unread(audit: Audit) -> str | None:
-    """Return why masks were not read; None if they were."""
-    return audit.skipped.get("masks") if audit.layers else NO_INTERFACE
-
-
-def examined_batches(exam: Examination) -> list[ExaminedBatch]:
-    """Return a probe, if there is one, and the user's batches."""
-    return ([exam.probe("right", with_positions=False)] if exam.rows else []) + exam.batches
+HIDDEN = "keys that a query should see are hidden"
+_LATER = "outputs of earlier tokens change when later tokens are replaced"
+_ALONE = "{} against each alone, {}"
 
 
 def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> list[Evidence]:
     """Return the evidence of one check from the masks of all backends."""
 
-    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str | None:
+    def measure(case: Case) -> Evidence | str | None:
+        audit = case.read()
         if name in audit.leaks:
-            return exam.finding(audit.leaks[name], batch, backend, reason)
+            return case.finding(audit.leaks[name], reason)
         if name in audit.hidden:
-            return exam.finding(audit.hidden[name], batch, backend, "keys that a query should see are hidden")
-        return Evidence(examined, "ok", 0.0, 0.0) if f"read {name}" in audit.findings else unread(audit)
+            return case.finding(audit.hidden[name], HIDDEN)
+        return ok(case.examined) if name in audit.read else audit.unread
 
-    return judged(exam, batches, judge)
+    return measured(exam, batches, measure)
 
 
 def future(exam: Examination) -> list[Evidence]:
@@ -79,18 +51,16 @@ def future(exam: Examination) -> list[Evidence]:
         return [unknown("the model", "nothing says whether the model is causal; pass kind='causal'")]
     if kind == "bidirectional":
         return [unknown("the model", "the model is bidirectional: every token may see every other token")]
-    evidence: list[Evidence] = []
+    batches = exam.examined
     if exam.two_halves:
-        evidence += _future_of_decoder(exam)
+        evidence = measured(exam, batches, _later_of_decoder, "decoder of {} with its second half replaced, {}")
     else:
-        for batch in examined_batches(exam):
-            for backend in exam.backends:
-                evidence += _later_replaced(exam, batch, backend)
-    batches = [batch for batch in examined_batches(exam) if batch.allowed is None]
-    return evidence + list(read_masks(exam, "future", batches, "a token sees a later token"))
+        evidence = [item for batch in batches for backend in exam.backends for item in _later(exam, batch, backend)]
+    batches = [batch for batch in batches if batch.allowed is None]
+    return evidence + read_masks(exam, "future", batches, "a token sees a later token")
 
 
-def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Evidence]:
+def _later(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Evidence]:
     """Replace the second half of each row, and its last token if no mask can be read."""
     length = batch.ids.shape[1]
     cut = length // 2
@@ -101,45 +71,32 @@ def _later_replaced(exam: Examination, batch: ExaminedBatch, backend: str) -> It
         cut = max(cut, int(later.max()) + 1) if len(later) else cut
     place = torch.arange(length, device=batch.ids.device)
     last = (place * batch.real).amax(1).clamp_min(cut)[:, None]
+
+    def measure(case: Case, first: Tensor) -> Evidence | str:
+        plain, moved = case.output(), case.changed((place >= first) & batch.real)
+        rows = ~(place >= first) & batch.real
+        if cut >= length:
+            return "the prefix is the whole row"
+        if plain.shape[:2] != batch.ids.shape or not rows.any():
+            return "no token has a later token"
+        return case.compare(moved, plain, rows, _LATER)
+
     for what, first in {"second half": torch.full_like(last, cut), "last token": last}.items():
-        examined = f"{batch.name} with its {what} replaced, {backend}"
-        later = place >= first
-        try:
-            plain = exam.output(batch, backend)
-            moved = exam.run({**batch.given, "input_ids": exam.other_tokens(batch.ids, later & batch.real)}, backend)
-        except AttnscopeError as e:
-            yield unknown(examined, e.message)
-            return
-        rows = ~later & batch.real
-        if cut >= length or plain.shape[:2] != batch.ids.shape or not rows.any():
-            yield unknown(examined, "the prefix is the whole row" if cut >= length else "no token has a later token")
-            return
-        reason = "outputs of earlier tokens change when later tokens are replaced"
-        yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows,
-                           reason=reason)  # fmt: skip
-        if exam.subject.interface:
+        named = f"{{}} with its {what} replaced, {{}}"
+        (evidence,) = measured(exam, [batch], partial(measure, first=first), named, [backend])
+        yield evidence
+        if evidence.verdict == "unknown" or exam.subject.interface:
             return
 
 
-def _future_of_decoder(exam: Examination) -> Iterator[Evidence]:
-    for batch in examined_batches(exam):
-        decoder = exam.decoder_of(batch)
-        if decoder is None or decoder.ids.shape[1] < 2:
-            continue
-        cut = decoder.ids.shape[1] // 2
-        later = torch.arange(decoder.ids.shape[1], device=decoder.ids.device)[None].expand(decoder.ids.shape) >= cut
-        for backend in exam.backends:
-            examined = f"{decoder.name} with its second half replaced, {backend}"
-            try:
-                changed = exam.other_tokens(decoder.ids, later)
-                plain = exam.output(batch, backend)
-                moved = exam.run({**batch.given, "decoder_input_ids": changed}, backend)
-            except AttnscopeError as e:
-                yield unknown(examined, e.message)
-                continue
-            reason = "outputs of earlier tokens change when later tokens are replaced"
-            yield exam.compare(examined, moved, plain, batch, backend, where=exam.at(decoder, backend),
-                               rows=~later & decoder.real, reason=reason)  # fmt: skip
+def _later_of_decoder(case: Case) -> Evidence | None:
+    decoder = case.exam.decoder_of(case.batch)
+    if decoder is None or decoder.ids.shape[1] < 2:
+        return None
+    length = decoder.ids.shape[1]
+    later = torch.arange(length, device=decoder.ids.device).expand(decoder.ids.shape) >= length // 2
+    plain, moved = case.output(), case.changed(later, "decoder_input_ids")
+    return case.compare(moved, plain, ~later & decoder.real, _LATER, shown=decoder)
 
 
 def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
@@ -151,11 +108,9 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
         return [], "no batch is packed"
     if len(exam.rows) < 2:
         return [], NO_PROBES
-    if "packed" not in exam._probes:
-        most = exam.subject.longest or 10**9
-        rows = [row[: max(2, most // 3)] for row in exam.rows[:3]]
-        exam._probes["packed"] = packed_probe(rows)
-    return [exam._probes["packed"]], None
+    most = exam.subject.longest or 10**9
+    rows = [row[: max(2, most // 3)] for row in exam.rows[:3]]
+    return [exam.once("packed", lambda: packed_probe(rows))], None
 
 
 def packed_documents(exam: Examination) -> list[Evidence]:
@@ -166,7 +121,7 @@ def packed_documents(exam: Examination) -> list[Evidence]:
         return evidence or [unknown("the model", why)]
     for batch in batches:
         for backend in exam.backends:
-            evidence += [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
+            evidence += _neighbours_replaced(exam, batch, backend)
     evidence += read_masks(exam, "packed_documents", batches, "weight on other documents")
     if batches[0] in exam.batches or separates_packs(exam.subject.core):
         return evidence
@@ -190,44 +145,37 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
             yield unknown(batch.name, reason)
 
 
-def _neighbour_replaced(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
-    """Replace every other document, and compare the outputs of the others; kept after the first call."""
-    key = id(batch), backend, turn, bool(more)
-    if key not in exam.replaced:
-        exam.replaced[key] = _replace_neighbours(exam, batch, backend, turn, **more)
-    return exam.replaced[key]
-
-
-def _replace_neighbours(exam: Examination, batch: ExaminedBatch, backend: str, turn: int, **more: object) -> Evidence:
-    """Replace every other document, and compare the outputs of the others."""
+def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, **more: Any) -> list[Evidence]:
+    """Replace every other document, and compare the outputs of the others; then the other way round."""
     documents = batch.documents
     assert documents is not None
-    examined = f"{batch.name} with {'every second' if turn else 'the other'} document replaced, {backend}"
-    order = _document_order(documents)
-    replaced = (order % 2 == turn) & batch.real
-    try:
-        changed = exam.other_tokens(batch.ids, replaced, seed=turn)
-        # a cache changes masks, so that documents are compared with each other under it
-        plain = exam.run(batch.given, backend, **more) if more else exam.output(batch, backend)
-        moved = exam.run({**batch.given, "input_ids": changed}, backend, **more)
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    rows = batch.real & ~replaced
-    if not rows.any() or not replaced.any():
-        return unknown(examined, "no row has two documents")
-    if plain.shape[:2] != batch.ids.shape:
-        return unknown(examined, "the model returns no output for each token")
-    reason = "outputs of a document change when its neighbours are replaced"
-    return exam.compare(examined, moved, plain, batch, backend, where=exam.at(batch, backend), rows=rows, reason=reason)
-
-
-def _document_order(documents: Tensor) -> Tensor:
-    """Return the number of every token's document within each row, from 0; -1 for padding."""
-    order = torch.full_like(documents, -1)
+    order = torch.full_like(documents, -1)  # number of every token's document within its row; -1 for padding
     for row, numbers in enumerate(documents.tolist()):
         known = {number: n for n, number in enumerate(dict.fromkeys(n for n in numbers if n >= 0))}
         order[row] = torch.tensor([known.get(number, -1) for number in numbers])
-    return order
+
+    def measure(case: Case, turn: int) -> Evidence | str:
+        replaced = (order % 2 == turn) & batch.real
+        # a cache changes masks, so that documents are compared with each other under it
+        plain = exam.run(batch.given, backend, **more) if more else case.output()
+        moved = case.changed(replaced, seed=turn, **more)
+        rows = batch.real & ~replaced
+        if not rows.any() or not replaced.any():
+            return "no row has two documents"
+        if plain.shape[:2] != batch.ids.shape:
+            return "the model returns no output for each token"
+        return case.compare(moved, plain, rows, "outputs of a document change when its neighbours are replaced")
+
+    def turns() -> list[Evidence]:
+        return [
+            evidence
+            for turn, which in enumerate(("the other", "every second"))
+            for evidence in measured(
+                exam, [batch], partial(measure, turn=turn), f"{{}} with {which} document replaced, {{}}", [backend]
+            )
+        ]
+
+    return exam.once(("neighbours", batch, backend, bool(more)), turns)
 
 
 def packed_with_cache(exam: Examination) -> list[Evidence]:
@@ -242,8 +190,7 @@ def packed_with_cache(exam: Examination) -> list[Evidence]:
     for batch in batches:
         if "use_cache" in batch.given:
             continue
-        backend = exam.backends[0]
-        turns = [_neighbour_replaced(exam, batch, backend, turn, use_cache=True) for turn in (0, 1)]
+        turns = _neighbours_replaced(exam, batch, exam.backends[0], use_cache=True)
         evidence = max(turns, key=lambda item: (item.verdict == "wrong", item.value or 0.0))
         if evidence.verdict == "wrong":
             reason = (
@@ -265,68 +212,42 @@ def packed_positions(exam: Examination) -> list[Evidence]:
         if batch.positions is not None:
             evidence.append(_restarts(exam, batch))
         if batch.positions is None or batch not in exam.batches:
-            evidence += [_packed_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += measured(exam, [batch], _packed_alone, "documents of {} alone, {}")
     return evidence
 
 
 def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
     """Find the first document whose positions do not start where the first document's do, or do not count by one."""
-    documents, positions = batch.documents, batch.positions
-    assert documents is not None and positions is not None
-    begins = []
-    for row in range(len(documents)):
-        for number in dict.fromkeys(n for n in documents[row].tolist() if n >= 0):
-            place = (documents[row] == number).nonzero()[:, 0]
-            begins.append((row, int(place[0]), int(positions[row, place[0]]), positions[row, place].diff()))
+    positions = batch.positions
+    assert positions is not None
+    begins = [
+        (row, int(place[0]), int(positions[row, place[0]]), positions[row, place].diff())
+        for row, place in batch.document_places()
+    ]
     first = min(start for *_, start, _ in begins)
     for row, token, start, steps in begins:
-        if start != first or bool((steps != 1).any()):
-            reason = f"a document starts at position {start}, and the first at {first}" if start != first else (
-                "positions within a document do not count by one")  # fmt: skip
-            value = float(start - first) if start != first else float((steps - 1).abs().max())
-            where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
-            return Evidence(batch.name, "wrong", value, 0.0, where, reason)
-    return Evidence(batch.name, "ok", 0.0, 0.0)
+        if start != first:
+            reason = f"a document starts at position {start}, and the first at {first}"
+            return wrong(batch.name, start - first, 0, exam.token(batch, row, token), reason)
+        if bool((steps != 1).any()):
+            apart, reason = float((steps - 1).abs().max()), "positions within a document do not count by one"
+            return wrong(batch.name, apart, 0, exam.token(batch, row, token), reason)
+    return ok(batch.name)
 
 
-def _packed_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+def _packed_alone(case: Case) -> Evidence | str:
     """Compare documents of a pack with the same documents alone."""
-    examined = f"documents of {batch.name} alone, {backend}"
-    documents = batch.documents
-    assert documents is not None
-    turns = [_neighbour_replaced(exam, batch, backend, turn) for turn in (0, 1)]
-    try:
-        leaks = "packed_documents" in exam.audit(batch, backend).leaks
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    if leaks or any(item.verdict != "ok" for item in turns):
-        return unknown(examined, "documents read each other, so that positions cannot be checked")
-    results: list[Evidence] = []
-    try:
-        packed = exam.output(batch, backend)
-        for row in range(len(documents)):
-            for number in dict.fromkeys(n for n in documents[row].tolist() if n >= 0):
-                place = (documents[row] == number).nonzero()[:, 0]
-                text = exam.alone(batch.ids[row, place])
-                by_itself = exam.output(text, backend)
-                results.append(exam.compare(
-                    examined, packed[row : row + 1, place], by_itself, text, backend,
-                    where=exam.at(batch, backend, row, place),
-                    reason="outputs differ from the outputs of the document alone",
-                ))  # fmt: skip
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    return _worst(results) or unknown(examined, "there is no document")
-
-
-def _worst(results: list[Evidence]) -> Evidence | None:
-    """Return the evidence with the largest share of its limit; what is wrong comes before all other."""
-
-    def badness(evidence: Evidence) -> tuple[bool, float]:
-        share = float("inf") if evidence.value is None else evidence.value / max(evidence.limit or 0.0, 1e-300)
-        return evidence.verdict == "wrong", share
-
-    return max(results, key=badness, default=None)
+    exam, batch, backend = case.exam, case.batch, case.backend
+    turns = _neighbours_replaced(exam, batch, backend)
+    if "packed_documents" in case.read().leaks or any(item.verdict != "ok" for item in turns):
+        return "documents read each other, so that positions cannot be checked"
+    results = []
+    packed = case.output()
+    for row, place in batch.document_places():
+        text = exam.alone(batch.ids[row, place])
+        by_itself, reason = exam.output(text, backend), "outputs differ from the outputs of the document alone"
+        results.append(case.compare(packed[row : row + 1, place], by_itself, None, reason, base=text, at=(row, place)))
+    return max(results, key=badness, default="there is no document")
 
 
 def padding(exam: Examination) -> list[Evidence]:
@@ -340,26 +261,24 @@ def padding(exam: Examination) -> list[Evidence]:
         for side in ("right", "left"):
             positions = side == "left" and exam.subject.takes("position_ids")
             if side == "left" and exam.subject.learned_positions and not positions:
-                evidence.append(
-                    unknown(
-                        "texts padded on the left",
-                        "the model's positions are learned, and the model takes no position_ids",
-                    )
-                )
+                reason = "the model's positions are learned, and the model takes no position_ids"
+                evidence.append(unknown("texts padded on the left", reason))
                 continue
             batch = exam.probe(side, with_positions=positions)
-            evidence += [_like_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += measured(exam, [batch], _like_alone, _ALONE)
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
         # position_ids may hide a mask that is lost: transformers takes positions that do not count on for a pack
-        batch = exam.probe("left", with_positions=False)
+        batch = exam.probe("left")
         evidence += read_masks(exam, "padding", [batch], "weight on padding")
         if exam.subject.rotary:
-            evidence += [_like_alone(exam, batch, backend) for backend in exam.backends]
+            evidence += measured(exam, [batch], _like_alone, _ALONE)
     for batch in exam.batches:
         # attention behind the interface is given each row by itself: comparing unpadded rows is not worth their passes
         compared = bool(batch.padding.any()) or (len(batch.ids) > 1 and not exam.subject.interface)
         if compared and not batch.packed and batch.allowed is None:
-            rows = [_batch_like_alone(exam, batch, backend) for backend in exam.backends]
+            needs = batch.side() in ("left", "both") and exam.subject.learned_positions and batch.positions is None
+            right = batch if mask_covers(batch) and not needs else _repaired(batch, exam, positions=needs)
+            rows = measured(exam, [right], _like_alone, _ALONE)
             if not batch.padding.any():
                 why = "no row is padded; each row has the same outputs as alone"
                 rows = [replace(row, verdict="unknown", reason=why) if row.verdict == "ok" else row for row in rows]
@@ -368,54 +287,39 @@ def padding(exam: Examination) -> list[Evidence]:
     return evidence or [unknown("the batch", "nothing is padded")]
 
 
-def _like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+def _like_alone(case: Case) -> Evidence | str:
     """Compare each text of a padded batch with the text alone."""
-    examined = f"{batch.name} against each alone, {backend}"
-    results: list[Evidence] = []
+    exam, batch = case.exam, case.batch
+    results = []
     change = "padding" if batch.padding.any() else "the other rows of the batch"
-    try:
-        padded = exam.output(batch, backend)
-        decoder = batch.given.get("decoder_input_ids")
-        for row in range(len(batch.ids)):
-            text = _text_alone(exam, batch, row)
-            by_itself = exam.output(text, backend)
-            if decoder is not None:
-                row_output, places = padded[row : row + 1], torch.arange(padded.shape[1])
-            else:
-                places = batch.kept[row].nonzero()[:, 0]
-                row_output = padded[row : row + 1, places.to(padded.device)]
-            results.append(exam.compare(
-                examined, row_output, by_itself, text, backend,
-                where=exam.at(batch, backend, row, places),
-                reason=f"outputs change with {change}",
-            ))  # fmt: skip
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    return _worst(results) or unknown(examined, "there is no text")
+    padded = case.output()
+    for row in range(len(batch.ids)):
+        text = _text_alone(exam, batch, row)
+        by_itself = exam.output(text, case.backend)
+        places = batch.kept[row].nonzero()[:, 0]
+        if batch.given.get("decoder_input_ids") is not None:
+            places = torch.arange(padded.shape[1])
+        output = padded[row : row + 1, places.to(padded.device)]
+        results.append(
+            case.compare(output, by_itself, None, f"outputs change with {change}", base=text, at=(row, places))
+        )
+    return max(results, key=badness, default="there is no text")
 
 
 def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
-    """Return a row of a batch without its padding."""
+    """Return a row of a batch without its padding; the same text of several batches once."""
     places = batch.kept[row]
-    given = (batch.types, *(batch.given.get(name) for name in ("decoder_input_ids", "decoder_attention_mask")))
-    shared = all(value is None for value in given)
-    key = f"{batch.ids[row, places].tolist()}" if shared else f"row {row} of {id(batch)}"
-    if key not in exam._probes:
-        more = {}
-        if batch.types is not None:
-            more["token_type_ids"] = batch.types[row, places][None]
-        for name in ("decoder_input_ids", "decoder_attention_mask"):
-            if isinstance(batch.given.get(name), Tensor):
-                more[name] = batch.given[name][row : row + 1]
-        exam._probes[key] = exam.alone(batch.ids[row, places], **more)
-    return exam._probes[key]
+    more = {} if batch.types is None else {"token_type_ids": batch.types[row, places][None]}
+    for name in ("decoder_input_ids", "decoder_attention_mask"):
+        if isinstance(batch.given.get(name), Tensor):
+            more[name] = batch.given[name][row : row + 1]
+    key = (batch, row) if more else (*batch.ids[row, places].tolist(),)
+    return exam.once(("text", *key), lambda: exam.alone(batch.ids[row, places], **more))
 
 
-def _repaired(batch: ExaminedBatch, exam: Examination, *, mask: bool, positions: bool) -> ExaminedBatch:
-    """Return a batch with the right mask, or the right positions."""
-    given = dict(batch.given)
-    if mask:
-        given["attention_mask"] = batch.real.long()
+def _repaired(batch: ExaminedBatch, exam: Examination, *, positions: bool) -> ExaminedBatch:
+    """Return a batch with the right mask, and if need be the right positions."""
+    given = {**batch.given, "attention_mask": batch.real.long()}
     if positions and exam.subject.takes("position_ids"):
         counted = (batch.real.long().cumsum(1) - 1).clamp_min(0) + exam.subject.position_offset
         given["position_ids"] = counted
@@ -425,15 +329,6 @@ def _repaired(batch: ExaminedBatch, exam: Examination, *, mask: bool, positions:
 def mask_covers(batch: ExaminedBatch) -> bool:
     """Tell whether the mask of a batch bars all of its padding."""
     return batch.attended is not None and not bool((batch.attended & batch.padding).any())
-
-
-def _batch_like_alone(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
-    """Compare rows of the user's batch with each alone, after repairing its mask and positions."""
-    needs = batch.side() in ("left", "both") and exam.subject.learned_positions and batch.positions is None
-    if mask_covers(batch) and not needs:
-        return _like_alone(exam, batch, backend)
-    fixed = _repaired(batch, exam, mask=True, positions=needs)
-    return _like_alone(exam, fixed, backend)
 
 
 def padding_mask(exam: Examination) -> list[Evidence]:
@@ -449,34 +344,31 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             continue
         bare = batch.padding if batch.attended is None else batch.padding & batch.attended
         if not bare.any():
-            evidence.append(Evidence(batch.name, "ok", 0.0, 0.0))
+            evidence.append(ok(batch.name))
             continue
         effect = _effect_of_mask(exam, batch)
-        row, token = (int(n) for n in bare.nonzero()[0])
-        where = f"row {row} token {token} {exam.spell(int(batch.ids[row, token]))!r}"
         if batch.attended is None and effect is not None and effect.verdict == "ok":
             note = "there is no attention_mask; outputs of the texts are the same with an attention_mask"
-            evidence.append(Evidence(batch.name, "ok", effect.value, effect.limit, None, note))
+            evidence.append(ok(batch.name, effect.value, effect.limit, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
         note = f"{what} for {int(bare.sum())} padding tokens"
         if effect is not None and effect.value is not None:
             changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
-        evidence.append(Evidence(batch.name, "wrong", float(bare.sum()), 0.0, where, note))
+        where = exam.token(batch, *bare.nonzero()[0].tolist())
+        evidence.append(wrong(batch.name, int(bare.sum()), 0, where, note))
     return evidence or [unknown("no batch", "no batch or collator is given")]
 
 
 def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
     """Measure how the right attention mask changes tokens that are not padding."""
-    backend = exam.backends[0]
-    fixed = _repaired(batch, exam, mask=True, positions=False)
+    right = Case(exam, _repaired(batch, exam, positions=False), exam.backends[0], "")
     try:
-        plain, right = exam.output(batch, backend), exam.output(fixed, backend)
+        plain = exam.output(batch, right.backend)
+        return right.compare(plain, right.output(), batch.real if plain.shape[:2] == batch.ids.shape else None)
     except AttnscopeError:
         return None
-    rows = batch.real if plain.shape[:2] == batch.ids.shape else None
-    return exam.compare("", plain, right, fixed, backend, where=exam.at(batch, backend), rows=rows)
 
 
 def padding_positions(exam: Examination) -> list[Evidence]:
@@ -485,34 +377,31 @@ def padding_positions(exam: Examination) -> list[Evidence]:
     for batch in exam.batches:
         if batch.side() not in ("left", "both") or batch.packed or batch.allowed is not None:
             continue
-        backend = exam.backends[0]
-        masked = batch if mask_covers(batch) else _repaired(batch, exam, mask=True, positions=False)
-        evidence = _like_alone(exam, masked, backend)
+        masked = batch if mask_covers(batch) else _repaired(batch, exam, positions=False)
+        (evidence,) = measured(exam, [masked], _like_alone, _ALONE, exam.backends[:1])
         if evidence.verdict == "wrong":
-            right = _like_alone(exam, _repaired(batch, exam, mask=True, positions=True), backend)
+            placed = _repaired(batch, exam, positions=True)
+            (right,) = measured(exam, [placed], _like_alone, _ALONE, exam.backends[:1])
             if right.verdict != "ok":
                 evidence = unknown(evidence.examined, "outputs change with padding even with the right positions")
             else:
                 what = "its position_ids count padding" if batch.positions is not None else "it has no position_ids"
-                evidence = Evidence(batch.name, "wrong", evidence.value, evidence.limit, evidence.where,
-                                    f"the batch is padded on the left, and {what}")  # fmt: skip
+                reason = f"the batch is padded on the left, and {what}"
+                evidence = replace(evidence, examined=batch.name, reason=reason)
         results.append(evidence)
     if results or not exam.rows:
         return results or [unknown("no batch", "no batch is padded on the left")]
-    batch = exam.probe("left", with_positions=False)
-    for backend in exam.backends:
-        evidence = _like_alone(exam, batch, backend)
-        if evidence.verdict == "wrong":
-            reason = "without position_ids, padding on the left changes outputs; no batch here is padded on the left"
-            evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
-        results.append(evidence)
-    return results
+    reason = "without position_ids, padding on the left changes outputs; no batch here is padded on the left"
+    return [
+        item if item.verdict != "wrong" else unknown(item.examined, reason, item.value, item.limit)
+        for item in measured(exam, [exam.probe("left")], _like_alone, _ALONE)
+    ]
 
 
 def prefix(exam: Examination) -> list[Evidence]:
     """Check that tokens of a prefix see each other, and no later ones."""
     if exam.two_halves:
-        return _encoder_sees_all(exam)
+        return measured(exam, exam.examined, _encoder_sees_all)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
     given = [
         batch
@@ -523,22 +412,16 @@ def prefix(exam: Examination) -> list[Evidence]:
     evidence = read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept")
     evidence += read_masks(exam, "prefix", batches, "")
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
-    for batch in batches:
-        evidence += [_prefix_by_change(exam, batch, backend) for backend in exam.backends]
+    evidence += measured(exam, batches, _prefix_by_change, "{} with the last token of its prefix replaced, {}")
     return evidence or [
         unknown("the model", "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length")
     ]
 
 
-def _encoder_sees_all(exam: Examination) -> list[Evidence]:
-    """Replace the encoder's last token; all outputs of the decoder must change."""
-
-    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str:
-        if "backend" in audit.hidden:
-            return exam.finding(audit.hidden["backend"], batch, backend, "hidden in the encoder")
-        return unread(audit) or Evidence(examined, "ok", 0.0, 0.0)
-
-    return judged(exam, examined_batches(exam), judge)
+def _encoder_sees_all(case: Case) -> Evidence | str:
+    if "backend" in case.read().hidden:
+        return case.finding(case.read().hidden["backend"], "hidden in the encoder")
+    return case.read().unread or ok(case.examined)
 
 
 def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
@@ -551,89 +434,93 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
         real &= batch.documents[:, :, None] == batch.documents[:, None]
     hidden = inside[:, :, None] & inside[:, None] & real & ~batch.allowed
     later = inside[:, :, None] & ~inside[:, None] & real & batch.allowed
-    wrong = hidden if hidden.any() else later
-    if not wrong.any():
-        return Evidence(f"the mask of {batch.name}", "ok", 0.0, 0.0)
-    row, token, key = (int(n) for n in wrong.nonzero()[0])
+    cells = hidden if hidden.any() else later
+    if not cells.any():
+        return ok(f"the mask of {batch.name}")
+    row, token, key = cells.nonzero()[0].tolist()
     what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see later tokens"
     where = exam.place(AttentionPlace("", row=row, token=token, key=key), batch)
-    return Evidence(f"the mask of {batch.name}", "wrong", float(wrong.sum()), 0.0, where, f"the mask {what}")
+    return wrong(f"the mask of {batch.name}", int(cells.sum()), 0, where, f"the mask {what}")
 
 
-def _prefix_by_change(exam: Examination, batch: ExaminedBatch, backend: str) -> Evidence:
+def _prefix_by_change(case: Case) -> Evidence | str:
     """Replace the last token of each prefix; the outputs of its first tokens must change."""
-    examined = f"{batch.name} with the last token of its prefix replaced, {backend}"
+    batch = case.batch
     assert batch.prefix is not None
     place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
     last = place == batch.prefix[:, None] - 1
     if int(batch.prefix.min()) < 2:
-        return unknown(examined, "a prefix is one token")
-    try:
-        plain = exam.output(batch, backend)
-        moved = exam.run({**batch.given, "input_ids": exam.other_tokens(batch.ids, last)}, backend)
-    except AttnscopeError as e:
-        return unknown(examined, e.message)
-    before = (place < batch.prefix[:, None] - 1) & batch.real
-    value = relative_gap(moved, plain, before)[0]
+        return "a prefix is one token"
+    plain, moved = case.output(), case.changed(last)
+    value = relative_gap(moved, plain, (place < batch.prefix[:, None] - 1) & batch.real)[0]
     if value > 0:
-        return Evidence(examined, "ok", finite(value), None, None, "outputs of earlier tokens change, as they should")
-    return Evidence(examined, "wrong", 0.0, None, backend, "tokens of the prefix do not see later tokens of the prefix")
+        return ok(case.examined, value, None, "outputs of earlier tokens change, as they should")
+    reason = "tokens of the prefix do not see later tokens of the prefix"
+    return wrong(case.examined, 0, None, case.backend, reason)
 
 
 def window(exam: Examination) -> list[Evidence]:
     """Check that the window is as wide as configured, on each backend."""
-    config = exam.subject.config
-    batches = examined_batches(exam)
-    width = getattr(config, "sliding_window", None)
-    long = exam._probes.get("long")
-    most = min(exam.longest_probe, exam.subject.longest or exam.longest_probe)
-    if long is None and exam.rows and isinstance(width, int) and width + 2 <= most:
-        tokens = [token for row in exam.rows for token in row]
-        count = min(max(width + 4, 12), most)
-        long = exam._probes["long"] = exam.alone((tokens * (count // len(tokens) + 1))[:count])
-    if long is not None:
-        batches = [long, *exam.batches]
+    long = exam.long_probe()
 
-    def judge(examined: str, batch: ExaminedBatch, _backend: str, audit: Audit) -> Evidence | str:
+    def measure(case: Case) -> Evidence | str:
+        audit = case.read()
         configured = max(audit.widest, default=0)
         seen = audit.widest.get(configured, 0)
-        for wide, measured in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
-            if measured is not None:
-                what = f"a query sees {seen} keys" if wide else f"{measured.cells} keys within the window are hidden"
-                reason, place = f"{what}, and the window is {configured}", exam.place(measured.place, batch)
-                return Evidence(examined, "wrong", float(seen), float(configured), place, reason)
-        if (why := unread(audit)) is not None:
+        for wide, finding in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
+            if finding is not None:
+                what = f"a query sees {seen} keys" if wide else f"{finding.cells} keys within the window are hidden"
+                reason, place = f"{what}, and the window is {configured}", exam.place(finding.place, case.batch)
+                return wrong(case.examined, seen, configured, place, reason)
+        if (why := audit.unread) is not None:
             return why
         if not audit.widest:
             return "no layer has a window, according to the config"
         if "window" in audit.skipped:
             return audit.skipped["window"] + ("" if exam.longest_probe >= configured + 2 else "; raise longest_probe")
-        return Evidence(examined, "ok", float(seen), float(configured))
+        return ok(case.examined, seen, configured)
 
-    evidence = judged(exam, batches, judge, lambda batch: f"{batch.name} of {batch.ids.shape[1]} tokens")
+    evidence = []
+    for batch in exam.examined if long is None else [long, *exam.batches]:
+        evidence += measured(exam, [batch], measure, f"{{}} of {batch.ids.shape[1]} tokens, {{}}")
     return evidence or [unknown("the model", NO_PROBES)]
 
 
 def mask_4d(exam: Examination) -> list[Evidence]:
     """Check that a 4-D mask is obeyed."""
     given = [batch for batch in exam.batches if batch.allowed is not None]
-    evidence = []
-    for batch in given:
-        for backend in exam.backends:
-            try:
-                exam.audit(batch, backend)
-            except AttnscopeError as e:
-                reason = f"the model does not run with the 4-D mask of the batch: {e.message}"
-                evidence.append(Evidence(f"{batch.name}, {backend}", "wrong", None, None, backend, reason))
+    why = "the model does not run with the 4-D mask of the batch"
+    evidence = [
+        replace(item, verdict="wrong", where=backend, reason=f"{why}: {item.reason}")
+        for batch in given
+        for backend in exam.backends
+        for item in measured(exam, [batch], runs, backends=[backend])
+    ]
     evidence += [hidden for batch in given for hidden in _hidden_from_itself(exam, batch)]
-    evidence += [item for item in read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
-              if not any(item.examined == other.examined for other in evidence)]  # fmt: skip
+    told = {item.examined for item in evidence}
+    of_masks = read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
+    evidence += [item for item in of_masks if item.examined not in told]
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
         return evidence or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
-    batch = _two_blocks(exam)
-    for refused in judged(exam, [batch], lambda *_: None):
-        evidence.append(replace(refused, reason=f"the model takes no 4-D mask: {refused.reason}"))
+    rows = [row[:6] for row in exam.rows[:2]]
+    ids = torch.tensor([[token for row in rows for token in row]])
+    numbers = torch.tensor([n for n, row in enumerate(rows) for _ in row])
+    allowed = numbers[:, None] == numbers
+    if exam.subject.kind != "bidirectional":
+        allowed = allowed.tril()
+    mask = torch.zeros(allowed.shape, dtype=exam.subject.dtype)
+    mask = mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
+    none = torch.zeros_like(ids, dtype=torch.bool)
+    two_blocks = {"input_ids": ids, "attention_mask": mask}
+    batch = ExaminedBatch("2 texts under a 4-D mask", two_blocks, ids, none, allowed=allowed[None])
+    refused = measured(exam, [batch], runs)
+    evidence += [replace(item, reason=f"the model takes no 4-D mask: {item.reason}") for item in refused]
     return evidence + read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed")
+
+
+def runs(case: Case) -> None:
+    """Measure nothing, so that the only evidence is why a batch does not run."""
+    case.read()
 
 
 def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
@@ -642,44 +529,28 @@ def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evi
     itself = batch.allowed.diagonal(dim1=1, dim2=2)
     blind = batch.real & ~itself & batch.allowed.any(-1)
     if blind.any():
-        row, token = (int(n) for n in blind.nonzero()[0])
+        row, token = blind.nonzero()[0].tolist()
+        where = exam.place(AttentionPlace("", row=row, token=token), batch)
         inverted = "; the mask is inverted" if bool(blind.equal(batch.real & batch.allowed.any(-1))) else ""
-        yield Evidence(f"the mask of {batch.name}", "wrong", float(blind.sum()), 0.0,
-                       exam.place(AttentionPlace("", row=row, token=token), batch),
-                       f"tokens may attend to other tokens, and not to themselves{inverted}")  # fmt: skip
-
-
-def _two_blocks(exam: Examination) -> ExaminedBatch:
-    """Return two texts in a row, kept apart by a mask that is added to the scores."""
-    if "4d" not in exam._probes:
-        rows = [row[:6] for row in exam.rows[:2]]
-        ids = torch.tensor([[token for row in rows for token in row]])
-        numbers = torch.tensor([n for n, row in enumerate(rows) for _ in row])
-        allowed = numbers[:, None] == numbers
-        if exam.subject.kind != "bidirectional":
-            allowed = allowed.tril()
-        mask = torch.zeros(allowed.shape, dtype=exam.subject.dtype)
-        mask = mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
-        none = torch.zeros_like(ids, dtype=torch.bool)
-        given = {"input_ids": ids, "attention_mask": mask}
-        exam._probes["4d"] = ExaminedBatch("2 texts under a 4-D mask", given, ids, none, allowed=allowed[None])
-    return exam._probes["4d"]
+        reason = f"tokens may attend to other tokens, and not to themselves{inverted}"
+        yield wrong(f"the mask of {batch.name}", int(blind.sum()), 0, where, reason)
 
 
 def fully_masked(exam: Examination) -> list[Evidence]:
     """Check that every token may attend to something, and that rows that may not are not NaN."""
 
-    def judge(examined: str, batch: ExaminedBatch, backend: str, audit: Audit) -> Evidence | str:
-        output = exam.output(batch, backend)
+    def measure(case: Case) -> Evidence | str:
+        batch, audit = case.batch, case.read()
+        output = case.output()
         bad = ~output.isfinite().all(-1)
         if output.shape[:2] == batch.ids.shape and bad.any():
-            row, token = (int(n) for n in bad.nonzero()[0])
+            row, token = bad.nonzero()[0].tolist()
             what = "padding" if batch.padding[row, token] else "tokens of a text"
-            place = exam.at(batch, backend)(row, token)
-            return Evidence(examined, "wrong", float(bad.sum()), 0.0, place, f"outputs of {what} are not finite")
+            reason = f"outputs of {what} are not finite"
+            return wrong(case.examined, int(bad.sum()), 0, case.where(row, token), reason)
         if "fully_masked" in audit.leaks:
-            return exam.finding(audit.leaks["fully_masked"], batch, backend)
-        return Evidence(examined, "ok", 0.0, 0.0) if audit.layers else NO_INTERFACE
+            return case.finding(audit.leaks["fully_masked"])
+        return ok(case.examined) if audit.layers else NO_INTERFACE
 
-    batches = ([exam.probe("left", with_positions=False)] if exam.rows else []) + exam.batches
-    return judged(exam, batches, judge) or [unknown("the model", NO_PROBES)]
+    batches = ([exam.probe("left")] if exam.rows else []) + exam.batches
+    return measured(exam, batches, measure) or [unknown("the model", NO_PROBES)]

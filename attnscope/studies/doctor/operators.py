@@ -24,11 +24,7 @@ _OTHERS = {
 
 
 class RoundedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Change every number that these operators give by up to its rounding, evenly distributed.
-
-    Args:
-        seed: Of the random numbers.
-    """
+    """Change every number that these operators give by up to its rounding, evenly distributed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,18 +1,18 @@
 """Checks of positions: beyond what a model has, and rotary frequencies as the config says."""
 
-import math
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import Rope, RopeScaling
+from attnscope.checkpoints.families.rope import temperature
 from attnscope.findings.doctor import Evidence
 from attnscope.model.positions import rotary_frequencies
 from attnscope.studies.doctor.batches import FROM_MASK
-from attnscope.studies.doctor.examination import Examination
-from attnscope.studies.doctor.masks import unknown
+from attnscope.studies.doctor.examination import Examination, ok, unknown, wrong
 
 _ANGLE = 0.25  # largest error of an angle, in radians: cos 0.25 is 0.97
 _FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloat16 is 0.002, and judged by angles
@@ -27,39 +27,31 @@ def max_positions(exam: Examination) -> list[Evidence]:
     for batch in exam.batches:
         if batch.positions is not None:
             last = int(batch.positions.masked_fill(batch.padding, 0).max()) + 1 - exam.subject.position_offset
-        elif batch.packed and batch.documents_from != FROM_MASK:
+        elif (batch.packed and batch.documents_from != FROM_MASK) or batch.side() != "none":
             last = batch.ids.shape[1]
         else:
-            last = int((batch.real.long().sum(1)).max()) if batch.side() == "none" else batch.ids.shape[1]
-        where = None
-        reason = f"position {last - 1} of a model with {most} positions" if last > most else None
-        evidence.append(Evidence(batch.name, "wrong" if last > most else "ok", float(last), float(most), where, reason))
+            last = int(batch.real.sum(1).max())
+        reason = f"position {last - 1} of a model with {most} positions"
+        evidence.append(wrong(batch.name, last, most, None, reason) if last > most else ok(batch.name, last, most))
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)
-        at = f"text {lengths.index(longest)}"
-        if longest > most:
-            reason = f"a text of {longest} tokens; the model has {most} positions"
-            evidence.append(Evidence("the texts", "wrong", float(longest), float(most), at, reason))
-        else:
-            evidence.append(Evidence("the texts", "ok", float(longest), float(most)))
+        at, reason = f"text {lengths.index(longest)}", f"a text of {longest} tokens; the model has {most} positions"
+        of_texts = wrong("the texts", longest, most, at, reason) if longest > most else ok("the texts", longest, most)
+        evidence.append(of_texts)
     return evidence or [unknown("no batch", "no batch or text is given")]
 
 
 def rope_scaling(exam: Examination) -> list[Evidence]:
     """Check that rotary frequencies, with their scaling, are the config's."""
     config = exam.subject.config
-    modules = [(name, module) for name, module in exam.subject.model.named_modules()
-               if any(isinstance(value, Tensor) and key.endswith("inv_freq") and not key.startswith("original")
-                      and "original" not in key for key, value in module.named_buffers(recurse=False))]  # fmt: skip
-    if config is None or not modules:
-        return [unknown("the model", "the model has no rotary frequencies (inv_freq)")]
-    evidence = []
-    for name, module in modules:
-        for key, held in module.named_buffers(recurse=False):
-            if key.endswith("inv_freq") and "original" not in key:
-                evidence.append(_frequencies(exam, f"{name}.{key}".strip("."), module, key, held))
-    return evidence
+    evidence = [
+        _frequencies(exam, f"{name}.{key}".strip("."), module, key, held)
+        for name, module in exam.subject.model.named_modules()
+        for key, held in module.named_buffers(recurse=False)
+        if config is not None and key.endswith("inv_freq") and "original" not in key
+    ]
+    return evidence or [unknown("the model", "the model has no rotary frequencies (inv_freq)")]
 
 
 def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:
@@ -97,12 +89,12 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
         lost = ": the model uses the frequencies without scaling" if _plain(rope, width, used) else ""
         if not exact:
             lost = f": the model holds the frequencies in {str(held.dtype).removeprefix('torch.')}"
-        return Evidence(name, "wrong", value, limit, f"frequency {at}",
-                        f"frequencies differ from the config's{scaled} ({unit}){lost}")  # fmt: skip
+        reason = f"frequencies differ from the config's{scaled} ({unit}){lost}"
+        return wrong(name, value, limit, f"frequency {at}", reason)
     if apart > 1e-3:
         reason = f"cos and sin are multiplied by {used_factor:.3f} in place of {factor:.3f}{scaled}"
-        return Evidence(name, "wrong", apart, 1e-3, None, reason)
-    return Evidence(name, "ok", value, limit, None, f"frequencies{scaled}")
+        return wrong(name, apart, 1e-3, None, reason)
+    return ok(name, value, limit, f"frequencies{scaled}")
 
 
 def _plain(rope: Rope, width: int, used: Tensor) -> bool:
@@ -125,45 +117,28 @@ def _table(config: Any, kind: str | None) -> dict[str, Any] | None:
 
 
 def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
-    """Return rotary parameters in the form of `model.rope`."""
-    fraction = table.get("partial_rotary_factor") or 1.0
-    theta = float(table["rope_theta"])
-    if kind == "default":
-        return Rope(theta, float(fraction))
+    plain = Rope(float(table["rope_theta"]), float(table.get("partial_rotary_factor") or 1.0))
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
-    original = table.get("original_max_position_embeddings") or getattr(
-        config, "original_max_position_embeddings", None)  # fmt: skip
-    if kind == "linear":
-        return Rope(theta, float(fraction), RopeScaling("linear", float(table["factor"])))
+    stated = table.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    original, attention = int(stated or longest), table.get("attention_factor")
+    more: dict[str, Any] = {}
+    if kind == "default":
+        return plain
     if kind == "llama3":
-        low, high = float(table["low_freq_factor"]), float(table["high_freq_factor"])
-        scaling = RopeScaling("llama3", float(table["factor"]), int(original or longest), low, high)
-        return Rope(theta, float(fraction), scaling)
-    if kind == "yarn":
-        factor = float(table["factor"])
-        attention = table.get("attention_factor")
-        mscale, every = table.get("mscale"), table.get("mscale_all_dim")
+        more = {f"{end}_freq_factor": float(table[f"{end}_freq_factor"]) for end in ("low", "high")}
+    elif kind == "yarn":
+        factor, mscale, every = float(table["factor"]), table.get("mscale"), table.get("mscale_all_dim")
         if attention is None and mscale and every:
-            attention = _temperature(factor, mscale) / _temperature(factor, every)
-        scaling = RopeScaling(
-            "yarn", factor, int(original or longest), beta_fast=float(table.get("beta_fast") or 32),
-            beta_slow=float(table.get("beta_slow") or 1),
-            attention_factor=attention, truncate=bool(table.get("truncate", True)),
-        )  # fmt: skip
-        return Rope(theta, float(fraction), scaling)
-    if kind == "longrope":
-        original = int(original or longest)
-        factor = float(table.get("factor") or longest / original)
-        scaling = RopeScaling(
-            "longrope", factor, original, attention_factor=table.get("attention_factor"),
-            short_factors=tuple(table["short_factor"]), long_factors=tuple(table["long_factor"]),
-        )  # fmt: skip
-        return Rope(theta, float(fraction), scaling)
-    raise KeyError(kind)
-
-
-def _temperature(factor: float, scale: float) -> float:
-    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+            attention = temperature(factor, mscale) / temperature(factor, every)
+        more = {"beta_fast": float(table.get("beta_fast") or 32), "beta_slow": float(table.get("beta_slow") or 1)}
+        more |= {"attention_factor": attention, "truncate": bool(table.get("truncate", True))}
+    elif kind == "longrope":
+        more = {f"{length}_factors": tuple(table[f"{length}_factor"]) for length in ("short", "long")}
+        more |= {"attention_factor": attention}
+    elif kind != "linear":
+        raise KeyError(kind)
+    factor = float((table.get("factor") or longest / original) if kind == "longrope" else table["factor"])
+    return replace(plain, scaling=RopeScaling(kind, factor, original, **more))  # type: ignore[arg-type]
 
 
 def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, length: int) -> tuple[Tensor, float]:

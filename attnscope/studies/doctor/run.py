@@ -1,5 +1,6 @@
 """Examine a model, its backends, a collator and a batch: what `attnscope doctor` does, without printing."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -14,14 +15,14 @@ from attnscope.base.version import __version__
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.engines.transformers.backends import FLEX, implementations, with_settings_kept
 from attnscope.engines.transformers.rotations import rotation_limits
-from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
+from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Soundness
 from attnscope.model.precision import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
-from attnscope.studies.doctor.batches import ExaminedBatch, read_batch
+from attnscope.studies.doctor.batches import read_batch
 from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
-from attnscope.studies.doctor.examination import Examination
-from attnscope.studies.doctor.masks import judged
+from attnscope.studies.doctor.examination import Examination, badness, measured, unknown
+from attnscope.studies.doctor.masks import runs
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
 
 TEXTS = (
@@ -33,7 +34,6 @@ TEXTS = (
 LONGEST_PROBE = 512
 _LENGTHS = (17, 11, 6)  # tokens of the texts of a probe
 _TOKENS = 8192  # of a batch that are examined; further rows are left out
-_WORST = {"wrong": 2, "ok": 1, "unknown": 0}
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -58,27 +58,22 @@ def examine(
     """Examine a model in memory, and leave it as it was.
 
     Args:
-        batch: A batch of training or serving.
-        tokenizer: Its tokenizer; None: probes are random tokens.
+        tokenizer: None: probes are random tokens.
         collator: Makes a batch from a list of features.
-        attn: Implementations of attention; none for the model's own.
+        attn: None for the model's own.
         texts: Texts of the probes; none for built-in ones.
         call: Calls the model with a batch and returns logits; None for `model(**batch)`.
         kind: `causal`, `bidirectional` or `encoder-decoder`; None for what the config says.
         documents: Number of each token's document in the batch, (B, T).
-        prefix: Length of the prefix whose tokens see each other.
-        longest_probe: Largest number of tokens of a probe.
         with_backends: Whether the user named the implementations; one that does not run is then reported as unknown.
-        progress: See pipeline.inspect.
     """
     if isinstance(tokenizer, str | PathLike):
         config = getattr(model, "config", None)
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
     if subject.device.type == "meta":
-        raise UsageError(
-            "the model has no weights: it is on the device 'meta'", where="model", hint="load the weights first"
-        )
+        message = "the model has no weights: it is on the device 'meta'"
+        raise UsageError(message, where="model", hint="load the weights first")
     if not has_float64(subject.device):
         hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
         raise UsageError(f"numbers are judged in float64, which the device '{subject.device}' lacks", hint=hint)
@@ -92,14 +87,17 @@ def examine(
     with with_settings_kept(full_model):
         rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
         known = list(texts or TEXTS)
+        pad = subject.words.special.pad
+        known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
         exam = Examination(
-            subject, [], {}, rows, _pad(subject), [], known, longest_probe=longest_probe, with_backends=with_backends
+            subject, [], {}, rows, known_pad, [], known, longest_probe=longest_probe, with_backends=with_backends
         )
         backends = _choose_backends(exam, attn)
         if batch is not None:
-            count = max(1, _TOKENS // max(1, _length(batch)))
-            exam.batches.append(exam.with_decoder(read_batch(
-                batch, subject.words.special, documents=documents, prefix=prefix, rows=count)))  # fmt: skip
+            shape = tuple(getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ()))
+            most = max(1, _TOKENS // max((1, *shape[-1:])))
+            read = read_batch(batch, subject.words.special, documents=documents, prefix=prefix, rows=most)
+            exam.batches.append(exam.with_decoder(read))
         if collator is not None:
             _collate(exam, collator)
         checks = []
@@ -108,11 +106,15 @@ def examine(
                 progress("checking", number, len(CHECKS))
             checks.append(_judge(check, exam))
         checks = _unless_random(checks)
-        if all(check.verdict != "wrong" for check in checks):
-            _require_taken(exam)
+        passed = all(check.verdict != "wrong" for check in checks)
+        for examined in exam.batches if passed else ():
+            # no check says why a batch runs under no implementation: nothing in it would be examined
+            errors = measured(exam, [examined], runs)
+            if len(errors) == len(exam.backends):
+                where = "collator" if examined.name == "collated" else "batch"
+                raise UsageError(str(errors[0].reason), where=where)
         if progress is not None:
             progress("checking", len(CHECKS), len(CHECKS))
-    facts = [batch.facts() for batch in exam.batches]
     remarks = [*notes, *([exam.collator_error] if exam.collator_error else [])]
     if drawn:
         remarks.append(
@@ -133,34 +135,11 @@ def examine(
         texts=[] if drawn else known,
         seeds=sorted(subject.seeds),
         passes=subject.passes,
-        batches=facts,
+        batches=[examined.facts() for examined in exam.batches],
         checks=checks,
         notes=remarks,
-        passed=all(check.verdict != "wrong" for check in checks),
+        passed=passed,
     )
-
-
-def _require_taken(exam: Examination) -> None:
-    """Refuse a batch that runs under no implementation, if no check says why: nothing in it would be examined.
-
-    Raises:
-        UsageError: The model does not take the batch.
-    """
-    for batch in exam.batches:
-        errors = judged(exam, [batch], lambda *_: None)
-        if len(errors) == len(exam.backends):
-            raise UsageError(str(errors[0].reason), where="collator" if batch.name == "collated" else "batch")
-
-
-def _length(batch: Any) -> int:
-    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    shape: tuple[int, ...] = tuple(getattr(ids, "shape", ()))
-    return shape[-1] if shape else 1
-
-
-def _pad(subject: Subject) -> int:
-    pad = subject.words.special.pad
-    return pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
 
 
 def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[list[int]], bool]:
@@ -261,11 +240,9 @@ def _collate(exam: Examination, collator: Any) -> None:
             return
     exam.features = features
     documents, padding = _truth(batch, features, words.special)
-    name = "collated"
-    read = read_batch(batch, words.special, name=name, documents=documents, padding=padding)
+    read = read_batch(batch, words.special, name="collated", documents=documents, padding=padding)
     if documents is not None:
-        read = ExaminedBatch(**{**{field: getattr(read, field) for field in read.__dataclass_fields__},
-                                "documents_from": "the collator's input"})  # fmt: skip
+        read = dataclasses.replace(read, documents_from="the collator's input")
     exam.batches.append(exam.with_decoder(read))
 
 
@@ -310,14 +287,12 @@ def _truth(
 
 def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     """Return a check with its evidence; the worst decides."""
-    evidence = check.examine(exam)
-    if not evidence:
-        evidence = [Evidence("the model", "unknown", reason="nothing was examined")]
-    deciding = max(evidence, key=lambda item: (_WORST[item.verdict], _share(item)))
+    evidence = check.examine(exam) or [unknown("the model", "nothing was examined")]
+    deciding = max(evidence, key=badness)
     verdict: Soundness = deciding.verdict
     if check.name == "backend" and verdict == "ok" and exam.with_backends and exam.refused:
         name, why = next(iter(exam.refused.items()))
-        verdict, deciding = "unknown", Evidence(name, "unknown", reason=f"{name} did not run: {why}")
+        verdict, deciding = "unknown", unknown(name, f"{name} did not run: {why}")
     return DoctorCheck(
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason, check.why,
         check.repair, evidence,
@@ -336,12 +311,3 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
         else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason)
         for check in checks
     ]
-
-
-def _share(evidence: Evidence) -> float:
-    """Return the value as a share of the limit; a value that is not finite is the largest."""
-    if evidence.value is None:
-        return float("inf") if evidence.verdict == "wrong" else -1.0
-    if not evidence.limit:
-        return abs(evidence.value)
-    return abs(evidence.value) / evidence.limit

@@ -1,6 +1,6 @@
 """A DoctorReport: what was examined, a line for every check, and what is wrong with its repair."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attnscope.findings.doctor import BatchFacts, DoctorCheck, DoctorReport, Evidence
 from attnscope.studies.study import Display
@@ -20,7 +20,9 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Dis
     yield Facts(list(_header(report)))
     yield GAP
     if measured := [check for check in report.checks if check.verdict != "unknown" or check.value is not None]:
-        yield _table(measured)
+        where = Column("where", [note(check.where or "") for check in measured], left=True)
+        labels = [ours(check.name) for check in measured]
+        yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
         yield paragraph(ours(_CAPTION, "dim"), remark=True)
     for check in report.checks:
         if check.verdict == "wrong":
@@ -58,14 +60,12 @@ def _describe(batch: BatchFacts) -> str:
     return " · ".join(part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part)
 
 
-def _table(checks: list[DoctorCheck]) -> Table:
-    columns = [
-        Column("verdict", [_VERDICTS[check.verdict] for check in checks], left=True),
-        Column("number", [_number(check) for check in checks]),
-        Column("limit", ["" if check.limit is None else f"{check.limit:.3g}" for check in checks]),
-        Column("where", [note(check.where or "") for check in checks], left=True),
+def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
+    return [
+        Column("verdict", [_VERDICTS[item.verdict] for item in measured], left=True),
+        Column("number", [_number(item) for item in measured]),
+        Column("limit", ["" if item.limit is None else f"{item.limit:.3g}" for item in measured]),
     ]
-    return Table("check", columns, labels=[ours(check.name) for check in checks], indent=0)
 
 
 def _number(check: DoctorCheck | Evidence) -> str:
@@ -76,15 +76,11 @@ def _number(check: DoctorCheck | Evidence) -> str:
 
 def _wrong(check: DoctorCheck) -> Iterator[ViewPart]:
     yield paragraph((Span(check.name, "bad"), Span(f"  does not hold: {check.title}")))
-    lines: list[tuple[str, Spans]] = []
-    if check.reason:
-        lines.append(("found", note(check.reason)))
     examined = list(dict.fromkeys(item.examined for item in check.evidence if item.verdict == "wrong"))
-    lines.append(("in", note(examined[0] + (f" and {len(examined) - 1} more" if len(examined) > 1 else ""))))
-    if check.where:
-        lines.append(("where", note(check.where)))
-    lines.append(("why", ours(check.why)))
-    lines.append(("repair", ours(f"{check.repair} See docs/doctor.md#{check.name}.")))
+    more = f" and {len(examined) - 1} more" if len(examined) > 1 else ""
+    told = {"found": check.reason, "in": f"{examined[0]}{more}", "where": check.where}
+    lines = [(name, note(text)) for name, text in told.items() if text]
+    lines += [("why", ours(check.why)), ("repair", ours(f"{check.repair} See docs/doctor.md#{check.name}."))]
     yield Facts(lines, remark=False, indent=1)
 
 
@@ -94,13 +90,8 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
         yield GAP
         yield paragraph((Span(check.name, "title"), Span(f"  {check.title}")), remark=True)
         yield Facts([("why", ours(check.why)), ("repair", ours(check.repair))], indent=1)
-        columns = [
-            Column("verdict", [_VERDICTS[item.verdict] for item in check.evidence], left=True),
-            Column("number", [_number(item) for item in check.evidence]),
-            Column("limit", ["" if item.limit is None else f"{item.limit:.3g}" for item in check.evidence]),
-            Column("where, why", [note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence],
-                   left=True),
-        ]  # fmt: skip
+        places = [note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence]
+        columns = [*_columns(check.evidence), Column("where, why", places, left=True)]
         yield Table("examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1)
 
 

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,27 +32,17 @@ _NOT_GIVEN = ("labels", "shift_labels", "num_items_in_batch", "return_loss")  # 
 
 @dataclass
 class Subject:
-    """A model, how it is called, and what is known of it.
-
-    Attributes:
-        model: The model.
-        kind: `causal`, `bidirectional`, `encoder-decoder`, or None if unknown.
-        config: Its config; None for a module without one.
-        core: The transformers model itself or within wrappers (peft, torch.compile); None if there is none.
-        passes: Number of forward passes so far.
-        seeds: Seeds used so far.
-        interface: Whether its attention was seen to run through the attention interface.
-    """
+    """A model, how it is called, and what is known of it."""
 
     model: nn.Module
     words: AnyTokenizer
-    kind: str | None
-    config: Any
+    kind: str | None  # `causal`, `bidirectional`, `encoder-decoder`, or None if unknown
+    config: Any  # its config; None for a module without one
     call: Call | None = None
-    core: Any = None
-    passes: int = 0
-    seeds: set[int] = field(default_factory=set)
-    interface: bool = False
+    core: Any = None  # the transformers model itself or within wrappers (peft, torch.compile); None if there is none
+    passes: int = 0  # number of forward passes so far
+    seeds: set[int] = field(default_factory=set)  # seeds used so far
+    interface: bool = False  # its attention was seen to run through the attention interface
 
     @property
     def device(self) -> torch.device:
@@ -92,11 +83,9 @@ class Subject:
     @property
     def _after_padding(self) -> int | None:
         """Index after that of padding in the table of positions, whatever its class; None if it has no such index."""
-        for name, module in self.model.named_modules():
-            index = getattr(module, "padding_idx", None)
-            if "position" in name and isinstance(index, int):
-                return index + 1
-        return None
+        tables = [module for name, module in self.model.named_modules() if "position" in name]
+        indices = (getattr(module, "padding_idx", None) for module in tables)
+        return next((index + 1 for index in indices if isinstance(index, int)), None)
 
     @property
     def learned_positions(self) -> bool:
@@ -131,13 +120,7 @@ class Subject:
         return cache_argument(self.model if self.core is None else self.core) if self.call is None else None
 
     def run(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Tensor:
-        """Run a batch and return its logits, or hidden states, (B, T, D).
-
-        Args:
-            batch: Inputs of the model; those that only a loss needs are left out.
-            on_call: Sees every call of the attention interface.
-            **more: Further arguments of `forward`.
-        """
+        """Run a batch and return its logits, or hidden states, (B, T, D); `more` are arguments of `forward`."""
         output = first_tensor(self.raw(batch, on_call, **more))
         body = getattr(self.core, "base_model", None)
         if output is None and self.call is None and body is not None and body is not self.model:
@@ -170,15 +153,6 @@ class Subject:
                 line = next(iter(str(e).splitlines()), "")[:300]
                 raise AttnscopeError(f"the model does not take the batch ({type(e).__name__}: {line})") from e
 
-    def with_labels(self, batch: Mapping[str, Any], labels: Tensor) -> Any:
-        """Run a batch with its labels; return the model's output, with its loss."""
-        self.passes += 1
-        given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
-        try:
-            return self.model(**given, labels=self._moved(labels))
-        except Exception as e:  # a model of anyone may raise anything
-            raise AttnscopeError(f"the model does not take labels ({type(e).__name__})") from e
-
     def _moved(self, value: Any) -> Any:
         return value.to(self.device) if isinstance(value, Tensor) else value
 
@@ -209,14 +183,12 @@ class Subject:
 
 def first_tensor(output: Any) -> Tensor | None:
     """Return the logits or hidden states of a model's output, (B, T, D); None without any."""
-    for name in ("logits", "prediction_logits", "last_hidden_state"):
-        candidate = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-        if isinstance(candidate, Tensor) and candidate.ndim == 3:
-            return candidate
+    get = output.get if isinstance(output, Mapping) else partial(getattr, output)
+    first = [get(name, None) for name in ("logits", "prediction_logits", "last_hidden_state")]
     values = (
         output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
     )
-    return next((value for value in values if isinstance(value, Tensor) and value.ndim == 3), None)
+    return next((value for value in (*first, *values) if isinstance(value, Tensor) and value.ndim == 3), None)
 
 
 def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None) -> Subject:
