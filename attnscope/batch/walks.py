@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -71,13 +71,9 @@ class _Texts(Mapping[tuple[int, int], SavedText]):
 class DumpSource(SavedSource):
     """A walk through a dump, of which records are read as far as one walks."""
 
+    named: ClassVar[bool] = True  # by the ids of records
     store: RecordStore = field(kw_only=True)
     _visited: list[int] = field(default_factory=list)
-
-    @property
-    def named(self) -> bool:  # type: ignore[override]
-        """Its texts are named by the ids of their records."""
-        return True
 
     @property
     def total(self) -> int:
@@ -94,16 +90,9 @@ class DumpSource(SavedSource):
         if variant.text not in self._visited:
             self._visited.append(variant.text)
             for old in self._visited[:-_VISITED]:
-                self._forget(old)
+                self.saved._made.pop((old, 0), None)  # type: ignore[attr-defined]
             self._visited = self._visited[-_VISITED:]
         return super().token_scene(variant)
-
-    def _forget(self, text: int) -> None:
-        self.saved._made.pop((text, 0), None)  # type: ignore[attr-defined]
-        self._scenes.pop((text, 0), None)
-        self._makers.pop((text, 0), None)
-        for key in [key for key in self._heads if key[0] == text]:
-            del self._heads[key]
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         return len(self.store) <= variant.text < self.total

@@ -268,7 +268,7 @@ class Checker:
             elif text == "0":
                 assert expected == 0
             else:
-                self.equal(text, expected, f"{self.app.state.stage} {row} {column}", 2e-4 * abs(expected))
+                self.equal(text, expected, f"{self.app.state.place.stage} {row} {column}", 2e-4 * abs(expected))
 
     def _colours(self, layout):
         state = self.app.state

@@ -32,12 +32,12 @@ def settle(app):
         wanted = [
             (variant, spot)
             for variant, spot in (state.wants() if state.placed else [(state.variant(), state.place.spot)])
-            if state.source.missing(variant, spot.layer, spot.head, state.stage, app._rows(spot))
+            if state.source.missing(variant, spot.layer, spot.head, state.place.stage, app._rows(spot))
         ]
         if not wanted:
             break
         variant, spot = wanted[0]
-        state.source.compute(variant, spot.layer, spot.head, state.stage, app._rows(spot), lambda *_: None)
+        state.source.compute(variant, spot.layer, spot.head, state.place.stage, app._rows(spot), lambda *_: None)
     state.settle()
 
 

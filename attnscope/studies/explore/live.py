@@ -4,18 +4,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
+from msgspec import structs
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.ablation import Ablation, PredictionChange
+from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, IndexSelection, PositionSelection, parse_cut
 from attnscope.request.spans import SpanRequest
 from attnscope.run.chats import render_text
 from attnscope.run.session import Session, inspect
@@ -32,7 +33,7 @@ from attnscope.studies.explore.scenes import (
 )
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, token_span
-from attnscope.views.walk.scene import STAGES, WALKED, Forecast, Number, Progress, Scene, Variant, WalkHead, pick_text
+from attnscope.views.walk.scene import STAGES, WALKED, Forecast, Number, Progress, Scene, Variant, WalkHead
 
 MASKS = ("own", "causal", "bidirectional", "window:4")
 _WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
@@ -64,32 +65,20 @@ class LiveSource(UnitSource):
     opener: Opener  # opens a session with the model for some texts; reports progress
     masks: Sequence[str] = MASKS  # masks to choose from
     command: str | None = None  # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
-    computes: bool = True
+    computes: ClassVar[bool] = True
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
     _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)  # with cuts, beside those without
     _survey: HeadRoles | None = None
-    _budget: int = 0
 
     def __post_init__(self) -> None:
-        mask = spell_mask(self.run.mask)
-        self.masks = tuple(dict.fromkeys((mask, *self.masks)))
-        most = memory_bound(self.run.max_memory).size
-        self._budget = most // _SHARE
+        self.masks = tuple(dict.fromkeys((spell_mask(self.run.mask), *self.masks)))
+        self._budget = memory_bound(self.run.max_memory).size // _SHARE
 
     @property
-    def texts(self) -> Sequence[str]:
+    def texts(self) -> Sequence[str]:  # type: ignore[override]
         """The texts."""
         return [text.text for text in self.run.texts]
-
-    @property
-    def total(self) -> int:
-        """Number of texts."""
-        return len(self.run.texts)
-
-    def pick(self, needle: str, start: int, progress: Progress) -> int | None:
-        """Return the text with a number, or with some words."""
-        return pick_text(self.texts, needle, start)
 
     def token_scene(self, variant: Variant) -> Scene | None:
         """Return a scene of tokens; None before it is computed."""
@@ -146,38 +135,32 @@ class LiveSource(UnitSource):
         if text.chat is not None and text.rendered is None:
             rendered = render_text(text, session.source(self.run))
             texts = (*self.run.texts[:number], rendered, *self.run.texts[number + 1 :])
-            self.run = msgspec.structs.replace(self.run, texts=texts)
+            self.run = structs.replace(self.run, texts=texts)
 
-    def _config(self, variant: Variant) -> RunConfig:
-        """Return the run of a variant."""
-        return msgspec.structs.replace(
-            self.run,
-            texts=(msgspec.structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
-            mask=parse_mask(variant.mask),
-            cuts=tuple(parse_cut(cut.written) for cut in variant.cuts),
-            spans=None,
-            window=None,
-            picture=False,
-            target=None,
-            generate=0,
-        )
+    def _config(self, variant: Variant, place: tuple[int, int] | None = None, **changes: Any) -> RunConfig:
+        """Return the run of a variant; of one layer and head if `place` names them."""
+        fixed: dict[str, Any] = {
+            "texts": (structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
+            "mask": parse_mask(variant.mask),
+            "cuts": tuple(parse_cut(cut.written) for cut in variant.cuts),
+        }
+        fixed |= {"spans": None, "window": None, "picture": False, "target": None, "generate": 0}
+        if place is not None:
+            fixed |= {"layer": IndexSelection.of([place[0]]), "head": IndexSelection.of([place[1]])}
+        return structs.replace(self.run, **fixed | changes)
 
     def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
         """Compute the head with which a walk begins, or its present one."""
-        run, source = self._config(variant), session.source(self.run)
+        source = session.source(self.run)
         sizes = list[Number](range(source.config.n_layers)), list[Number](range(source.config.n_heads))
-        if self._known:  # one has walked already
-            run = msgspec.structs.replace(run, layer=IndexSelection.of([place[0]]), head=IndexSelection.of([place[1]]))
-        long = self._is_long(session, run)
-        if long:
-            run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
-            # choosing a head takes a pass through all layers: the first head is there long before
-            run = msgspec.structs.replace(run, layer=_named(run.layer), head=_named(run.head))
-        else:
-            run = msgspec.structs.replace(run, stages=WALKED, query=None)
-        run = msgspec.structs.replace(run, top=_RANKS, predict=None, key=None, pool=run.pool if long else None)
+        run = self._config(variant, place if self._known else None)  # unless one has walked already
         chat = self.run.texts[variant.text].rendered is not None
-        run = msgspec.structs.replace(run, spans=self.run.spans or (SpanRequest("turns") if chat else None))
+        kept = self._kept(session, run)
+        if kept["pool"]:
+            # choosing a head takes a pass through all layers: the first head is there long before
+            kept |= {"layer": _named(run.layer), "head": _named(run.head)}
+        spans = self.run.spans or (SpanRequest("turns") if chat else None)
+        run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept)
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         first = run.texts[0]
@@ -192,32 +175,26 @@ class LiveSource(UnitSource):
         self._known[variant] = _Known(self._with_roles(scene), unit_source)
         self._keep(variant, report)
 
-    def _is_long(self, session: Session, run: RunConfig) -> bool:
+    def _kept(self, session: Session, run: RunConfig) -> dict[str, Any]:
+        """Return what is computed of every head: all stages, or of a long text a map and the sources of every row."""
         from attnscope.run.plan import plan_texts
 
-        plan = plan_texts(msgspec.structs.replace(run, query=None, key=None, pool=1), session.source(run))[0]
+        plan = plan_texts(structs.replace(run, query=None, key=None, pool=1), session.source(run))[0]
         n_keys = len(plan.context or plan.tokens)
         config = session.source(run).config
         row = 4 * (n_keys * len(STAGES) + config.d_value)
         cells = len(plan.tokens) * row * config.n_layers * config.n_heads
-        return max(len(plan.tokens), n_keys) > _WHOLE or cells > self._budget // 2
+        if max(len(plan.tokens), n_keys) > _WHOLE or cells > self._budget // 2:
+            return {"stages": (), "pool": _RUNS, "query": EVERY_POSITION}
+        return {"stages": WALKED, "pool": None, "query": None}
 
     def _rows(self, session: Session, variant: Variant, place: tuple[int, int], rows: tuple[int, int]) -> None:
         """Compute exact rows of a head: all of them unless they are too many."""
         scene = self._known[variant].scene
         n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
         first, last = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
-        run = msgspec.structs.replace(
-            self._config(variant),
-            layer=IndexSelection.of([place[0]]),
-            head=IndexSelection.of([place[1]]),
-            query=PositionSelection.of([slice(first, last + 1)]),
-            key=None,
-            stages=WALKED,
-            top=_RANKS,
-            predict=False,
-            pool=None,
-        )
+        query = PositionSelection.of([slice(first, last + 1)])
+        run = self._config(variant, place, query=query, key=None, stages=WALKED, top=_RANKS, predict=False, pool=None)
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         rows_of = walk_head(text, text.heads[0])
@@ -234,11 +211,8 @@ class LiveSource(UnitSource):
 
     def _all(self, session: Session, variant: Variant, known: _Known) -> None:
         """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""
-        run = msgspec.structs.replace(self._config(variant), layer=ALL, head=ALL, key=None, top=_RANKS, predict=False)
-        if self._is_long(session, run):
-            run = msgspec.structs.replace(run, stages=(), pool=_RUNS, query=PositionSelection.of([slice(0, None)]))
-        else:
-            run = msgspec.structs.replace(run, stages=WALKED, pool=None, query=None)
+        run = self._config(variant, layer=ALL, head=ALL, key=None, top=_RANKS, predict=False)
+        run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
         except AttnscopeError as e:  # such as memory: what is looked at is still computed head by head
@@ -282,8 +256,7 @@ class LiveSource(UnitSource):
         """Predict with cuts."""
         from attnscope.studies.ablate.run import ablate
 
-        run = msgspec.structs.replace(self._config(variant), layer=AUTO, head=AUTO, query=None, key=None)
-        run = msgspec.structs.replace(run, stages=(), cuts=())
+        run = self._config(variant, layer=AUTO, head=AUTO, query=None, key=None, stages=(), cuts=())
         options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts))
         self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
         known = self._known[variant]
@@ -294,7 +267,7 @@ class LiveSource(UnitSource):
         from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
         with self.opener((), progress) as session:
-            run = msgspec.structs.replace(self.run, texts=(), query=None, key=None, hide=None)
+            run = structs.replace(self.run, texts=(), query=None, key=None, hide=None)
             self._survey = survey_heads(run, SurveyOptions(), session.progress, session)
         for known in self._known.values():
             known.scene = self._with_roles(known.scene)
@@ -318,31 +291,15 @@ class LiveSource(UnitSource):
             raise AttnscopeError(f"explain takes one token, not {len(tokens)}", hint="show tokens")
         if variant.cuts:
             raise AttnscopeError("explain takes the model without cuts", hint="put back what is cut")
-        run = msgspec.structs.replace(
-            self._config(variant),
-            layer=IndexSelection.of([layer]),
-            head=IndexSelection.of([head]),
-            query=PositionSelection.of([tokens[0]]),
-            key=None,
-            window=16,
-            top=3,
-        )
+        row = PositionSelection.of([tokens[0]])
+        run = self._config(variant, (layer, head), query=row, key=None, window=16, top=3)
         with self.opener(run.texts, progress) as session:
             explanation = explain(run, session.progress, session)
         return as_text(present(explanation, precision=4, options=False), width)
 
     def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
         """Write a head to a file."""
-        run = msgspec.structs.replace(
-            self._config(variant),
-            layer=IndexSelection.of([layer]),
-            head=IndexSelection.of([head]),
-            stages=WALKED,
-            query=None,
-            key=None,
-            top=_RANKS,
-            predict=None,
-        )
+        run = self._config(variant, (layer, head), stages=WALKED, query=None, key=None, top=_RANKS, predict=None)
         with self.opener(run.texts, progress) as session:
             report = inspect(run, session.progress, session)
         return write_report(report, path)
@@ -352,8 +309,7 @@ class LiveSource(UnitSource):
         first = self.run.texts[0]
         if first.chat is not None:
             raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
-        run = msgspec.structs.replace(self.run, texts=(msgspec.structs.replace(first, text=text),))
-        run = msgspec.structs.replace(run, query=None, key=None)
+        run = structs.replace(self.run, texts=(structs.replace(first, text=text),), query=None, key=None)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey
         return other
@@ -369,29 +325,27 @@ def _bytes(head: WalkHead) -> int:
 
 
 def cut_forecasts(ablation: Ablation) -> list[Forecast]:
-    """Return predictions with and without cuts, sorted by their probability with cuts."""
-    effect = ablation.effects[0]
-    return [_changed(ablation, change, effect.how) for change in effect.predictions] or [_moved(ablation)]
+    """Return predictions with and without cuts, sorted by their probability with cuts.
 
-
-def _changed(ablation: Ablation, change: PredictionChange, how: str) -> Forecast:
-    tokens = sorted(change.tokens, key=lambda token: -token.after)
-    title = Span(f"{change.position} "), token_span(ablation.tokens, change.position)
-    return Forecast(
-        title,
-        [Span(token.text, "", "token") for token in tokens],
-        [token.after for token in tokens],
-        before=[token.before for token in tokens],
-        note=f"KL(before ‖ after) {change.kl:.3g} bits; {how}",
-    )
-
-
-def _moved(ablation: Ablation) -> Forecast:
-    """Return how far the final hidden states move, for a model without predictions."""
-    effect = ablation.effects[0]
+    For a model without predictions, how far the final hidden states move.
+    """
+    effect, forecasts = ablation.effects[0], []
+    for change in effect.predictions:
+        tokens = sorted(change.tokens, key=lambda token: -token.after)
+        forecasts.append(
+            Forecast(
+                (Span(f"{change.position} "), token_span(ablation.tokens, change.position)),
+                [Span(token.text, "", "token") for token in tokens],
+                [token.after for token in tokens],
+                before=[token.before for token in tokens],
+                note=f"KL(before ‖ after) {change.kl:.3g} bits; {effect.how}",
+            )
+        )
+    if forecasts:
+        return forecasts
     with np.errstate(invalid="ignore", divide="ignore"):
         share = effect.change.astype(np.float64) / ablation.norms
     order = np.argsort(-np.nan_to_num(share))[:_RANKS].tolist()
     names = [token_span(ablation.tokens, position) for position in order]
     note = f"no predictions: ‖change of the final hidden state‖ / ‖state‖; {effect.how}"
-    return Forecast((Span("hidden states"),), names, [float(share[position]) for position in order], note=note)
+    return [Forecast((Span("hidden states"),), names, [float(share[position]) for position in order], note=note)]

@@ -21,7 +21,7 @@ from attnscope.studies.screens.header import report_header
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, token_span
+from attnscope.views.spans import Span, token_span
 from attnscope.views.walk.scene import (
     UNITS,
     WALKED,
@@ -77,16 +77,18 @@ def scene_of(
     """Return the scene of one text, with statistics of its heads.
 
     Args:
-        text: The text; its heads are not looked at.
+        text: Its heads are not looked at.
         sizes: Numbers of the layers, and of the heads.
         rows: Row statistics by indices of layer and head.
         stages: Stages that some head has.
     """
     queries = text.queries or list(range(len(text.tokens)))
     keys = text.keys or list(range(len(text.sources)))
+    settings = DisplaySettings(2, options=False)
+    header = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     return Scene(
         model=report.provenance.model,
-        facts=fact_lines(report),
+        facts=[(name, joined(value)) for part in header if isinstance(part, Facts) for name, value in part.lines],
         notes=text.notes,
         layers=sizes[0],
         heads=sizes[1],
@@ -120,13 +122,6 @@ def ordered(numbers: Iterable[Number]) -> list[Number]:
 def head_axes(heads: Sequence[HeadReport]) -> tuple[list[Number], list[Number]]:
     """Return the numbers of the layers, and of the heads."""
     return ordered(head.layer for head in heads), ordered(head.head for head in heads)
-
-
-def fact_lines(report: Report) -> list[tuple[str, Spans]]:
-    """Return the provenance as lines."""
-    settings = DisplaySettings(2, options=False)
-    parts = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
-    return [(name, joined(value)) for part in parts if isinstance(part, Facts) for name, value in part.lines]
 
 
 def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -308,7 +303,6 @@ def run_command(
     function or array as a mask.
 
     Args:
-        context: The text that keys come from.
         named: How the command names the text, such as `--file texts.txt`; None for the text itself.
         generated: Number of tokens that the model generated.
     """

@@ -9,12 +9,12 @@ import numpy as np
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.merge_pieces import merge_cells
 from attnscope.findings.run import TextReport
-from attnscope.findings.spans import SpanReport, TextSpans
+from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token, group_words
 from attnscope.studies.screens.spans import span_axis
 from attnscope.studies.screens.word_matrix import word_axis
 from attnscope.views.walk.owned import OwnedCache
-from attnscope.views.walk.scene import Passage, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
 UNNAMED = ("ranges", "turns")  # divisions that come with a text: from Python, and from a chat
 SpansOfHead = Callable[[int, int], tuple[Matrix, Floats | None] | None]
@@ -38,39 +38,22 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
     spans = text.spans
     if spans is None:
         return TextUnits(text.tokens, text.sources)
-    division = "" if spans.division in UNNAMED else spans.division
-    return TextUnits(text.tokens, text.sources, spans.text, report_spans(spans, scene), division)
-
-
-def report_spans(report: SpanReport, scene: Scene) -> SpansOfHead:
-    """Return a function that gives a head's weights between spans, from a report with all heads of the model."""
 
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
         at, which = scene.layers[layer], scene.heads[head]
-        if not isinstance(at, int) or not isinstance(which, int):
+        if not isinstance(at, int) or not isinstance(which, int):  # the report has all heads of the model, and no means
             return None
-        return report.weights[at, which], None if report.sink is None else report.sink[at, which]
+        return spans.weights[at, which], None if spans.sink is None else spans.sink[at, which]
 
-    return of_head
+    division = "" if spans.division in UNNAMED else spans.division
+    return TextUnits(text.tokens, text.sources, spans.text, of_head, division)
 
 
-class UnitSource:
+class UnitSource(Source):
     """A source that shows tokens, words and spans.
 
     A subclass has `token_scene`, `token_head` and `units_of`, which take a variant of tokens.
     """
-
-    named = False
-
-    @property
-    def total(self) -> int:
-        """Number of texts."""
-        raise NotImplementedError
-
-    @property
-    def total_text(self) -> str:
-        """Number of texts, as text."""
-        return f"{self.total:,}"
 
     def token_scene(self, variant: Variant) -> Scene | None:
         """Return the scene of tokens."""

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
+from textual.command import CommandPalette
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input, Static
@@ -18,7 +21,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.views.explore.head_panel import HeadsPanel
 from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
-from attnscope.views.explore.overlays import PALETTE, Help, Reader, open_palette
+from attnscope.views.explore.overlays import PALETTE, Overlay, WalkCommands, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
@@ -51,12 +54,12 @@ _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 # on a small terminal, the panel that shows what an action changes
 _SHOWN_IN = {"display": "heads", "roles": "heads", "predictions": "row"}
 _SHOWN_IN |= dict.fromkeys(("digits", "zoom_in", "zoom_out", "stage", "previous_stage"), "matrix")
-_SMALL = {"heads": "heads", "matrix": "matrix", "row": "row", "text": "text"}
 
 
 class WalkScreen(Screen[None], inherit_bindings=False):
     """The screen with the panels."""
 
+    app: "ExploreApp"
     AUTO_FOCUS = ""
     CSS = """
     WalkScreen { background: ansi_default; color: ansi_default; overflow: hidden; layers: base; }
@@ -75,39 +78,34 @@ class WalkScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """Create the panels."""
-        app: ExploreApp = self.app  # type: ignore[assignment]
         with Vertical():
-            yield app.panes["title"]
+            yield self.app.panes["title"]
             with Horizontal(id="body"):
                 for name in ("heads", "matrix", "row"):
-                    yield app.panes[name]
-            yield app.panes["text"]
+                    yield self.app.panes[name]
+            yield self.app.panes["text"]
             with Horizontal(id="ask"):
                 yield Static(id="asked", markup=False)
                 yield Input(id="prompt", compact=True, select_on_focus=False)
-            yield app.panes["footer"]
+            yield self.app.panes["footer"]
 
     def on_resize(self, event: events.Resize) -> None:
         """Arrange the panels for a new size."""
-        app: ExploreApp = self.app  # type: ignore[assignment]
-        app.arrange(event.size.width, event.size.height)
+        self.app.arrange(event.size.width, event.size.height)
 
     def on_key(self, event: events.Key) -> None:
         """Perform the action of a key."""
-        app: ExploreApp = self.app  # type: ignore[assignment]
-        if app.key(event):
+        if self.app.key(event):
             event.stop()
             event.prevent_default()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Compute an edited text after a pause."""
-        app: ExploreApp = self.app  # type: ignore[assignment]
-        app.prompt_changed(event.value)
+        self.app.prompt_changed(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Apply the typed text."""
-        app: ExploreApp = self.app  # type: ignore[assignment]
-        app.prompt_done(event.value)
+        self.app.prompt_done(event.value)
 
 
 class ExploreApp(App[int], inherit_bindings=False):
@@ -134,6 +132,21 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._panels: dict[str, Any] = {
             "heads": HeadsPanel(), "matrix": MatrixPanel(), "row": RowPanel(), "text": TextPanel()
         }  # fmt: skip
+        self._special: dict[str, Callable[[], object]] = {
+            "quit": lambda: self.exit(0),
+            "help": lambda: self.push_screen(Overlay("keys", help_text(self.actions, self.state.ink, self.size.width))),
+            "palette": lambda: self.push_screen(CommandPalette(providers=[WalkCommands], placeholder="Command")),
+            "find": lambda: self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle),
+            "next_match": lambda: self._find(self.state.place.needle, 1),
+            "previous_match": lambda: self._find(self.state.place.needle, -1),
+            "write": lambda: self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz …", ""),
+            "copy": lambda: setattr(self, "_mode", "copy"),
+            "pick": self._ask_text,
+            "edit": self._edit,
+            "cut": self._cut,
+            "roles": self._roles,
+            "explain": self._explain,
+        }
         self.panes: dict[str, Pane] = {}
         self.worker = Worker(self._deliver, self._report)
         # What the prompt asks for, or `copy` while the next key says what to copy.
@@ -156,8 +169,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._notice = "? lists all keys"
         self.worker.start()
         self.ask()
-        if self.watch_terminal is not None:
-            self.set_interval(_WATCH, self._watch)
+        if (is_there := self.watch_terminal) is not None:
+            self.set_interval(_WATCH, lambda: None if is_there() else self.exit(129))
 
     def _colours(self) -> int:
         if self.colours is not None:
@@ -165,10 +178,6 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self.no_color:
             return 0
         return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
-
-    def _watch(self) -> None:
-        if self.watch_terminal is not None and not self.watch_terminal():
-            self.exit(129)
 
     def _handle_exception(self, error: Exception) -> None:
         """End, and leave it to the caller to report an error."""
@@ -200,7 +209,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
         ink, state = self.state.ink, self.state
-        lines: list[Line] = [[Segment(f" {_SMALL[name]} ", state.title(name))]]
+        lines: list[Line] = [[Segment(f" {name} ", state.title(name))]]
         if name == "text":
             text = ink.name(Span(state.source.texts[0], origin="untrusted"))
             return [[*lines[0], Segment(" ")], *([Segment(line)] for line in wrapped(text, width)[: height - 1])]
@@ -291,7 +300,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._wide or scene is None or head is None:
             return []
         formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
-        return [Segment(f" {_SMALL[panel]} ", TITLE), Segment(state.ink.plain(f" {' '.join(formula)}"))]
+        return [Segment(f" {panel} ", TITLE), Segment(state.ink.plain(f" {' '.join(formula)}"))]
 
     def _footer_actions(self, width: int) -> Iterator[tuple[KeyAction, str, range]]:
         """Yield the actions that the footer has room for, each with its key and its columns."""
@@ -346,9 +355,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             if name == "predictions" and self.state.place.predictions:
                 # The statistics are on, and seen now.
                 name = "row_panel"
-        special = getattr(self, f"_do_{name}", None)
-        if special is not None:
-            special()
+        if name in self._special:
+            self._special[name]()
         else:
             self._act(Action(name, self._value(name) if value is None else value))
         self.redraw()
@@ -415,7 +423,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                     self.redraw()
                     return
             return
-        if not self._wide and x < len(_SMALL[self.state.place.panel]) + 2:
+        if not self._wide and x < len(self.state.place.panel) + 2:
             self.do("next_panel")
             return
         for action, _, columns in self._footer_actions(self.size.width):
@@ -436,19 +444,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     # actions that need more than the place
 
-    def _do_quit(self) -> None:
-        self.exit(0)
-
-    def _do_help(self) -> None:
-        self.push_screen(Help(self.actions, self.state.ink, self.size.width))
-
-    def _do_palette(self) -> None:
-        open_palette(self)
-
-    def _do_find(self) -> None:
-        self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle)
-
-    def _do_pick(self) -> None:
+    def _ask_text(self) -> None:
         if self.state.source.total < 2:
             self.state.error = "there is one text"
             return
@@ -466,13 +462,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         self.worker.post(Job("pick", lambda progress: source.pick(needle, start, progress), went))
 
-    def _do_next_match(self) -> None:
-        self._find(self.state.place.needle, 1)
-
-    def _do_previous_match(self) -> None:
-        self._find(self.state.place.needle, -1)
-
-    def _do_edit(self) -> None:
+    def _edit(self) -> None:
         if not self.state.source.computes:
             self.state.error = "another text takes the model: attnscope explore TEXT"
             return
@@ -483,13 +473,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.source.texts[self.state.place.spot.text],
         )
 
-    def _do_write(self) -> None:
-        self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz …", "")
-
-    def _do_copy(self) -> None:
-        self._mode = "copy"
-
-    def _do_cut(self) -> None:
+    def _cut(self) -> None:
         value = self._value("cut")
         if value is not None:
             self._act(Action("cut", value))
@@ -497,7 +481,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             if not self._wide and self.state.place.panel != "row":
                 self._notice = "the panel of the row shows the predictions"
 
-    def _do_roles(self) -> None:
+    def _roles(self) -> None:
         scene = self.state.scene
         if scene is None:
             return
@@ -508,7 +492,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             source = self.state.source
             self.worker.post(Job("roles", source.measure_roles, lambda _: self._arrived()))
 
-    def _do_explain(self) -> None:
+    def _explain(self) -> None:
         scene, spot = self.state.scene, self.state.place.spot
         if scene is None:
             return
@@ -518,7 +502,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return source.explain(variant, spot.layer, spot.head, spot.query, width, progress)
 
         def show(text: str) -> None:
-            self.push_screen(Reader("explain", text))
+            self.push_screen(Overlay("explain", Text(text.rstrip("\n"))))
 
         self.worker.post(Job("explain", explain, show))
 
@@ -598,11 +582,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             def write(progress: Progress) -> str:
                 return source.write(value.strip(), variant, spot.layer, spot.head, progress)
 
-            self.worker.post(Job("write", write, self._wrote))
-        self.redraw()
+            def wrote(message: str) -> None:
+                self._notice = f"wrote {escape_control(message)}"
+                self.redraw()
 
-    def _wrote(self, message: str) -> None:
-        self._notice = f"wrote {escape_control(message)}"
+            self.worker.post(Job("write", write, wrote))
         self.redraw()
 
     def _retext(self, text: str) -> None:
@@ -613,7 +597,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         spot = self.state.place.spot
 
         def compute(progress: Progress) -> Source:
-            source.compute(variant, spot.layer, spot.head, self.state.stage, (0, 0), progress)
+            source.compute(variant, spot.layer, spot.head, self.state.place.stage, (0, 0), progress)
             return source
 
         self.worker.post(Job("edit", compute, self.replace_source))
@@ -627,28 +611,16 @@ class ExploreApp(App[int], inherit_bindings=False):
     # computing
 
     def ask(self) -> None:
-        """Post jobs for missing parts of the screen."""
-        job = next(self._jobs(), None)
-        if job is not None:
-            self.worker.post(job)
-
-    def _jobs(self) -> Iterator[Job]:
-        state = self.state
-        source = state.source
+        """Compute the first missing part of the screen."""
+        source, stage = self.state.source, self.state.place.stage
         if not source.computes:
-            state.settle()
-        for variant, spot in state.wants():
-            rows = self._rows(spot)
-            if source.missing(variant, spot.layer, spot.head, state.stage, rows):
-                yield self._compute(variant, spot, rows)
-
-    def _compute(self, variant: Any, spot: Spot, rows: tuple[int, int]) -> Job:
-        source, stage = self.state.source, self.state.stage
-
-        def compute(progress: Progress) -> None:
-            source.compute(variant, spot.layer, spot.head, stage, rows, progress)
-
-        return Job("compute", compute, lambda _: self._arrived(), (variant, spot.layer, spot.head, stage, rows))
+            self.state.settle()
+        for variant, spot in self.state.wants():
+            wanted = variant, spot.layer, spot.head, stage, self._rows(spot)
+            if source.missing(*wanted):
+                compute = partial(source.compute, *wanted)
+                self.worker.post(Job("compute", compute, lambda _: self._arrived(), wanted))
+                return
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""

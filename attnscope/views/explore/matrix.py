@@ -93,8 +93,9 @@ class MatrixPanel:
         if row not in layout.rows or column not in layout.columns:
             return None
         zoom, bounds = layout.zoom, state.bounds
-        spot = replace(state.place.spot, query=min(row * zoom, bounds.queries - 1))
-        return Action("goto", state.at_column(spot, min(column * zoom, len(state.columns.positions) - 1)))
+        changes = {"query": min(row * zoom, bounds.queries - 1)}
+        changes["dim" if state.place.stage == OUTPUT else "key"] = min(column * zoom, len(state.columns.positions) - 1)
+        return Action("goto", replace(state.place.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
         place, ink, zoom = state.place, state.ink, state.place.zoom
@@ -104,21 +105,19 @@ class MatrixPanel:
         label = self._widths.get(scene, (ink, width), lambda: _label_width(scene.queries, ink, width))
         room = max(1, width - label)
         square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
+        per_line, tall, numbers = 1, 1, False
         if place.digits and zoom == 1:
-            cell, per_line, mode = state.written(_digits_of)[1], 1, "digits"
+            cell, mode, numbers = state.written(_digits_of)[1], "digits", True
         elif not ink.colours:
-            cell, per_line, mode = square, 1, "shades"
+            cell, mode = square, "shades"
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
-            cell, per_line, mode = square, 1, "blocks"
-        else:
-            cell, per_line, mode = 1, 2, "halves"
-        tall, numbers = 1, False
-        # Blocks are as large as there is room, with numbers if they fit.
-        if mode == "blocks":
-            wide, across = state.written(_digits_of)[1], room // n_columns
+            # Blocks are as large as there is room, with numbers if they fit.
+            wide, across, mode = state.written(_digits_of)[1], room // n_columns, "blocks"
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
             numbers = zoom == 1 and across >= wide
             cell = max(square, min(across, max(2 * tall, wide if numbers else 0)))
+        else:
+            cell, per_line, mode = 1, 2, "halves"
         fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
         self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
@@ -262,8 +261,6 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
 
 
 def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
-    if layout.mode == "digits":
-        return _digits(state, scene, layout, shown)
     shades = steps(shown.values, state.scale(shown.kind))
     lines = []
     signed = state.drawn_stage != "weights"
@@ -348,18 +345,6 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
         other = ink.cell(int(above[here] if lower else below[here]), signed=signed).bgcolor
         pieces[here] = ("▄" if lower else "▀", Style(color=mark, bgcolor=other))
     return joined(pieces)
-
-
-def _digits(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
-    shades = steps(shown.values, state.scale(shown.kind))
-    spot, lines = state.place.spot, []
-    for n, row in enumerate(layout.rows):
-        here = state.column - layout.columns.start if row == spot.query else -1
-        cells = _numbered(
-            state.ink, _texts(state, scene, shown, n, layout), shades[n], state.drawn_stage != "weights", here
-        )
-        lines.append([*_label(state, scene.queries, row, row, layout), *cells])
-    return lines
 
 
 def _legend(state: WalkState, shown: Window, width: int) -> Line:

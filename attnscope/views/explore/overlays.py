@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.text import Text
 from textual import events
-from textual.app import App, ComposeResult
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.app import ComposeResult
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -35,23 +35,20 @@ CommandList, VerticalScroll {
 }
 SearchIcon { display: none; }
 """
-_BOX = """
-{0} {{ align: center middle; background: ansi_default 0%; }}
-{0} VerticalScroll {{
-    background: ansi_default; color: ansi_default; border: round ansi_white; width: auto; min-width: 20;
-    max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
-}}
-{0} Static {{ width: auto; background: ansi_default; color: ansi_default; }}
-"""
 
 
 class Overlay(ModalScreen[None], inherit_bindings=False):
     """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
-    # The style holds for subclasses, which are named differently.
-    SCOPED_CSS = False
-    CSS = _BOX.format("Overlay")
+    CSS = """
+    Overlay { align: center middle; background: ansi_default 0%; }
+    Overlay VerticalScroll {
+        background: ansi_default; color: ansi_default; border: round ansi_white; width: auto; min-width: 20;
+        max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
+    }
+    Overlay Static { width: auto; background: ansi_default; color: ansi_default; }
+    """
 
     def __init__(self, heading: str, text: Text) -> None:
         super().__init__()
@@ -84,27 +81,19 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
             self.dismiss()
 
 
-class Help(Overlay):
-    """All keys."""
-
-    def __init__(self, actions: tuple[KeyAction, ...], ink: Ink, width: int) -> None:
-        wide = max(len(spell_keys(action)) for action in actions)
-        indent = " " * (wide + 4)
-        text = Text()
-        for heading, group in groups(actions):
-            text.append(f"{heading}\n", "bold")
-            for action in group:
-                lines = textwrap.wrap(action.help, max(_SHORTEST, width - len(indent) - _FRAME))
-                meaning = f"\n{indent}".join(lines)
-                text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {meaning}\n")
-        super().__init__("keys", Text(text.plain.rstrip("\n"), spans=text.spans))
-
-
-class Reader(Overlay):
-    """A long text."""
-
-    def __init__(self, heading: str, text: str) -> None:
-        super().__init__(heading, Text(text.rstrip("\n")))
+def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
+    """Return all keys with their meanings."""
+    wide = max(len(spell_keys(action)) for action in actions)
+    indent = " " * (wide + 4)
+    text = Text()
+    for heading, group in groups(actions):
+        text.append(f"{heading}\n", "bold")
+        for action in group:
+            lines = textwrap.wrap(action.help, max(_SHORTEST, width - len(indent) - _FRAME))
+            meaning = f"\n{indent}".join(lines)
+            text.append(f"  {ink.plain(spell_keys(action)):<{wide}}  {meaning}\n")
+    text.rstrip()
+    return text
 
 
 class WalkCommands(Provider):
@@ -140,8 +129,3 @@ class WalkCommands(Provider):
             for number, mask in enumerate(app.state.source.masks)
         ]
         return commands
-
-
-def open_palette(app: App[Any]) -> None:
-    """Show the palette."""
-    app.push_screen(CommandPalette(providers=[WalkCommands], placeholder="Command"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from textual import events
+from textual import events, on
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -13,12 +13,7 @@ Draw = Callable[[int, int], list[Line]]
 
 
 class Pane(Widget, inherit_bindings=False):
-    """Lines of text.
-
-    Args:
-        clicked: Called with the name, column and line of a click.
-        scrolled: Called with the name and the direction of the wheel.
-    """
+    """Lines of text; `clicked` is called with its name, a column and a line, `scrolled` with rows and columns."""
 
     can_focus = False
 
@@ -60,12 +55,10 @@ class Pane(Widget, inherit_bindings=False):
         event.stop()
         self._clicked(str(self.id), event.x, event.y)
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Tell that the wheel was turned."""
+    @on(events.MouseScrollDown)
+    @on(events.MouseScrollUp)
+    def turned(self, event: events.MouseEvent) -> None:
+        """Tell that the wheel was turned; with Shift, it moves columns."""
         event.stop()
-        self._scrolled(str(self.id), 0 if event.shift else 1, 1 if event.shift else 0)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Tell that the wheel was turned."""
-        event.stop()
-        self._scrolled(str(self.id), 0 if event.shift else -1, -1 if event.shift else 0)
+        step = 1 if isinstance(event, events.MouseScrollDown) else -1
+        self._scrolled(str(self.id), *((0, step) if event.shift else (step, 0)))

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.views.axes import Axis
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
@@ -15,6 +16,7 @@ from attnscope.views.walk.cell import (
     CellNumbers,
     arithmetic,
     cell_numbers,
+    listed_weights,
     members_text,
     sum_text,
     unlisted,
@@ -119,7 +121,7 @@ def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -
     listed = list[SourceLine]()
     if row is not None and (head.sources is None or not head.sources.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")[:count].tolist()
-        values = _values(scene, head, query)
+        values = listed_weights(scene, head, query, "value")
         for key in order:
             if row[key] >= _LITTLE or not listed:
                 listed.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
@@ -135,17 +137,8 @@ def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -
     return listed
 
 
-def _values(scene: Scene, head: WalkHead, query: int) -> dict[int, float]:
-    """Return α·‖v‖ of the keys that are listed."""
-    if head.sources is None or "value" not in head.sources.measures:
-        return {}
-    pairs = zip(head.sources.places[query].tolist(), head.sources.measures["value"][query].tolist(), strict=True)
-    keys = ((scene.key_of_source(place), value) for place, value in pairs if place >= 0)
-    return {key: value for key, value in keys if key is not None}
-
-
-def _named(axis: object, index: int, ink: Ink) -> str:
-    return f"{axis.number(index)} {ink.name(axis.names[index])}"  # type: ignore[attr-defined]
+def _named(axis: Axis, index: int, ink: Ink) -> str:
+    return f"{axis.number(index)} {ink.name(axis.names[index])}"
 
 
 def _source(source: SourceLine, state: WalkState, width: int) -> Line:

@@ -33,8 +33,8 @@ class WalkState:
     status: str = ""  # the running computation, with its progress; empty if none
     error: str = ""  # the latest error; empty if none
     arrived: int = 0
+    placed: bool = False  # there has been a scene, so that the place is one of its
     _made: OwnedCache = field(default_factory=OwnedCache)
-    _placed: bool = False
     _shown: tuple[Variant, Scene] | None = None
     _last_difference: tuple[WalkHead, OwnedCache] | None = None
 
@@ -137,8 +137,8 @@ class WalkState:
         scene = self.scene
         if scene is None:
             return
-        if not self._placed:
-            self._placed = True
+        if not self.placed:
+            self.placed = True
             self._begin(scene)
         place = self.place = fit(self.place, self.bounds)
         self._refresh()
@@ -147,11 +147,6 @@ class WalkState:
             if strongest is not None:
                 place = replace(place, spot=replace(place.spot, key=strongest))
         self.place = place
-
-    @property
-    def placed(self) -> bool:
-        """Whether there has been a scene, so that the place is one of its."""
-        return self._placed
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
@@ -231,15 +226,6 @@ class WalkState:
         """Index of the column under the cursor."""
         return self.place.spot.dim if self.place.stage == OUTPUT else self.key
 
-    def at_column(self, spot: Spot, column: int) -> Spot:
-        """Return a spot with the cursor in a column."""
-        return replace(spot, dim=column) if self.place.stage == OUTPUT else replace(spot, key=column)
-
-    @property
-    def stage(self) -> str:
-        """The stage that is drawn."""
-        return self.place.stage
-
     @property
     def drawn(self) -> WalkHead | None:
         """The head that the matrix shows; of a comparison, the difference from the pinned one."""
@@ -250,26 +236,26 @@ class WalkState:
 
     def _difference(self, head: WalkHead, pinned: WalkHead) -> WalkHead | None:
         def make() -> WalkHead | None:
-            changes = difference(head, pinned, self.stage)
+            changes = difference(head, pinned, self.place.stage)
             return None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
 
         if self._last_difference is None or self._last_difference[0] is not head:
             # Differences are as large as matrices, so that only those of one head are kept.
             self._last_difference = head, OwnedCache()
-        return self._last_difference[1].get(pinned, self.stage, make)
+        return self._last_difference[1].get(pinned, self.place.stage, make)
 
     @property
     def drawn_stage(self) -> str:
         """The stage of the head that the matrix shows."""
-        return self.stage if self.place.pinned is None else DIFFERENCE
+        return self.place.stage if self.place.pinned is None else DIFFERENCE
 
     def cells(self, rows: range, columns: range, zoom: int) -> Window:
         """Return the cells of the matrix that are visible."""
         scene, head = self.scene, self.drawn
         assert scene is not None
-        if head is None:
-            return window(scene, WalkHead(0, 0), (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom)
-        return window(scene, head, (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom)
+        return window(
+            scene, head or WalkHead(0, 0), (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom
+        )
 
     def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
         """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
@@ -297,10 +283,8 @@ class WalkState:
     def wants(self) -> list[tuple[Variant, Spot]]:
         """Return the heads that the screen shows cells of: that of the place, and the pinned one."""
         pinned = self.place.pinned
-        return [
-            (self.variant(), self.place.spot),
-            *([(self.variant(pinned=True), pinned)] if pinned is not None else []),
-        ]
+        of_pin = [] if pinned is None else [(self.variant(pinned=True), pinned)]
+        return [(self.variant(), self.place.spot), *of_pin]
 
 
 def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:

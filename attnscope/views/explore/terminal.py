@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, OptionName, Spelling
+from attnscope.base.errors import OptionName, Spelling
 from attnscope.base.system.shutdown import at_signal
 from attnscope.views.walk.keys import ACTIONS, KeyAction
 from attnscope.views.walk.place import Begin
@@ -53,8 +53,6 @@ def walk(
         gc.freeze()
     with terminal_kept():
         app.run()
-    if isinstance(app.failure, AttnscopeError):
-        raise app.failure
     if app.failure is not None:
         raise app.failure
     return app.return_value or 0, app.last_command()

@@ -10,9 +10,10 @@ from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Line, f
 from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Span
+from attnscope.views.walk.cell import listed_weights
 from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import Action
-from attnscope.views.walk.scene import Scene, WalkHead
+from attnscope.views.walk.scene import Scene
 
 _WEIGHTS = Scale(0.0, 1.0, False)
 
@@ -51,7 +52,11 @@ class TextPanel:
         lines = self._laid_out.get(scene, key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
         first = max(0, min(here - height // 2, len(lines) - height))
-        shares = _shares(scene, head, query, len(scene.keys.positions))
+        shares = np.zeros(len(scene.keys.positions), dtype=np.float32)  # weights of the row, as far as they are known
+        if head is not None and (row := head.row("weights", query)) is not None:
+            shares = np.nan_to_num(row)
+        elif head is not None and (listed := listed_weights(scene, head, query)):
+            shares[list(listed)] = list(listed.values())
         shades = steps(shares[None], _WEIGHTS)[0].tolist()
         drawn = []
         for y, line in enumerate(lines[first : first + height]):
@@ -110,21 +115,6 @@ def _first_passages(scene: Scene) -> dict[int, int]:
     """Return the index of the first passage of every query: words and spans have several."""
     passages = reversed(list(enumerate(scene.passages)))
     return {passage.query: n for n, passage in passages if passage.query >= 0}
-
-
-def _shares(scene: Scene, head: WalkHead | None, query: int, count: int) -> np.ndarray:
-    """Return the weights of the row on every key, as far as they are known; 0 elsewhere."""
-    shares = np.zeros(count, dtype=np.float32)
-    row = None if head is None else head.row("weights", query)
-    if row is not None:
-        return np.nan_to_num(row)
-    if head is not None and head.sources is not None:
-        weights = head.sources.measures["weight"][query]
-        for place, weight in zip(head.sources.places[query].tolist(), weights.tolist(), strict=True):
-            key = scene.key_of_source(place) if place >= 0 else None
-            if key is not None:
-                shares[key] = weight
-    return shares
 
 
 def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError
 from attnscope.views.walk.scene import Progress, WalkCancelled
 
 
@@ -20,14 +19,7 @@ class Job:
 
 
 class Worker:
-    """Runs jobs in a thread.
-
-    Args:
-        report: Called there with the running step (empty for none), and an error.
-
-    Attributes:
-        share: How much of the current step is done, from 0 to 1.
-    """
+    """Runs jobs in a thread; `report` is called with the running step (empty for none), and an error."""
 
     def __init__(
         self, deliver: Callable[[Callable[[], None]], None], report: Callable[[str, BaseException | None], None]
@@ -39,7 +31,7 @@ class Worker:
         self._stopped = False
         self._cancelled = threading.Event()
         self._last = ""
-        self.share = 0.0
+        self.share = 0.0  # how much of the current step is done, from 0 to 1
         self._thread = threading.Thread(target=self._work, name="attnscope-walk", daemon=True)
 
     def start(self) -> None:
@@ -92,12 +84,9 @@ class Worker:
             result = job.run(self._progress)
         except WalkCancelled:
             self._say("")
-        except AttnscopeError as e:
+        except BaseException as e:
             error = e
             self._end(job, lambda: self._report("", error))
-        except BaseException as e:
-            bug = e
-            self._end(job, lambda: self._report("", bug))
         else:
 
             def done() -> None:

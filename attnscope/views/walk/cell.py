@@ -27,7 +27,6 @@ class CellNumbers:
     log_sum: float | None  # logarithm of the sum that the softmax divides by; None if it is not known
     value: float | None  # α·‖v‖; None unless the key is among the strongest sources
     projected: float | None  # α·‖v W‖, in the same way
-    rank: int | None  # place among the strongest sources, from 0; None if it is not among them
     exact: bool  # the weight is exact; otherwise it is not known, only that it is at most `at_most`
     at_most: float | None  # weight of the last listed source; None if the weight is exact
     rounded: int | None = None  # decimal places that saved weights were rounded to; None for exact ones
@@ -45,10 +44,9 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
         row = head.row(stage, query)
         if row is not None and key < len(row):
             stages[stage] = float(row[key])
-    rank = rank_of(scene, head, query, key)
-    listed: dict[str, float] = {}
-    if rank is not None and head.sources is not None:
-        listed = {name: float(numbers[query, rank]) for name, numbers in head.sources.measures.items()}
+    measures = {} if head.sources is None else head.sources.measures
+    known_measures = {name: listed_weights(scene, head, query, name).get(key) for name in measures}
+    listed = {name: number for name, number in known_measures.items() if number is not None}
     exact, at_most = "weights" in stages or "weight" in listed, None
     if "weights" not in stages and "weight" in listed:
         stages["weights"] = listed["weight"]
@@ -63,34 +61,30 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
         log_sum(head, query),
         listed.get("value"),
         listed.get("projected"),
-        rank,
         exact,
         at_most,
         scene.rounded,
     )
 
 
-def rank_of(scene: Scene, head: WalkHead, query: int, key: int) -> int | None:
-    """Return the place of a key among the strongest sources of a query; None if it is not listed."""
-    if head.sources is None:
-        return None
-    for rank, place in enumerate(head.sources.places[query].tolist()):
-        if place >= 0 and scene.key_of_source(place) == key:
-            return rank
-    return None
+def listed_weights(scene: Scene, head: WalkHead, query: int, measure: str = "weight") -> dict[int, float]:
+    """Return a measure of a row's listed sources by the index of the key, strongest first; empty if it is not known."""
+    sources = head.sources
+    if sources is None or measure not in sources.measures:
+        return {}
+    pairs = zip(sources.places[query].tolist(), sources.measures[measure][query].tolist(), strict=True)
+    keys = ((scene.key_of_source(place), number) for place, number in pairs if place >= 0)
+    return {key: number for key, number in keys if key is not None}
 
 
 def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None:
     """Return the key with the largest weight in a row; None if it is not known."""
-    row = None if head is None else head.row("weights", query)
+    if head is None:
+        return None
+    row = head.row("weights", query)
     if row is not None and row.size and not np.isnan(row).all():
         return int(np.nanargmax(row))
-    if head is None or head.sources is None:
-        return None
-    for place in head.sources.places[query].tolist():
-        if place >= 0 and (key := scene.key_of_source(place)) is not None:
-            return key
-    return None
+    return next(iter(listed_weights(scene, head, query)), None)
 
 
 def log_sum(head: WalkHead, query: int) -> float | None:

@@ -5,6 +5,7 @@ Layers, heads, queries and keys are indices into the axes of a scene, not positi
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from attnscope.views.walk.scene import WalkCut
@@ -91,10 +92,9 @@ class Action:
 
 def apply(place: Place, action: Action, bounds: Bounds) -> Place:
     """Return the place after an action; the same object if nothing changes."""
-    step = _STEPS.get(action.name)
-    if step is None:
+    if action.name not in _STEPS:
         return place
-    there: Place = step(place, action.value, bounds)
+    there = _STEPS[action.name](place, action.value, bounds)
     if (there.spot.text, there.unit) != (place.spot.text, place.unit):
         # The bounds are those of other tokens.
         return there
@@ -131,30 +131,28 @@ def _clamp(number: int, count: int) -> int:
     return max(0, min(number, count - 1))
 
 
-def _move(place: Place, rows: int, columns: int, bounds: Bounds) -> Place:
+def _at(place: Place, **changes: Any) -> Place:
+    """Return a place with another spot, which `apply` fits into bounds."""
+    return replace(place, spot=replace(place.spot, **changes))
+
+
+def _move(rows: int, columns: int, place: Place, count: int | None, _bounds: Bounds) -> Place:
     """Move the cursor by cells; in the panel of heads, by heads."""
-    spot = place.spot
+    rows, columns, spot = rows * (count or 1), columns * (count or 1), place.spot
     if place.panel == "heads":
-        return _to_head(place, spot.layer + rows, spot.head + columns)
+        return _at(place, layer=spot.layer + rows, head=spot.head + columns)
     if place.panel == "text":
         # The text runs on in one direction.
         rows, columns = rows + columns, 0
     if place.panel == "matrix":
         rows, columns = rows * place.zoom, columns * place.zoom
-    moved = replace(spot, query=_clamp(spot.query + rows, bounds.queries))
-    if place.panel == "matrix" and place.stage == OUTPUT:
-        return replace(place, spot=replace(moved, dim=_clamp(spot.dim + columns, bounds.dims)))
+        if place.stage == OUTPUT:
+            return _at(place, query=spot.query + rows, dim=spot.dim + columns)
     key = spot.key if spot.key is not None or not columns else 0
-    if key is not None:
-        moved = replace(moved, key=_clamp(key + columns, bounds.keys))
-    return replace(place, spot=moved)
+    return _at(place, query=spot.query + rows, key=None if key is None else key + columns)
 
 
-def _to_head(place: Place, layer: int, head: int) -> Place:
-    return replace(place, spot=replace(place.spot, layer=layer, head=head))
-
-
-def _visit(place: Place, spot: Spot) -> Place:
+def _visit(place: Place, spot: Spot, _bounds: Bounds) -> Place:
     """Go to a spot, and remember the previous one."""
     if spot == place.spot:
         return place
@@ -166,26 +164,19 @@ def _cycle(items: Sequence[str], item: str, step: int) -> str:
     return items[(at + step) % len(items)]
 
 
-def _head_step(step: int) -> "_Step":
-    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
-        # the head after the last one of a layer is the first of the next layer
-        number = place.spot.layer * bounds.heads + place.spot.head + step
-        return _to_head(place, *divmod(number % (bounds.layers * bounds.heads), bounds.heads))
-
-    return go
+def _head(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+    # the head after the last one of a layer is the first of the next layer
+    number = (place.spot.layer * bounds.heads + place.spot.head + step) % (bounds.layers * bounds.heads)
+    layer, head = divmod(number, bounds.heads)
+    return _at(place, layer=layer, head=head)
 
 
-def _follow(place: Place, query: int | None, _bounds: Bounds) -> Place:
+def _follow(place: Place, query: int | None, bounds: Bounds) -> Place:
     if place.panel == "heads":
         return replace(place, panel="matrix")
     if query is None:
         return place
-    spot = replace(place.spot, layer=max(0, place.spot.layer - 1), query=query, key=None)
-    return _visit(place, spot)
-
-
-def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return replace(place, spot=place.history[-1], history=place.history[:-1]) if place.history else place
+    return _visit(place, replace(place.spot, layer=max(0, place.spot.layer - 1), query=query, key=None), bounds)
 
 
 def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
@@ -206,30 +197,26 @@ def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
     return replace(place, cuts=others if len(others) < len(place.cuts) else (*place.cuts, cut))
 
 
-def _find(place: Place, value: tuple[str, int | None], _bounds: Bounds) -> Place:
+def _find(place: Place, value: tuple[str, int | None], bounds: Bounds) -> Place:
     needle, match = value
     place = replace(place, needle=needle)
-    return place if match is None else _visit(place, replace(place.spot, query=match, key=None))
+    return place if match is None else _visit(place, replace(place.spot, query=match, key=None), bounds)
 
 
-def _zoom(step: int) -> "_Step":
-    def change(place: Place, _value: Any, bounds: Bounds) -> Place:
-        at = bounds.zooms.index(place.zoom) if place.zoom in bounds.zooms else 0
-        return replace(place, zoom=bounds.zooms[_clamp(at + step, len(bounds.zooms))])
-
-    return change
+def _zoom(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+    at = bounds.zooms.index(place.zoom) if place.zoom in bounds.zooms else 0
+    return replace(place, zoom=bounds.zooms[_clamp(at + step, len(bounds.zooms))])
 
 
 def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
     """Go to a text, without pinned place and cuts, which belong to another text."""
     if text is None or text % bounds.texts == place.spot.text:
         return place
-    spot = replace(place.spot, text=text % bounds.texts)
-    return replace(place, spot=spot, pinned=None, pinned_cuts=(), cuts=())
+    return replace(_at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=())
 
 
-def _text_step(step: int) -> "_Step":
-    return lambda place, _value, bounds: _go_text(place, place.spot.text + step, bounds)
+def _text(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+    return _go_text(place, place.spot.text + step, bounds)
 
 
 def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds) -> Place:
@@ -242,90 +229,71 @@ def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bou
     return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history)
 
 
-def _mask_step(step: int) -> "_Step":
-    return lambda place, _value, bounds: replace(
-        place, spot=replace(place.spot, mask=(place.spot.mask + step) % bounds.masks)
-    )
+def _mask(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+    return _at(place, mask=(place.spot.mask + step) % bounds.masks)
 
 
-def _stage_step(step: int) -> "_Step":
-    return lambda place, _value, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, step))
+def _stage(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+    return replace(place, stage=_cycle(bounds.stages, place.stage, step))
 
 
-def _moved(rows: int, columns: int) -> "_Step":
-    return lambda place, value, bounds: _move(place, rows * (value or 1), columns * (value or 1), bounds)
+def _layer(step: int, place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return _at(place, layer=place.spot.layer + step)
 
 
-def _layer_step(step: int) -> "_Step":
-    return lambda place, _value, bounds: _to_head(
-        place, _clamp(place.spot.layer + step, bounds.layers), place.spot.head
-    )
+def _panel(name: str, place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return replace(place, panel=name)
 
 
-def _panel(name: str) -> "_Step":
-    return lambda place, _value, _bounds: replace(place, panel=name)
+def _next_panel(step: int, place: Place, _value: Any, _bounds: Bounds) -> Place:
+    return replace(place, panel=_cycle(PANELS, place.panel, step))
 
 
-def _query_end(last: bool) -> "_Step":
-    return lambda place, _value, bounds: replace(
-        place, spot=replace(place.spot, query=bounds.queries - 1 if last else 0)
-    )
+def _key_end(last: bool, place: Place, _value: Any, bounds: Bounds) -> Place:
+    name, count = ("dim", bounds.dims) if place.stage == OUTPUT else ("key", bounds.keys)
+    return _at(place, **{name: count - 1 if last else 0})
 
 
-def _key_end(last: bool) -> "_Step":
-    def go(place: Place, _value: Any, bounds: Bounds) -> Place:
-        if place.stage == OUTPUT:
-            return replace(place, spot=replace(place.spot, dim=bounds.dims - 1 if last else 0))
-        return replace(place, spot=replace(place.spot, key=bounds.keys - 1 if last else 0))
-
-    return go
-
-
-# A function of place, value and bounds that returns the new place.
-_Step = Any
-_STEPS: dict[str, _Step] = {
-    "left": _moved(0, -1),
-    "right": _moved(0, 1),
-    "up": _moved(-1, 0),
-    "down": _moved(1, 0),
-    "page_up": _moved(-1, 0),
-    "page_down": _moved(1, 0),
-    "first_key": _key_end(False),
-    "last_key": _key_end(True),
-    "first_query": _query_end(False),
-    "last_query": _query_end(True),
-    "strongest": lambda place, _value, _bounds: replace(place, spot=replace(place.spot, key=None)),
-    "previous_head": _head_step(-1),
-    "next_head": _head_step(1),
-    "previous_layer": _layer_step(-1),
-    "next_layer": _layer_step(1),
-    "previous_text": _text_step(-1),
-    "next_text": _text_step(1),
+_STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
+    "left": partial(_move, 0, -1),
+    "right": partial(_move, 0, 1),
+    "up": partial(_move, -1, 0),
+    "down": partial(_move, 1, 0),
+    "page_up": partial(_move, -1, 0),
+    "page_down": partial(_move, 1, 0),
+    "first_key": partial(_key_end, False),
+    "last_key": partial(_key_end, True),
+    "first_query": lambda place, _value, _bounds: _at(place, query=0),
+    "last_query": lambda place, _value, bounds: _at(place, query=bounds.queries - 1),
+    "strongest": lambda place, _value, _bounds: _at(place, key=None),
+    "previous_head": partial(_head, -1),
+    "next_head": partial(_head, 1),
+    "previous_layer": partial(_layer, -1),
+    "next_layer": partial(_layer, 1),
+    "previous_text": partial(_text, -1),
+    "next_text": partial(_text, 1),
     "pick_text": _go_text,
     "unit": _unit,
-    "heads_panel": _panel("heads"),
-    "matrix_panel": _panel("matrix"),
-    "row_panel": _panel("row"),
-    "text_panel": _panel("text"),
-    "next_panel": lambda place, _value, _bounds: replace(place, panel=_cycle(PANELS, place.panel, 1)),
-    "previous_panel": lambda place, _value, _bounds: replace(place, panel=_cycle(PANELS, place.panel, -1)),
-    "stage": _stage_step(1),
-    "previous_stage": _stage_step(-1),
-    "mask": _mask_step(1),
-    "previous_mask": _mask_step(-1),
+    **{f"{name}_panel": partial(_panel, name) for name in PANELS},
+    "next_panel": partial(_next_panel, 1),
+    "previous_panel": partial(_next_panel, -1),
+    "stage": partial(_stage, 1),
+    "previous_stage": partial(_stage, -1),
+    "mask": partial(_mask, 1),
+    "previous_mask": partial(_mask, -1),
     "digits": lambda place, _value, _bounds: replace(place, digits=not place.digits),
     "display": lambda place, value, bounds: replace(place, display=value or _cycle(bounds.displays, place.display, 1)),
-    "zoom_in": _zoom(-1),
-    "zoom_out": _zoom(1),
+    "zoom_in": partial(_zoom, -1),
+    "zoom_out": partial(_zoom, 1),
     "pin": _pin,
     "swap": _swap,
     "cut": _cut,
     "uncut": lambda place, _value, _bounds: replace(place, cuts=()),
     "predictions": lambda place, _value, _bounds: replace(place, predictions=not place.predictions),
     "find": _find,
-    "next_match": _find,
-    "previous_match": _find,
     "follow": _follow,
-    "back": _back,
-    "goto": lambda place, spot, _bounds: _visit(place, spot),
+    "back": lambda place, _value, _bounds: (
+        replace(place, spot=place.history[-1], history=place.history[:-1]) if place.history else place
+    ),
+    "goto": _visit,
 }

@@ -6,10 +6,11 @@ are not there yet.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.overview import Pooled
 from attnscope.findings.run import HeadRef
@@ -26,6 +27,7 @@ UNITS = ("tokens", "words", "spans")
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
 Progress = Callable[[str, int, int], None]
+_LIVE = "explore the text itself: attnscope explore TEXT"
 # Number of a layer or head; `mean` for the mean of several.
 Number = int | str
 
@@ -88,7 +90,7 @@ class Forecast:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeadNumber:
     """One number for every head."""
 
@@ -130,7 +132,7 @@ class RankedSources:
     left_out: Sequence[LeftOut] = ()  # excluded sources
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WalkHead:
     """One layer and head."""
 
@@ -175,7 +177,7 @@ class WalkHead:
         return None if self.map is None else self.map.weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """Facts that all heads of one variant share."""
 
@@ -218,20 +220,11 @@ class Scene:
 
     def key_of_source(self, source: int) -> int | None:
         """Return the index of the key that a source is; None if it is no column."""
-        position = self.sources.positions[source]
-        return self._key_places.get(position)
+        return _places(self.keys).get(self.sources.positions[source])
 
     def query_of_key(self, key: int) -> int | None:
         """Return the index of the query that a key is; None if it is no row, or of another text."""
-        return self._query_places.get(self.keys.positions[key]) if self.aligned else None
-
-    @property
-    def _key_places(self) -> dict[int, int]:
-        return _places(self.keys)
-
-    @property
-    def _query_places(self) -> dict[int, int]:
-        return _places(self.queries)
+        return _places(self.queries).get(self.keys.positions[key]) if self.aligned else None
 
 
 def _places(axis: Axis) -> dict[int, int]:
@@ -242,41 +235,42 @@ def _places(axis: Axis) -> dict[int, int]:
     return known
 
 
-class Source(Protocol):
-    """Source of scenes and heads: a live model, a Report, a comparison or a dump."""
+class Source:
+    """Source of scenes and heads: a live model, a Report, a comparison or a dump; one without a model computes nothing.
 
-    @property
-    def texts(self) -> Sequence[str]:
-        """The texts, or their names."""
+    Attributes:
+        texts: The texts, or their names; only those that have been read.
+        named: Whether `texts` are names.
+        masks: Masks, or sides of a comparison, that one can choose; the first is shown first.
+        computes: Whether it can compute missing heads.
+    """
 
-    @property
-    def named(self) -> bool:
-        """Whether `texts` are names of the texts."""
+    texts: Sequence[str]
+    masks: Sequence[str]
+    named: ClassVar[bool] = False
+    computes: ClassVar[bool] = False
 
     @property
     def total(self) -> int:
-        """Number of all texts; `texts` has only those that have been read."""
+        """Number of all texts."""
+        return len(self.texts)
 
     @property
     def total_text(self) -> str:
         """How many there are, as text: `1,000+` if that is not known."""
-
-    @property
-    def masks(self) -> Sequence[str]:
-        """Masks, or sides of a comparison, that one can choose; the first is shown first."""
-
-    @property
-    def computes(self) -> bool:
-        """Whether it can compute missing heads."""
+        return f"{self.total:,}"
 
     def scene(self, variant: Variant) -> Scene | None:
         """Return a scene; None if it has not been computed."""
+        raise NotImplementedError
 
     def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
         """Return the known numbers of a head by its indices in the scene; None if nothing is known."""
+        raise NotImplementedError
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether there is anything to compute for these rows (first and last) of a stage of a head."""
+        return False
 
     def compute(
         self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
@@ -286,33 +280,31 @@ class Source(Protocol):
         Raises:
             WalkCancelled: `progress` raised it.
         """
+        raise AttnscopeError("this was not saved", hint=_LIVE)
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
-        """Return the number of a text: by its number from 1, its id, or the next after `start` with some words.
-
-        Takes long, and is called in a thread.
-        """
+        """Return the number of a text: by its number from 1, its id, or the next after `start` with some words."""
+        texts, words = self.texts, needle.casefold()
+        if needle.isdigit() and 0 < int(needle) <= len(texts):
+            return int(needle) - 1
+        order = (number % len(texts) for number in range(start + 1, start + 1 + len(texts)))
+        return next((number for number in order if words in texts[number].casefold()), None)
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, which scenes have from then on."""
+        raise AttnscopeError("roles take the model", hint=_LIVE)
 
     def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
         """Explain a row step by step, as text of `width` columns."""
+        raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
 
     def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
         """Write a head to a file whose ending names the format; return a description of the file."""
+        raise NotImplementedError
 
     def with_text(self, text: str) -> "Source":
         """Return a source of another text, with the same model."""
-
-
-def pick_text(texts: Sequence[str], needle: str, start: int) -> int | None:
-    """Return the text of a number, counted from 1, or the next after `start` that has the words; None if none has."""
-    if needle.isdigit() and 0 < int(needle) <= len(texts):
-        return int(needle) - 1
-    words = needle.casefold()
-    order = (number % len(texts) for number in range(start + 1, start + 1 + len(texts)))
-    return next((number for number in order if words in texts[number].casefold()), None)
+        raise AttnscopeError("another text takes the model", hint=_LIVE)
 
 
 def thumbnail(head: WalkHead, rows: int, columns: int) -> Matrix | None:

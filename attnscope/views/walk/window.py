@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
+from attnscope.views.walk.cell import listed_weights
 from attnscope.views.walk.scene import Scene, WalkHead
 
 Kind = Literal["exact", "pooled", "map", "listed", "missing"]
@@ -84,14 +85,9 @@ def _of_map(head: WalkHead, queries: range, keys: range, end: tuple[int, int]) -
 
 def _listed(scene: Scene, head: WalkHead, queries: range, keys: range) -> Matrix:
     """Return the weights of listed sources; NaN for all others."""
-    assert head.sources is not None
     cells = np.full((len(queries), len(keys)), UNKNOWN)
-    places, weights = (
-        array[queries.start : queries.stop] for array in (head.sources.places, head.sources.measures["weight"])
-    )
-    for row, (sources, numbers) in enumerate(zip(places.tolist(), weights.tolist(), strict=True)):
-        for place, weight in zip(sources, numbers, strict=True):
-            key = scene.key_of_source(place) if place >= 0 else None
-            if key is not None and key in keys:
+    for row, query in enumerate(queries):
+        for key, weight in listed_weights(scene, head, query).items():
+            if key in keys:
                 cells[row, key - keys.start] = weight
     return cells
