@@ -44,9 +44,7 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     ((axis, values),) = several.items()
     if len(values) < 2:
         raise UsageError(
-            f"has {len(values)} value{'s' if len(values) != 1 else ''}",
-            where=axis,
-            hint="a comparison needs at least two",
+            f"has {len(values)} value{'s' * (len(values) != 1)}", where=axis, hint="a comparison needs at least two"
         )
     return axis, [{**given, axis: value} for value in values]
 
@@ -62,42 +60,38 @@ def _label(axis: str, value: Any) -> str:
 
 
 def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Run one model, or several in turn, for every side."""
+    """Run one model, several in turn, or given arrays, for every side."""
     axis, sides = sides_of(texts, options)
     live: dict[str, InMemory] = {}
     chosen = []
     for side in sides:
         values, models = opened(side.get("model"), side, live)
         live |= models
-        chosen.append((values, side, None))
-    session = new_session(live, texts_of_sides(sides))
+        inputs = given_texts(values, live)
+        chosen.append((values, side, texts_of(side["text"], side) if inputs is None else inputs))
+    session = new_session(live, texts_of_sides(chosen))
     with running(session, live, options.get("progress")):
         return compare_sides(axis, chosen, options, session)
 
 
-def texts_of_sides(sides: Sequence[Mapping[str, Any]]) -> list[TextInput]:
+# Which model runs and how, as fields of a RunConfig; all arguments of the side; and its texts.
+ComparedSide = tuple[dict[str, Any], dict[str, Any], tuple[TextInput, ...]]
+
+
+def texts_of_sides(sides: Sequence[ComparedSide]) -> list[TextInput]:
     """Return the texts of all sides, from which a vocabulary made from texts is built."""
-    return [text for side in sides for text in texts_of(side["text"], side)]
+    return [text for *_, texts in sides for text in texts]
 
 
 def compare_sides(
-    axis: str,
-    sides: Sequence[tuple[dict[str, Any], dict[str, Any], tuple[TextInput, ...] | None]],
-    options: Mapping[str, Any],
-    session: "Session",
+    axis: str, sides: Sequence[ComparedSide], options: Mapping[str, Any], session: "Session"
 ) -> CompareResult:
-    """Run every side, and compare it with the first.
-
-    Args:
-        sides: Which model runs and how, as fields of a RunConfig; all arguments of the side; and its texts, None for
-            those in the arguments.
-    """
+    """Run every side, and compare it with the first."""
     from attnscope.studies.compare.runs import compare_runs, side_of
 
     runs = []
     for values, side, texts in sides:
-        inputs = texts_of(side["text"], side) if texts is None else texts
-        run = RunConfig(**{**run_values(side), **values, "texts": inputs})
+        run = RunConfig(**{**run_values(side), **values, "texts": texts})
         value = session.source(run).name if axis in ("model", "qkv") else _label(axis, side[axis])
         runs.append((value, run))
     # Chats become texts.
@@ -109,19 +103,14 @@ def compare_sides(
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Compare reports with the first of them; no model is needed.
-
-    Args:
-        options: What to compare of them.
-    """
+    """Compare reports with the first of them; no model is needed."""
     from attnscope.studies.compare.runs import ReportSelection, read_report
     from attnscope.studies.compare.runs import compare_reports as compare
 
     for name in options:
         if name not in _OF_REPORTS:
-            raise UsageError(
-                "does not apply to reports, which are not run again", where=name, hint="pass texts, or leave it out"
-            )
+            message = "does not apply to reports, which are not run again"
+            raise UsageError(message, where=name, hint="pass texts, or leave it out")
     if len(reports) < 2:
         raise UsageError("there is only one report", hint="a comparison needs at least two")
     sides: list[tuple[str, Report]] = []
@@ -165,25 +154,12 @@ def are_given_alone(options: Mapping[str, Any]) -> bool:
 
 
 def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
-    """Compare queries and keys of several programs, or the same under several masks.
-
-    Args:
-        texts: Empty: the texts come with the arrays.
-    """
+    """Compare queries and keys of several programs, or the same under several masks; texts come with the arrays."""
     for name, value in (("text", texts), ("model", options.get("model")), ("config", options.get("config"))):
         if value:
             hint = "leave it out, or name one model and one set of arrays"
             raise UsageError("cannot be used with arrays that are compared by themselves", where=name, hint=hint)
-    axis, sides = sides_of([""], options)
-    live: dict[str, InMemory] = {}
-    chosen = []
-    for side in sides:
-        values, models = opened(None, side, live)
-        live |= models
-        chosen.append((values, side, given_texts(values, live)))
-    session = new_session(live, [text for *_, inputs in chosen for text in inputs or ()])
-    with running(session, live, options.get("progress")):
-        return compare_sides(axis, chosen, options, session)
+    return compare_texts([""], options)
 
 
 def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":

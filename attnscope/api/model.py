@@ -173,8 +173,9 @@ class OpenModel:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
         axis, sides = sides_of([text, *others], options)
-        with self._session_for(texts_of_sides(sides), options) as session:
-            return compare_sides(axis, [(self._values, side, None) for side in sides], options, session)
+        chosen = [(self._values, side, texts_of(side["text"], side)) for side in sides]
+        with self._session_for(texts_of_sides(chosen), options) as session:
+            return compare_sides(axis, chosen, options, session)
 
     def _run(self, texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**{**self._values, **run_values(options), "texts": texts})

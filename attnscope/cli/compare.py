@@ -70,7 +70,8 @@ def compare(given: Given) -> None:
 def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
-    from attnscope.studies.compare.runs import ReportSelection, compare_files
+    from attnscope.base.system.escape import as_unicode
+    from attnscope.studies.compare.runs import ReportSelection, compare_reports, read_report
 
     for option in COMPARE:
         if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
@@ -87,7 +88,8 @@ def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | Non
         values["layer"], values["head"] = join_label(values.get("layer", ALL), values.get("head", ALL))
     if values.get("stages") == ():
         values["stages"] = ("weights",)
-    return compare_files([Path(path) for path in several["text"]], ReportSelection(**values), tolerance)
+    reports = [(as_unicode(path), read_report(Path(path))) for path in several["text"]]
+    return compare_reports(reports, ReportSelection(**values), tolerance)
 
 
 def _compare_runs(

@@ -19,9 +19,8 @@ from attnscope.run.plan import make_plan, required_memory
 from attnscope.run.session import Session, inspect
 from attnscope.studies.compare import alignment
 from attnscope.studies.compare.alignment import align, pair_replaced
-from attnscope.studies.compare.maps import pooled_change
-from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed
-from attnscope.studies.compare.runs import ReportSelection, compare_files, compare_runs
+from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed, pooled_change
+from attnscope.studies.compare.runs import ReportSelection, compare_reports, compare_runs, read_report
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
 from attnscope.views.parts import Matrices
@@ -41,6 +40,10 @@ def config(text=TEXT, **options):
 def masks(what_if="stack", tolerance=None, **options):
     runs = [(mask, config(mask=mask, what_if=what_if, **options)) for mask in ("causal", "bidirectional")]
     return compare_runs("mask", runs, None, tolerance=tolerance)
+
+
+def compare_files(paths, *options, **named):
+    return compare_reports([(str(path), read_report(path)) for path in paths], *options, **named)
 
 
 def by_layer(comparison):

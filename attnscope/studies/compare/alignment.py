@@ -55,10 +55,7 @@ def pair_replaced(
     """Return positions of shared tokens and of tokens that replace each other, in order.
 
     Between two shared tokens, tokens are paired one by one if both sides have equally many, as are the pieces of one
-    word as far as both words have them. Other tokens have no counterpart.
-
-    Args:
-        shared: Pairs that `align` found.
+    word as far as both words have them. Other tokens have no counterpart. `shared` is what `align` found.
     """
     ends = [(-1, -1), *shared, (len(first), len(second))]
     pairs = list(shared)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,14 +22,10 @@ from attnscope.run.session import ProgressCallback, Session, inspect, prepare
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.compare.tolerance import Tolerance
 
-if TYPE_CHECKING:
-    pass
-
 _EXACT, _NARROW = 1e-4, 2e-2  # largest differences of weights that rounding explains: of float32, and of 16 bits
 _ROWS = 256  # rows of a text that settings are tried on
 _SAME = 1e-6  # relative difference of numbers that are the same setting
 _MODEL_FIELDS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine")
-Settings = Mapping[int, LayerSettings]
 
 
 def compare_with_arrays(
@@ -48,9 +44,7 @@ def compare_with_arrays(
     Args:
         run: The model, and its texts; none: the arrays' own.
         arrays: Queries and keys, or weights.
-        progress: See pipeline.inspect.
-        tolerance: See compare_runs; also the difference up to which settings agree.
-        session: Models that are open already.
+        tolerance: Also the difference up to which settings agree.
     """
     if not run.texts:
         texts = tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
@@ -118,25 +112,15 @@ def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
 
 @dataclass(frozen=True)
 class _Gap:
-    """The largest difference of weights, and where it is.
-
-    Attributes:
-        place: Layer, head, text and query of the largest difference.
-        first_layer: The first layer with a difference beyond the limit; None if there is none.
-    """
+    """The largest difference of weights, and where it is."""
 
     size: float
-    place: tuple[int, int, int, int]
-    first_layer: int | None
+    place: tuple[int, int, int, int]  # layer, head, text and query
+    first_layer: int | None  # the first with a difference beyond the limit; None if there is none
 
 
 class _Trial:
-    """Try settings of a model on given queries and keys.
-
-    Args:
-        arrays: The queries and keys, with the model's tokens.
-        limit: Largest difference between weights that agree.
-    """
+    """Try settings of a model on given queries and keys; weights agree up to `limit`."""
 
     def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
         longest, rows = max(len(tokens) for _, tokens in arrays.texts), None
@@ -151,23 +135,25 @@ class _Trial:
         )
         self._session, self._arrays, self._limit = session, arrays, limit
         self._reference = inspect(self._run, session=session)
+        self._model, masks = self._model_settings()
+        self._own_masks = _split({layer: arrays.config().mask_of(layer) for layer in arrays.layers})
+        self._model_masks = _split(masks)
 
     def diagnose(self) -> Diagnosis:
         """Try every differing setting alone, and find the smallest set of settings that makes the weights agree."""
-        model, masks = self._model_settings()
-        own_masks = self._own_masks()
-        scores = self._gap(set(), model, stage="scores")
-        differing = self._differing(model, masks, own_masks)
-        given = self._gap(set(), model)
-        tried = [TriedSetting(name, *differing[name], self._gap({name}, model, masks).size) for name in differing]
-        needed, remaining = self._needed(list(differing), model, masks, given)
+        scores = self._gap(set(), stage="scores")
+        differing = self._differing()
+        given = self._gap(set())
+        tried = [TriedSetting(name, *differing[name], self._gap({name}).size) for name in differing]
+        needed, remaining = self._needed(list(differing), given)
+        layer, head, text, query = given.place
         return Diagnosis(
             limit=self._limit,
             difference=given.size,
-            layer=given.place[0],
-            head=given.place[1],
-            text=given.place[2],
-            query=given.place[3],
+            layer=layer,
+            head=head,
+            text=text,
+            query=query,
             first_layer=given.first_layer,
             tried=tried,
             needed=needed,
@@ -176,18 +162,16 @@ class _Trial:
             first_scores=scores.first_layer,
         )
 
-    def _needed(
-        self, names: list[str], model: Settings, masks: Mapping[int, str], given: _Gap
-    ) -> tuple[list[str], _Gap]:
+    def _needed(self, names: list[str], given: _Gap) -> tuple[list[str], _Gap]:
         """Return the smallest set of settings that makes the weights agree, and the remaining difference."""
         if given.size <= self._limit:
             return [], given
-        best, left = list(names), self._gap(set(names), model, masks)
+        best, left = list(names), self._gap(set(names))
         attempts = [[*names, "rope"], [*names, SCALED_ALREADY], [*names, "rope", SCALED_ALREADY]]
         for attempt in attempts if left.size > self._limit else ():
-            if "rope" in attempt and not any(layer_settings.rope for layer_settings in model.values()):
+            if "rope" in attempt and not any(settings.rope for settings in self._model.values()):
                 continue
-            gap = self._gap(set(attempt), model, masks)
+            gap = self._gap(set(attempt))
             if gap.size <= self._limit:
                 best, left = [name for name in attempt if name != "scale" or SCALED_ALREADY not in attempt], gap
                 break
@@ -195,14 +179,12 @@ class _Trial:
             return [], left
         for name in list(best):
             kept = [setting for setting in best if setting != name]
-            gap = self._gap(set(kept), model, masks)
+            gap = self._gap(set(kept))
             if gap.size <= self._limit:
                 best, left = kept, gap
         return best, left
 
-    def _differing(
-        self, model: Settings, masks: Mapping[int, str], own_masks: Mapping[int, str]
-    ) -> dict[str, tuple[str, str]]:
+    def _differing(self) -> dict[str, tuple[str, str]]:
         """Return the settings in which arrays and model differ, spelled for both."""
         differing = {}
         for name in ("scale", "softcap", "sinks"):
@@ -210,42 +192,28 @@ class _Trial:
             if name == "scale":
                 root = float(self._arrays.sizes.width) ** -0.5
                 mine = {layer: root if value is None else value for layer, value in mine.items()}
-            of_model = {layer: getattr(settings, name) for layer, settings in model.items()}
+            of_model = {layer: getattr(settings, name) for layer, settings in self._model.items()}
             if any(not _same(mine[layer], of_model[layer]) for layer in mine):
                 differing[name] = _spell(name, mine), _spell(name, of_model)
-        if own_masks != dict(masks):
-            (mine_mask, mine_windows), (their_mask, their_windows) = (
-                split_windows(by_layer, always=True) for by_layer in (own_masks, masks)
-            )
-            if mine_windows != their_windows:
-                differing["window"] = _spell("window", mine_windows), _spell("window", their_windows)
-            if mine_mask != their_mask:
-                differing["mask"] = _spell("mask", mine_mask), _spell("mask", their_mask)
+        for name in ("window", "mask"):
+            if self._own_masks[name] != self._model_masks[name]:
+                differing[name] = _spell(name, self._own_masks[name]), _spell(name, self._model_masks[name])
         return differing
 
-    def _gap(
-        self, names: set[str], model: Settings, masks: Mapping[int, str] | None = None, stage: str = "weights"
-    ) -> _Gap:
+    def _gap(self, names: set[str], stage: str = "weights") -> _Gap:
         """Compare the arrays' weights under some of the model's settings with the model's weights."""
         changes: dict[str, dict[int, Any]] = {
-            name: {layer: getattr(settings, name) for layer, settings in model.items()}
+            name: {layer: getattr(settings, name) for layer, settings in self._model.items()}
             for name in names & {"scale", "softcap", "sinks", "rope"}
         }
         if SCALED_ALREADY in names:
-            changes["scale"] = dict.fromkeys(model, 1.0)
-        if names & {"mask", "window"} and masks is not None:
-            (given_mask, mine_windows), (model_mask, their_windows) = (
-                split_windows(by_layer, always=True) for by_layer in (self._own_masks(), masks)
-            )
-            changes["window"] = their_windows if "window" in names else mine_windows
-            changes["mask"] = model_mask if "mask" in names else given_mask
+            changes["scale"] = dict.fromkeys(self._model, 1.0)
+        if names & {"mask", "window"}:
+            changes |= self._own_masks | {name: self._model_masks[name] for name in names & {"mask", "window"}}
         arrays = replace(self._arrays.with_settings(**changes), name=f"{self._arrays.name} {sorted(names)}")
         report = inspect(_of_arrays(self._run, self._session, arrays), session=self._session)
         self._session.sources.clear()  # they hold on to variants of the arrays
         return _compared(self._reference, report, stage, self._limit)
-
-    def _own_masks(self) -> dict[int, str]:
-        return {layer: self._arrays.config().mask_of(layer) for layer in self._arrays.layers}
 
     def _model_settings(self) -> tuple[dict[int, LayerSettings], dict[int, str]]:
         """Run the model; return each layer's settings, and the description of its mask."""
@@ -266,6 +234,11 @@ class _Trial:
             given_rope = None if rope is None else GivenRope(rope)
             settings[layer] = LayerSettings(spec.scale, spec.softcap, None, sinks, given_rope)
         return settings, {layer: engine.describe_layer_mask(layer) for layer in self._arrays.layers}
+
+
+def _split(masks: Mapping[int, str]) -> dict[str, dict[int, Any]]:
+    """Return the masks of layers as settings `mask` and `window`."""
+    return dict(zip(("mask", "window"), split_windows(masks, always=True), strict=True))
 
 
 def _same(mine: Any, other: Any) -> bool:

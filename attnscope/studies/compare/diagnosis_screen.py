@@ -35,7 +35,6 @@ def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: Di
 
 
 def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:
-    """State the diagnosis in a sentence."""
     place = f"L{diagnosis.layer}H{diagnosis.head}, query {diagnosis.query}"
     text = comparison.sides[0].report.texts[diagnosis.text]
     place += f" '{spell_piece(text.tokens, diagnosis.query)}'"

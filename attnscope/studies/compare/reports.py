@@ -12,10 +12,10 @@ from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, 
 from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, pair_replaced
-from attnscope.studies.compare.maps import pooled_change
 from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance, layer_scale
 
 _Array = np.ndarray[Any, np.dtype[Any]]
+_Side = tuple[TextReport, HeadReport]
 
 
 def compare_sides(
@@ -31,7 +31,6 @@ def compare_sides(
 
     Args:
         shown_keys: Columns of the difference matrix for every text, in the first side; None for all.
-        tolerance: Allowed differences; None for no verdict.
         stages: Stages whose worst cells are reported.
         unmatched: Descriptions of what has no counterpart; these fail at any tolerance.
     """
@@ -131,11 +130,10 @@ class _Text:
             yield x.layer, _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
 
     def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
-        def half(side: int, text: TextReport, head: HeadReport) -> _AlignedSide:
-            pairs_of_axes = (pairs.queries, pairs.keys, pairs.sources)
-            return _AlignedSide(text, head, *([pair[side] for pair in axis_pairs] for axis_pairs in pairs_of_axes))
-
-        return half(0, self.a, x), half(1, self.b, y)
+        first, second = (
+            [[pair[n] for pair in axis] for axis in (pairs.queries, pairs.keys, pairs.sources)] for n in (0, 1)
+        )
+        return _AlignedSide(self.a, x, *first), _AlignedSide(self.b, y, *second)
 
     def unmatched(self) -> list[str]:
         """Return descriptions of what has no counterpart, which fail at any tolerance.
@@ -149,7 +147,6 @@ class _Text:
         return unmatched
 
     def _alone(self) -> Iterator[str]:
-        """Yield tokens that only one side has."""
         for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
             for n, text in enumerate((self.a, self.b)):
                 spelled: Sequence[Token] = getattr(text, kind)
@@ -203,26 +200,44 @@ class _Text:
             yield "a token that replaces another token is compared with that token"
 
 
+def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
+    """Return the change between the maps and column masses of two heads of one text, and the maps."""
+    (first_text, a), (second_text, b) = first, second
+    if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
+        hint = f"select rows with {arg('query')}, or run both with {arg('pool')}"
+        raise AttnscopeError("only one side has a map", where=str(a.ref), hint=hint)
+    same_tokens = [t.piece for t in first_text.tokens] == [t.piece for t in second_text.tokens]
+    same_sources = [t.piece for t in first_text.sources] == [t.piece for t in second_text.sources]
+    if not same_tokens or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
+        hint = f"select rows with {arg('query')}, or use the same text and the same {arg('pool')}"
+        raise AttnscopeError("maps of different tokens or runs cannot be compared", where=str(a.ref), hint=hint)
+    none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    before, after = a.pooled.weights.astype(np.float64), b.pooled.weights.astype(np.float64)
+    maps = MatrixPair("pooled", before, after, a.pooled.queries, a.pooled.keys)
+    change = HeadChange(
+        text=number, first=a.ref, second=b.ref, queries=[], keys=[], only_first=[], only_second=[],
+        difference=empty, total_variation=none, jensen_shannon=none, future=empty, entropy=empty,
+        gained=[], gain=none, lost=[], loss=none, entered=[], left=[],
+        worst=[maps.worst()],
+        mass=np.array([a.columns, b.columns]),
+    )  # fmt: skip
+    return change, [maps]
+
+
 @dataclass(frozen=True)
 class _Pairs:
-    """Positions in both sides of the tokens that are compared.
-
-    Attributes:
-        queries: Query tokens whose rows both sides show.
-        keys: Key tokens whose columns both sides show.
-    """
+    """Positions in both sides of the tokens that are compared."""
 
     tokens: list[tuple[int, int]]
     sources: list[tuple[int, int]]
-    queries: list[tuple[int, int]]
-    keys: list[tuple[int, int]]
+    queries: list[tuple[int, int]]  # whose rows both sides show
+    keys: list[tuple[int, int]]  # whose columns both sides show
 
 
 _NAMED = 5  # number of tokens or heads that a message names
 
 
 def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
-    """Return the positions without a counterpart."""
     there = set(matched)
     return [position for position in range(len(tokens)) if position not in there]
 
@@ -239,7 +254,6 @@ def listed(positions: Sequence[int]) -> str:
 
 
 def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs whose positions both sides show."""
     here, there = set(first), set(second)
     return [(i, j) for i, j in pairs if i in here and j in there]
 
@@ -258,19 +272,13 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
 
 @dataclass(frozen=True)
 class _AlignedSide:
-    """One side of a comparison, aligned with the other.
-
-    Attributes:
-        queries: Positions of rows with a counterpart.
-        keys: Positions of columns with a counterpart.
-        sources: Positions of all sources with a counterpart, shown or not.
-    """
+    """One side of a comparison, aligned with the other: positions of what has a counterpart."""
 
     text: TextReport
     head: HeadReport
-    queries: list[int]
-    keys: list[int]
-    sources: list[int]
+    queries: list[int]  # of rows
+    keys: list[int]  # of columns
+    sources: list[int]  # of all sources, shown or not
 
     @property
     def whole(self) -> bool:
@@ -308,10 +316,8 @@ class _AlignedSide:
     @property
     def sink(self) -> _Array:
         """Weight of the aligned queries on the head's sink, (queries, 1); 0 for a head without one."""
-        given = (
-            np.zeros(len(self.at)) if self.head.rows.sink is None else self.head.rows.sink[self.at].astype(np.float64)
-        )
-        return given[:, None]
+        sink = self.head.rows.sink
+        return (np.zeros(len(self.at)) if sink is None else sink[self.at].astype(np.float64))[:, None]
 
     @property
     def outside(self) -> _Array:
@@ -330,7 +336,7 @@ class _AlignedSide:
         return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
 
     def top(self, ranks: int) -> list[list[int]]:
-        """Return positions of the `count` strongest contributors of each aligned query, strongest first."""
+        """Return positions of the strongest contributors of each aligned query, strongest first."""
         return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
 
 
@@ -393,12 +399,8 @@ def _head_change(
 def jensen_shannon(p: _Array, q: _Array) -> _Array:
     """Return the Jensen–Shannon divergence of rows in bits: ½ KL(p‖m) + ½ KL(q‖m), m = ½(p + q) (Lin, 1991).
 
-    Args:
-        p: (rows, outcomes), each row sums to 1.
-        q: The other distribution, of the same shape.
-
-    Returns:
-        (rows,), 0 for equal rows and 1 for rows that share nothing; NaN where a row is.
+    Rows of both, (rows, outcomes), sum to 1. It is 0 for equal rows and 1 for rows that share nothing; NaN where a row
+    is.
     """
     m = 0.5 * (p + q)
 

@@ -24,9 +24,9 @@ from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, listed
 from attnscope.studies.compare.tolerance import Tolerance
+from attnscope.studies.screens.header import counted
 
 if TYPE_CHECKING:
-    from attnscope.run.session import MakeRecorders
     from attnscope.studies.run.every_head import RoleRecorders
 
 _CAP = 4 << 30
@@ -55,12 +55,9 @@ def compare_runs(
     Args:
         runs: For each side, the value that differs and the run, which keeps every column.
         key: Columns of the difference that are shown; None for all.
-        progress: See pipeline.inspect.
-        tolerance: Allowed differences; None for no verdict.
-        session: Models that are open already.
         selected: Which of `layer` and `head` the user selected.
         every_head: Whether to compare all heads in any case.
-        roles: Recorders of roles for every side; empty for none.
+        roles: Recorders for every side; empty for none.
     """
     stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
     # All measures but worst cells need the weights.
@@ -73,15 +70,15 @@ def compare_runs(
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
     leader, reports = _reference_side(axis, [run for _, run in runs], session)
+    recorders = dict(enumerate(of_side.recorders for of_side in roles))
     if leader not in reports:
-        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs), beside=_recorders(roles, leader))
+        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs), beside=recorders.get(leader))
     chosen = _chosen(reports[leader])
     for number, (_, run) in enumerate(runs):
         if number != leader:
             reports.pop(number, None)
             kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
-            beside = _recorders(roles, number)
-            report = inspect(replace(run, **kept), session=session, sides=len(runs), beside=beside)
+            report = inspect(replace(run, **kept), session=session, sides=len(runs), beside=recorders.get(number))
             reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
@@ -90,26 +87,18 @@ def compare_runs(
     return compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
 
 
-def _recorders(roles: "Sequence[RoleRecorders]", side: int) -> "MakeRecorders | None":
-    return roles[side].recorders if roles else None
-
-
 def _with_every_head(
     runs: Sequence[tuple[str, RunConfig]], selected: Collection[str], session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[str]]:
     """Select all layers and heads that all sides have, if they were left to `auto`.
 
-    Args:
-        session: Models that are open already.
-
-    Returns:
-        The runs, and what models of different sizes leave without a counterpart.
+    Also return what models of different sizes leave without a counterpart.
     """
     left = [name for name in ("layer", "head") if getattr(runs[0][1], name) == AUTO and name not in selected]
     configs = [session.source(run).config for _, run in runs]
     counts = [{"layer": c.n_layers, "head": c.n_heads} for c in configs]
     sizes = [
-        f"'{as_unicode(label)}' has {_count(c.n_layers, 'layer')} × {_count(c.n_heads, 'head')}"
+        f"'{as_unicode(label)}' has {counted(c.n_layers, 'layer')} × {counted(c.n_heads, 'head')}"
         for (label, _), c in zip(runs, configs, strict=True)
     ]
     unmatched = [
@@ -129,17 +118,13 @@ def _with_every_head(
     return [(label, replace(run, **every)) for label, run in runs], unmatched
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _found_in_either(
     labels: Sequence[str], runs: Sequence[RunConfig], key: PositionSelection | None, session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
     """Find the words of `--query` and `--key` in any text; a word of one text stands for its counterpart in the others.
 
-    Returns:
-        The runs, with the positions of their rows; and the columns of the first that the difference has, None for all.
+    Return the runs, with the positions of their rows, and the columns of the first that the difference has, None for
+    all.
     """
     opened = [session.open(run) for run in runs]
     texts = [run.texts[0] for _, run in opened]
@@ -285,17 +270,10 @@ def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
     return replace(report, texts=texts)
 
 
-def compare_files(
-    paths: Sequence[Path], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
-) -> Comparison:
-    """Compare saved Reports with the first of them; no model is needed."""
-    return compare_reports([(as_unicode(str(path)), read_report(path)) for path in paths], wanted, tolerance)
-
-
 def compare_reports(
     reports: Sequence[tuple[str, Report]], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Compare Reports with the first of them; see `compare_files`."""
+    """Compare saved Reports with the first of them; no model is needed."""
     wanted = wanted or ReportSelection()
     labels = _labels("report", [name for name, _ in reports])
     narrowed = [_narrowed(name, report, wanted) for name, report in reports]

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace as struct_replace
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
@@ -100,7 +101,7 @@ def present_comparison(
         printed += shown
         for head in shown:
             yield GAP
-            yield from _change(sides, head, comparison.named, settings, heat)
+            yield from _ShownHead(sides, head, comparison.named, settings, heat).present()
     yield GAP
     of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
     yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
@@ -131,8 +132,8 @@ def with_short_labels(comparison: Comparison) -> Comparison:
         labels = [kind + short_path(side.label) for side in comparison.sides]
     if len(set(labels)) < len(labels):
         return comparison
-    sides = [msgspec.structs.replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
-    return msgspec.structs.replace(comparison, sides=sides)
+    sides = [struct_replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
+    return struct_replace(comparison, sides=sides)
 
 
 def _is_of_all_heads(comparison: Comparison) -> bool:
@@ -221,7 +222,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     if comparison.axis == "hide":  # the labels say what each side hides
         mask = first.mask
         what_if = None if mask.used == mask.own else mask.what_if
-        first = msgspec.structs.replace(first, mask=msgspec.structs.replace(mask, hidden=None, what_if=what_if))
+        first = struct_replace(first, mask=struct_replace(mask, hidden=None, what_if=what_if))
     yield from unknown_words([text for side in shown for text in side.report.texts])
     for side in comparison.sides[1:]:
         if comparison.axis in ("model", "tokenizer"):
@@ -255,7 +256,7 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         differs = written[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
         for side, text in zip(shown, several, strict=True):
             if comparison.axis == "hide":
-                text = msgspec.structs.replace(text, hidden=[])
+                text = struct_replace(text, hidden=[])
             name = side.label if re.fullmatch(r"text \d+", side.label) else None
             yield report_text_header(text, len(side.report.texts), settings, name, around=differs)
 
@@ -267,85 +268,225 @@ def _other_notes(comparison: Comparison) -> list[str]:
     return [f"{label}: {note}" for label, note in other_notes if note not in first_notes]
 
 
-def _change(
-    sides: tuple[Side, Side], head: HeadChange, named: Sequence[str], settings: DisplaySettings, heat: bool
-) -> Iterator[ViewPart]:
-    reports = [side.report.texts[head.text] for side in sides]
-    which = str(head.first) if head.first == head.second else f"{head.first} → {head.second}"
-    where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
-    heads = zip(reports, (head.first, head.second), strict=True)
-    chosen_rules = [h.chosen for text, ref in heads for h in text.heads if h.ref == ref]
-    chosen = next(((Span("  "), *untrusted(rule)) for rule in chosen_rules if rule and not settings.data_only), ())
-    between = (Span("  "), *arrow([side.label for side in sides])) if head.first == head.second else ()
-    yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
-    yield from _alone(sides, reports, head)
-    yield from _partial(sides, head)
-    yield GAP
-    yield from _maps(sides, reports, head)
-    if head.mass is not None:
-        yield from _moved_sources(reports[0].sources, head.mass, sides)
-        return
-    if not head.queries or not head.keys:
-        options = settings.named("--query and --key", "query and key")
-        yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
-        return
-    columns = shown_columns(reports, head)
-    if len(head.queries) == 1 and not heat:
-        if _largest_change(head) != 0:
-            panels = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
-            difference = _difference(reports, head, sides, columns, settings)
-            show_all = None if "key" in named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
-            yield from row_changes(panels, difference, columns, show_all)
+@dataclass(frozen=True)
+class _ShownHead:
+    """One layer and head of two sides, over one text."""
+
+    sides: tuple[Side, Side]
+    head: HeadChange
+    named: Sequence[str]  # which of `query` and `key` the user selected
+    settings: DisplaySettings
+    heat: bool
+
+    @cached_property
+    def reports(self) -> list[TextReport]:
+        """The text on both sides."""
+        return [side.report.texts[self.head.text] for side in self.sides]
+
+    @cached_property
+    def heads(self) -> list[HeadReport]:
+        """The head on both sides."""
+        refs = zip(self.reports, (self.head.first, self.head.second), strict=True)
+        return [next(head for head in text.heads if head.ref == ref) for text, ref in refs]
+
+    def present(self) -> Iterator[ViewPart]:
+        """Present what differs."""
+        head, sides, settings = self.head, self.sides, self.settings
+        same = head.first == head.second
+        which = str(head.first) if same else f"{head.first} → {head.second}"
+        where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
+        chosen_rules = [shown.chosen for shown in self.heads if shown.chosen and not settings.data_only]
+        chosen = (Span("  "), *untrusted(chosen_rules[0])) if chosen_rules else ()
+        between = (Span("  "), *arrow([side.label for side in sides])) if same else ()
+        yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
+        yield from self._alone()
+        yield from self._partial()
+        yield GAP
+        # maps are in place of matrices, or beside selected rows
+        for text, shown, side in zip(self.reports, self.heads, sides, strict=True):
+            if shown.pooled is not None:
+                yield paragraph(untrusted(side.label, "bold"))
+                yield weight_map(text, shown.pooled)
+                yield GAP
+        if head.mass is not None:
+            yield from _moved_sources(self.reports[0].sources, head.mass, sides)
+            return
+        if not head.queries or not head.keys:
+            options = settings.named("--query and --key", "query and key")
+            yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
+            return
+        columns = shown_columns(self.reports, head)
+        if len(head.queries) == 1 and not self.heat:
+            if _largest_change(head) != 0:
+                show_all = None if "key" in self.named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
+                panels = [self._weights(n, columns) for n in range(2)]
+                yield from row_changes(panels, self._difference(columns), columns, show_all)
+                yield GAP
+            yield from self._moves()
+            return
+        sizes = {"query": len(head.queries), "key": len(columns)}
+        wide = {name for name, size in sizes.items() if size > FEW and name not in self.named}
+        few = self._numbers(columns, wide)
+        if not wide or any(sizes[name] > PRINTED for name in wide):
+            yield from few
+        else:
+            yield FirstFitting([list(self._numbers(columns))], list(few), lines=_LINES)
+
+    def _numbers(self, columns: "Columns", few: Collection[str] = ()) -> Iterator[ViewPart]:
+        """Present both sides' weights, their difference and the moved weight.
+
+        `few`: those of `query` and `key` of which only the ones are shown where most moves.
+        """
+        if few and _largest_change(self.head) == 0:  # there are no rows where most moves
+            yield from self._moves()
+            return
+        shown, left_out = self, dict[str, tuple[str, int, int]]()
+        if "query" in few:
+            rows = _largest(np.abs(self._differences(columns)).sum(1), FEW)
+            shown = replace(self, head=_at_rows(self.head, rows))
+            option = self.settings.named("--query", "query")
+            left_out[option] = "rows", len(rows), len(self.head.queries)
+        if "key" in few:
+            most = _largest(np.abs(shown._differences(columns)).sum(0), FEW)
+            left_out[self.settings.named("--key", "key")] = "columns", len(most), len(columns)
+            columns = [columns[n] for n in most]
+        if left_out:
+            counts = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out.values())
+            ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
+            show = "show" if len(left_out) > 1 else "shows"
+            yield paragraph(ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
+        panels = [shown._weights(n, columns) for n in range(2)]
+        one_scale = Scale(0.0, max(panel.scale.high for panel in panels), False)
+        panels = [*(struct_replace(panel, scale=one_scale) for panel in panels), shown._difference(columns)]
+        if left_out:
+            panels = [struct_replace(panel, columns=replace(panel.columns, announced=True)) for panel in panels]
+        yield Matrices(panels, self.heat)
+        yield GAP
+        yield from shown._moves()
+
+    def _alone(self) -> Iterator[ViewPart]:
+        both = self.head.only_first, self.head.only_second
+        for text, alone, side in zip(self.reports, both, self.sides, strict=True):
+            if alone:
+                title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
+                names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
+                if len(alone) > _NAMED:
+                    names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
+                yield Text([(*title, *names[0]), *names[1:]], " · ")
+
+    def _partial(self) -> Iterator[ViewPart]:
+        """State how much of every row is saved."""
+        partial = self.head.partial
+        if partial is None:
+            return
+        for side, keys, of, outside in zip(self.sides, partial.keys, partial.of, partial.outside, strict=True):
+            known = outside[~np.isnan(outside)]
+            if keys < of and known.size:
+                low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
+                share = low if low == high else f"{low} to {high}"
+                text = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
+                yield paragraph((*untrusted(side.label, "remark"), text))
+
+    def _rows(self, side: int | None = None) -> Axis:
+        """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
+        first, second = (text.tokens for text in self.reports)
+        if side is not None and any(i != j for i, j in self.head.queries):
+            return token_axis("query", (first, second)[side], [pair[side] for pair in self.head.queries])
+        return both_axis("query", first, second, self.head.queries)
+
+    def _weights(self, side: int, columns: "Columns") -> Panel:
+        """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
+        text, report = self.reports[side], self.heads[side]
+        queries, keys = [pair[side] for pair in self.head.queries], [c[side] for c in columns]
+        known = sorted(key for key in keys if key is not None)
+        at = [text.queries.index(q) for q in queries]
+        matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
+        masked = [q in report.fully_masked for q in queries]
+        axes = self._rows(side), token_axis(source_kind(text), text.sources, known)
+        caption, label = ours("weights"), untrusted(self.sides[side].label)
+        pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
+        return matrix_panel(matrix, masked, axes, label, caption, self.settings, pictured=pictured)
+
+    def _difference(self, columns: "Columns") -> Panel:
+        """Return the matrix of the second side's weights minus the first's."""
+        first, second = self.reports
+        axis = both_axis(source_kind(first), first.sources, second.sources, columns)
+        labels = (*untrusted(self.sides[1].label), Span(" − "), *untrusted(self.sides[0].label))
+        masked = (np.isnan(self.head.entropy[0]) | np.isnan(self.head.entropy[1])).tolist()
+        axes, name, matrix = (self._rows(), axis), "difference", self._differences(columns)
+        return matrix_panel(matrix, masked, axes, labels, ours(name), self.settings, name=name)
+
+    def _differences(self, columns: "Columns") -> Matrix:
+        """Return the second side's weights minus the first's; a missing column has weight 0."""
+        head = self.head
+        matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
+        paired = {pair: n for n, pair in enumerate(head.keys)}
+        for n, column in enumerate(columns):
+            if column in paired:
+                matrix[:, n] = head.difference[:, paired[column]]
+                continue
+            for side, position in enumerate(column):
+                if position is not None:
+                    text = self.reports[side]
+                    rows = self.heads[side].stages["weights"][:, text.keys.index(position)]
+                    alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
+                    matrix[:, n] = alone if side else -alone
+        return matrix
+
+    def _moves(self) -> Iterator[ViewPart]:
+        """Present how much weight moved for each token, from where to where, and which contributors are new."""
+        head = self.head
+        if not _is_visible(head):
+            most = _largest_change(head)
+            change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
+            where = "this mean" if "mean" in head.first else "this head"
+            yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
+            return
+        yield paragraph(ours("what moved", "bold"))
+        titles = _TITLES if head.partial is None else _PARTIAL_TITLES
+        yield _table(titles, [self._move(n, len(titles)) for n in range(len(head.queries))])
+        rows = [
+            row for n in range(len(head.queries)) if not head.total_variation[n] < _VISIBLE and (row := self._top(n))
+        ]
+        if rows:
             yield GAP
-        yield from _moves(reports, head)
-        return
-    sizes = {"query": len(head.queries), "key": len(columns)}
-    wide = {name for name, size in sizes.items() if size > FEW and name not in named}
-    few = _numbers(sides, reports, head, columns, settings, few=wide, heat=heat)
-    if not wide or any(sizes[name] > PRINTED for name in wide):
-        yield from few
-    else:
-        numbers = _numbers(sides, reports, head, columns, settings, heat=heat)
-        yield FirstFitting([list(numbers)], list(few), lines=_LINES)
+            yield paragraph(ours("top contributors that change", "bold"))
+            yield _table(("query", *_WORDS[2:]), rows)
 
+    def _name(self, pair: tuple[int, int]) -> Spans:
+        return Span(f"{_number(*pair)} "), _both(self.reports[0].tokens, self.reports[1].tokens, pair)
 
-def _numbers(
-    sides: tuple[Side, Side],
-    reports: Sequence[TextReport],
-    head: HeadChange,
-    columns: "Columns",
-    settings: DisplaySettings,
-    *,
-    few: Collection[str] = (),
-    heat: bool,
-) -> Iterator[ViewPart]:
-    """Present both sides' weights, their difference and the moved weight.
+    def _move(self, n: int, cells: int) -> list[Spans]:
+        head, name = self.head, self._name(self.head.queries[n])
+        if np.isnan(head.entropy[:, n]).any():
+            return [name, ours("masked"), *([()] * (cells - 2))]
 
-    `few`: those of `query` and `key` of which only the ones are shown where most moves.
-    """
-    rows = len(head.queries)
-    if few and _largest_change(head) == 0:  # there are no rows where most moves
-        yield from _moves(reports, head)
-        return
-    left_out: list[tuple[str, int, int]] = []
-    if "query" in few:
-        head = _at_rows(head, _largest(np.abs(_differences(reports, head, columns)).sum(1), FEW))
-        left_out.append(("rows", len(head.queries), rows))
-    if "key" in few:
-        most = _largest(np.abs(_differences(reports, head, columns)).sum(0), FEW)
-        left_out.append(("columns", len(most), len(columns)))
-        columns = [columns[n] for n in most]
-    if left_out:
-        yield from _say_left_out(left_out, settings)
-    stages = [_weights(reports, head, n, sides[n].label, columns, settings) for n in range(len(sides))]
-    one_scale = Scale(0.0, max(stage.scale.high for stage in stages), False)
-    stages = [msgspec.structs.replace(stage, scale=one_scale) for stage in stages]
-    stages.append(_difference(reports, head, sides, columns, settings))
-    if left_out:
-        stages = [msgspec.structs.replace(stage, columns=replace(stage.columns, announced=True)) for stage in stages]
-    yield Matrices(stages, heat)
-    yield GAP
-    yield from _moves(reports, head)
+        def both(values: Matrix) -> Spans:
+            return () if np.isnan(values[:, n]).any() else ours(f"{values[0, n]:z.2f}→{values[1, n]:z.2f}")
+
+        if head.partial is not None:
+            return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
+        gains = _side_of_move(self.reports[1], head.gained[n], float(head.gain[n]), "+")
+        loses = _side_of_move(self.reports[0], head.lost[n], float(head.loss[n]), MINUS)
+        moved, divergence = ours(f"{head.total_variation[n]:.2f}"), ours(f"{head.jensen_shannon[n]:.2f}")
+        return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
+
+    def _top(self, n: int) -> list[Spans]:
+        """Return the tokens that entered and left a query's top contributors, if they have enough weight to be listed.
+
+        Empty if there are none.
+        """
+        pair, cells = self.head.queries[n], list[Spans]()
+        for side, positions in enumerate((self.head.left[n], self.head.entered[n])):
+            text, top = self.reports[side], self.heads[side].top
+            row = text.queries.index(pair[side])
+            listed = [
+                position
+                for position in positions
+                if top.by != "weight" or float(top.weight[row][top.keys[row] == position].max()) >= LITTLE
+            ]
+            cells.append(_tokens(text.sources, listed))
+        return [self._name(pair), *reversed(cells)] if any(cells) else []
 
 
 def _largest(values: Matrix, count: int) -> list[int]:
@@ -354,38 +495,17 @@ def _largest(values: Matrix, count: int) -> list[int]:
 
 
 def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
-    """Return the changes of some rows."""
     of_rows = ("difference", "total_variation", "jensen_shannon", "gain", "loss")
     lists = ("queries", "gained", "lost", "entered", "left")
     changed: dict[str, object] = {name: getattr(head, name)[rows] for name in of_rows}
     changed |= {name: [getattr(head, name)[row] for row in rows] for name in lists}
     changed |= {name: getattr(head, name)[:, rows] for name in ("future", "entropy")}
     if head.partial is not None:
-        changed["partial"] = msgspec.structs.replace(head.partial, outside=head.partial.outside[:, rows])
-    return msgspec.structs.replace(head, **changed)
-
-
-def _say_left_out(left_out: Sequence[tuple[str, int, int]], settings: DisplaySettings) -> Iterator[ViewPart]:
-    """State how many rows and columns are shown, and which options show all."""
-    shown = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out)
-    options = {"rows": settings.named("--query", "query"), "columns": settings.named("--key", "key")}
-    ranges = " and ".join(f"{options[what]} 0:{of}" for what, _, of in left_out)
-    show = "show" if len(left_out) > 1 else "shows"
-    yield paragraph(ours(f"{shown}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
-
-
-def _maps(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present each side's map, if it has one: in place of matrices, or beside selected rows."""
-    for n, (text, side) in enumerate(zip(reports, sides, strict=True)):
-        report = _head_of(text, head, n)
-        if report.pooled is not None:
-            yield paragraph(untrusted(side.label, "bold"))
-            yield weight_map(text, report.pooled)
-            yield GAP
+        changed["partial"] = struct_replace(head.partial, outside=head.partial.outside[:, rows])
+    return struct_replace(head, **changed)
 
 
 def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
-    """Present the sources whose weight differs most between two sides."""
     first, second = mass.astype(np.float64)
     change = second - first
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
@@ -400,30 +520,6 @@ def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Si
         ]
         columns.append(Column("change", [formatted(change[key], "+z,.1f") for key in order]))
         yield Table("source", columns, token_axis("source", sources, order), indent=0)
-
-
-def _alone(sides: tuple[Side, Side], reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Name tokens that only one side has."""
-    for text, alone, side in zip(reports, (head.only_first, head.only_second), sides, strict=True):
-        if alone:
-            title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
-            names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
-            if len(alone) > _NAMED:
-                names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
-            yield Text([(*title, *names[0]), *names[1:]], " · ")
-
-
-def _partial(sides: tuple[Side, Side], head: HeadChange) -> Iterator[ViewPart]:
-    """State how much of every row is saved."""
-    if head.partial is None:
-        return
-    for side, keys, of, outside in zip(sides, head.partial.keys, head.partial.of, head.partial.outside, strict=True):
-        known = outside[~np.isnan(outside)]
-        if keys < of and known.size:
-            low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
-            share = low if low == high else f"{low} to {high}"
-            text = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
-            yield paragraph((*untrusted(side.label, "remark"), text))
 
 
 Columns = list[tuple[int | None, int | None]]  # positions in both sides; None if a side lacks the token
@@ -447,13 +543,6 @@ def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
             following[j] = paired.get(j, following[j + 1])
         columns.sort(key=lambda c: (c[0], 0, 0) if c[0] is not None else (following[c[1] or 0], -1, c[1] or 0))
     return columns
-
-
-def _rows(reports: Sequence[TextReport], head: HeadChange, side: int | None = None) -> Axis:
-    """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
-    if side is not None and any(i != j for i, j in head.queries):
-        return token_axis("query", reports[side].tokens, [pair[side] for pair in head.queries])
-    return both_axis("query", reports[0].tokens, reports[1].tokens, head.queries)
 
 
 def both_axis(
@@ -484,64 +573,6 @@ def _both(first: Sequence[Token], second: Sequence[Token], pair: tuple[int | Non
     return Span("│".join(names), "", "unknown token" if unknown else "token")
 
 
-def _pair_name(reports: Sequence[TextReport], pair: tuple[int, int]) -> Spans:
-    return Span(f"{_number(*pair)} "), _both(reports[0].tokens, reports[1].tokens, pair)
-
-
-def _head_of(text: TextReport, head: HeadChange, side: int) -> HeadReport:
-    ref = (head.first, head.second)[side]
-    return next(h for h in text.heads if h.ref == ref)
-
-
-def _weights(
-    reports: Sequence[TextReport], head: HeadChange, side: int, label: str, columns: Columns, settings: DisplaySettings
-) -> Panel:
-    """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
-    text, report = reports[side], _head_of(reports[side], head, side)
-    queries, keys = [pair[side] for pair in head.queries], [c[side] for c in columns]
-    known = sorted(key for key in keys if key is not None)
-    at = [text.queries.index(q) for q in queries]
-    matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
-    masked = [q in report.fully_masked for q in queries]
-    axes = _rows(reports, head, side), token_axis(source_kind(text), text.sources, known)
-    caption = ours("weights")
-    pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
-    return matrix_panel(matrix, masked, axes, untrusted(label), caption, settings, pictured=pictured)
-
-
-def _difference(
-    reports: Sequence[TextReport],
-    head: HeadChange,
-    sides: tuple[Side, Side],
-    columns: Columns,
-    settings: DisplaySettings,
-) -> Panel:
-    """Return the matrix of the second side's weights minus the first's."""
-    matrix = _differences(reports, head, columns)
-    axis = both_axis(source_kind(reports[0]), reports[0].sources, reports[1].sources, columns)
-    labels = (*untrusted(sides[1].label), Span(" − "), *untrusted(sides[0].label))
-    masked = (np.isnan(head.entropy[0]) | np.isnan(head.entropy[1])).tolist()
-    axes, name = (_rows(reports, head), axis), "difference"
-    return matrix_panel(matrix, masked, axes, labels, ours(name), settings, name=name)
-
-
-def _differences(reports: Sequence[TextReport], head: HeadChange, columns: Columns) -> Matrix:
-    """Return the second side's weights minus the first's; a missing column has weight 0."""
-    matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
-    paired = {pair: n for n, pair in enumerate(head.keys)}
-    for n, column in enumerate(columns):
-        if column in paired:
-            matrix[:, n] = head.difference[:, paired[column]]
-            continue
-        for side, position in enumerate(column):
-            if position is not None:
-                text = reports[side]
-                rows = _head_of(text, head, side).stages["weights"][:, text.keys.index(position)]
-                alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
-                matrix[:, n] = alone if side else -alone
-    return matrix
-
-
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
 _PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that do not need whole rows
 
@@ -556,20 +587,6 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
     return Table("query", columns, labels=labels, indent=0)
 
 
-def _moves(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present how much weight moved for each token, from where to where, and which contributors are new."""
-    if not _is_visible(head):
-        most = _largest_change(head)
-        change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
-        where = "this mean" if "mean" in head.first else "this head"
-        yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
-        return
-    yield paragraph(ours("what moved", "bold"))
-    titles = _TITLES if head.partial is None else _PARTIAL_TITLES
-    yield _table(titles, [_move(reports, head, n, len(titles)) for n in range(len(head.queries))])
-    yield from _top(reports, head)
-
-
 def _largest_change(head: HeadChange) -> float:
     """Return the largest share of a row's weight that moved; NaN if none is known."""
     known = head.total_variation[~np.isnan(head.total_variation)]
@@ -579,22 +596,6 @@ def _largest_change(head: HeadChange) -> float:
 def _is_visible(head: HeadChange) -> bool:
     """Tell whether the moved weight is not 0 at two decimals, or is unknown."""
     return head.partial is not None or not _largest_change(head) < _VISIBLE
-
-
-def _move(reports: Sequence[TextReport], head: HeadChange, n: int, cells: int) -> list[Spans]:
-    name = _pair_name(reports, head.queries[n])
-    if np.isnan(head.entropy[:, n]).any():
-        return [name, ours("masked"), *([()] * (cells - 2))]
-
-    def both(values: Matrix) -> Spans:
-        return () if np.isnan(values[:, n]).any() else ours(f"{values[0, n]:z.2f}→{values[1, n]:z.2f}")
-
-    if head.partial is not None:
-        return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
-    gains = _side_of_move(reports[1], head.gained[n], float(head.gain[n]), "+")
-    loses = _side_of_move(reports[0], head.lost[n], float(head.loss[n]), MINUS)
-    moved, divergence = ours(f"{head.total_variation[n]:.2f}"), ours(f"{head.jensen_shannon[n]:.2f}")
-    return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
@@ -608,31 +609,6 @@ def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> 
 
 def _token(tokens: Sequence[Token], position: int) -> Spans:
     return Span(f"{position} "), token_span(tokens, position)
-
-
-def _top(reports: Sequence[TextReport], head: HeadChange) -> Iterator[ViewPart]:
-    """Present the tokens that entered and left each query's top contributors."""
-    rows: list[list[Spans]] = []
-    for n, pair in enumerate(head.queries):
-        if head.total_variation[n] < _VISIBLE:
-            continue
-        left, entered = (
-            [position for position in positions if _is_listed(reports[side], head, side, pair[side], position)]
-            for side, positions in enumerate((head.left[n], head.entered[n]))
-        )
-        if entered or left:
-            cells = [_tokens(text.sources, keys) for text, keys in zip(reports, (left, entered), strict=True)]
-            rows.append([_pair_name(reports, pair), *reversed(cells)])
-    if rows:
-        yield GAP
-        yield paragraph(ours("top contributors that change", "bold"))
-        yield _table(("query", *_WORDS[2:]), rows)
-
-
-def _is_listed(text: TextReport, head: HeadChange, side: int, query: int, key: int) -> bool:
-    """Tell whether a top contributor has enough weight to be listed; see contributors."""
-    top, row = _head_of(text, head, side).top, text.queries.index(query)
-    return top.by != "weight" or float(top.weight[row][top.keys[row] == key].max()) >= LITTLE
 
 
 def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:

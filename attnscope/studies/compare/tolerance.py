@@ -12,25 +12,21 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Cell, Comparison, StageVerdict, Verdict
 from attnscope.findings.run import HeadRef
 from attnscope.findings.tokens import spell_piece
+from attnscope.studies.screens.header import counted
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class MatrixPair:
-    """One stage of two heads, (rows, columns), float64, over the rows and columns that both have.
+    """One stage of two heads, (rows, columns), float64, over the rows and columns that both have."""
 
-    Attributes:
-        stage: Name of the stage; `pooled` for maps.
-        scale: Factor of an absolute tolerance; see `layer_scale`.
-    """
-
-    stage: str
+    stage: str  # its name; `pooled` for maps
     first: _Array
     second: _Array
     rows: Sequence[int]
     columns: Sequence[int]
-    scale: float = 1.0
+    scale: float = 1.0  # factor of an absolute tolerance; see `layer_scale`
 
     def excess(self, relative: float = 0.0) -> _Array:
         """Return (|second − first| − relative·|first|) / scale; infinite if only one of the two is a number."""
@@ -58,10 +54,8 @@ def layer_scale(stage: str, matrices: Iterable[_Array]) -> float:
 
     Weights are between 0 and 1 and are compared as they are. Other stages have no such bound: their rounding grows with
     the products that they are sums of, so that they are held against the largest magnitude of their layer, as
-    `attnscope check` does. Within a row, products can cancel; what is left is no measure of their rounding.
-
-    Args:
-        matrices: The stage's matrices in the first side, of every compared head of the layer.
+    `attnscope check` does. Within a row, products can cancel; what is left is no measure of their rounding. `matrices`
+    are those of the first side, of every compared head of the layer.
     """
     if stage in ("weights", "pooled"):
         return 1.0
@@ -94,12 +88,7 @@ class Judge:
     def see(
         self, side: int, text: int, layer: int | str, heads: tuple[HeadRef, HeadRef], pairs: Sequence[MatrixPair]
     ) -> None:
-        """Judge the matrices of one head by the tolerance.
-
-        Args:
-            layer: Layer in the first side; `mean` for several.
-            heads: Layer and head in the first side and in the second.
-        """
+        """Judge the matrices of one head by the tolerance; `layer` is that of the first side, `mean` for several."""
         self._heads.add(heads[0])
         for pair in pairs:
             if not pair.first.size:
@@ -120,12 +109,7 @@ class Judge:
             self._stages[pair.stage] = most, verdict
 
     def verdict(self, unmatched: Sequence[str], of_heads: int) -> Verdict:
-        """Return the verdict on everything that was compared.
-
-        Args:
-            unmatched: Tokens and heads without a counterpart, which fail at any tolerance.
-            of_heads: Number of heads of the first side's model.
-        """
+        """Return the verdict on everything that was compared, and on what has no counterpart."""
         stages = [verdict for _, verdict in self._stages.values()]
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
         tolerance, heads, first = self.tolerance, len(self._heads), min(self._layers, default=None)
@@ -204,7 +188,7 @@ def _typed(number: float) -> str:
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:
     """State in one line what was compared, and the result."""
     cells, beyond = (sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond"))
-    of = f"{_counted(cells, 'cell')} of {_heads(comparison, verdict)}"
+    of = f"{counted(cells, 'cell')} of {_heads(comparison, verdict)}"
     within = f"within {allowed(verdict)}"
     if verdict.passed:
         return f"passed: {of} agree {within}"
@@ -218,15 +202,11 @@ def _heads(comparison: Comparison, verdict: Verdict) -> str:
     first = comparison.sides[0].report
     means = any("mean" in (head.layer, head.head) for text in first.texts for head in text.heads)
     if means:
-        heads = f"{_counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
+        heads = f"{counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
     else:
-        heads = f"{verdict.heads:,} of {_counted(verdict.of_heads, 'head')}"
+        heads = f"{verdict.heads:,} of {counted(verdict.of_heads, 'head')}"
     texts = f" in {len(first.texts):,} texts" if len(first.texts) > 1 else ""
     return heads + texts
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
