@@ -198,13 +198,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             return lambda width, _height: [self._title(width)]
         if name == "footer":
             return lambda width, _height: [self._footer(width)]
-        panel = self._panels[name]
-
-        def draw(width: int, height: int) -> list[Line]:
-            skeleton = self._skeleton(name, width, height) if self.state.scene is None else None
-            return panel.draw(self.state, width, height) if skeleton is None else skeleton
-
-        return draw
+        draw = partial(self._panels[name].draw, self.state)
+        return lambda *size: self._skeleton(name, *size) if self.state.scene is None else draw(*size)
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
@@ -460,7 +455,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self._act(Action("pick_text", number))
             self.redraw()
 
-        self.worker.post(Job("pick", lambda progress: source.pick(needle, start, progress), went))
+        self.worker.post(Job("pick", partial(source.pick, needle, start), went))
 
     def _edit(self) -> None:
         if not self.state.source.computes:
@@ -498,8 +493,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         source, variant, width = self.state.source, self.state.variant(), max(40, min(120, self.size.width - 6))
 
-        def explain(progress: Progress) -> str:
-            return source.explain(variant, spot.layer, spot.head, spot.query, width, progress)
+        explain = partial(source.explain, variant, spot.layer, spot.head, spot.query, width)
 
         def show(text: str) -> None:
             self.push_screen(Overlay("explain", Text(text.rstrip("\n"))))
@@ -579,8 +573,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         elif mode == "write" and value.strip():
             source, spot, variant = self.state.source, self.state.place.spot, self.state.variant()
 
-            def write(progress: Progress) -> str:
-                return source.write(value.strip(), variant, spot.layer, spot.head, progress)
+            write = partial(source.write, value.strip(), variant, spot.layer, spot.head)
 
             def wrote(message: str) -> None:
                 self._notice = f"wrote {escape_control(message)}"
