@@ -36,6 +36,16 @@ def table(rows):
     return Table(heading, columns, labels=[ours(row[0]) for row in rows], indent=0)
 
 
+def test_the_widest_column_wraps_before_rows_become_paragraphs():
+    """As the places of doctor's checks at 60 columns; those of check are its names."""
+    place = "sdpa L2H1 row 2 token 4 'knew' key 5 'why'"
+    rows = [("check", "verdict", "number", "where"), ("padding_positions", "cannot tell", "118", place)]
+    lines = drawn(table(rows), 60)
+    assert lines[0].split() == list(rows[0])
+    assert lines[1].startswith("padding_positions  cannot tell  118     sdpa L2H1")
+    assert "".join(line[40:].replace(" ", "") for line in lines[1:]) == place.replace(" ", "")
+
+
 @pytest.mark.parametrize("width", [24, 40, 60, 72])
 def test_a_table_of_words_loses_no_cell_and_is_no_wider_than_the_page(width):
     lines = drawn(table(ROWS), width)

@@ -25,7 +25,7 @@ _BETWEEN = 2
 _NAME = 14
 # Columns from which words that do not fit wrap in their columns; below, if they leave this many to the widest.
 _WRAPPED_FROM = 72
-_WRAPPED = 10
+_WRAPPED = 8
 # Cells of a bar that is too short to compare with others.
 _SHORTEST_BAR = 5
 # Rows from which a narrow table of numbers is cut into pieces that stand side by side.
@@ -69,16 +69,22 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         for heading, cells in zip(headings, texts, strict=True)
     ]
     needed = sum(widths) + _BETWEEN * (len(widths) - 1)
-    if not items and screen.width < min(needed, _WRAPPED_FROM) and screen.width - (needed - max(widths)) < _WRAPPED:
+    left = screen.width - (needed - max(widths))  # for the widest column
+    narrow = not items and screen.width < min(needed, _WRAPPED_FROM)
+    if narrow and left < _WRAPPED:
         for name, *row in zip(names, *texts, strict=True):
             words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
             screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
         return
     room = screen.width - needed - _BETWEEN
     grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
-    grid.add_column(Text(table.heading), overflow="fold")
-    for column, heading in zip(columns, headings, strict=True):
-        grid.add_column(Text(heading), justify="left" if column.left else "right", overflow="fold")
+    fixed: list[int | None] = [*widths] if narrow else [None] * len(widths)
+    if narrow:
+        fixed[widths.index(max(widths))] = left
+    grid.add_column(Text(table.heading), overflow="fold", width=fixed[0])
+    for n, (column, heading) in enumerate(zip(columns, headings, strict=True), 1):
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        grid.add_column(Text(heading), justify=justify, overflow="fold", width=fixed[n])
     for column in items:
         grid.add_column(cell_text(screen, column.heading, room), overflow="fold")
     for n, name in enumerate(names):
