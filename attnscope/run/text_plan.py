@@ -114,7 +114,7 @@ def plan_text(
     queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal, first=first)
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others
-        named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None
+        named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
         more = ["--layer L --head H adds the matrices of a head"] * named
     sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
     auto_keys = find_positions(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
@@ -320,7 +320,9 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
 
 
 def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
-    """Return notes on the cells that the map replaces, and how to see exact ones."""
+    """Return notes on the cells that the map replaces, and how to see exact ones; none if a list replaces the map."""
+    if run.least and run.stages == RunConfig(()).stages:
+        return []
     size = f"{min(pool, n_queries)} × {min(pool, n_keys)}"
     why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)

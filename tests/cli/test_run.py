@@ -355,3 +355,13 @@ def test_a_target_without_its_space_names_the_word(smollm2, capsys):
         assert (said in " ".join(capsys.readouterr().out.split())) is noted
     assert main([*asked, "--target", "trophy"]) == 2
     assert "with the space before it, it is one token: --target ' trophy'" in capsys.readouterr().err
+
+
+def test_notes_are_about_what_is_shown(capsys):
+    """Not of a map that the least attended tokens replace; but of words beside spans, where no head is shown."""
+    long = "The bank by the river. " * 16
+    for options, noted in ((["--least", "2"], False), ([], True)):
+        assert main(["run", long, *options]) == 0
+        assert ("replaces the matrices" in " ".join(capsys.readouterr().out.split())) == noted
+    assert main(["run", "The bank by the river", "--spans", "words", "--words"]) == 0
+    assert "--layer L --head H adds the matrices of a head" in " ".join(capsys.readouterr().out.split())
