@@ -82,27 +82,24 @@ class ParquetSink(RecordSink):
         if encoded.name is not None:
             self.written.shards[encoded.name] = encoded.check
             for folder, data in zip(self._folders, encoded.files, strict=True):
-                self._write(self._new(folder, encoded.name), data)
+                self._write(folder, encoded.name, data)
                 if not beside:
                     self._give_name(folder, encoded.name)
         self._append(encoded.lines, new)
 
     def finish(self) -> None:
         """Mark the tables as complete: with a table without rows, since readers take every file for a part."""
-        new = self._new(self._folder, COMPLETE)
-        self._write(new, _table(self._kinds[0], self._settings, []))
-        with naming_errors(self._folder):
-            self._files.replace(new, self._folder / COMPLETE)
-            self._files.sync_folder(self._folder)
+        self._write(self._folder, COMPLETE, _table(self._kinds[0], self._settings, []))
+        self._give_name(self._folder, COMPLETE)
 
     def _new(self, folder: Path, name: str) -> Path:
         """Return the name of a part that the manifest may not name yet, outside of what readers see."""
         place = "" if folder == self._folder else f"{folder.name}."
         return self._folder.with_name(f".{self._folder.name}.{place}{name}.new")
 
-    def _write(self, path: Path, data: bytes) -> None:
-        with naming_errors(path):
-            descriptor = self._files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    def _write(self, folder: Path, name: str, data: bytes) -> None:
+        with naming_errors(folder / name):
+            descriptor = self._files.open(self._new(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 self._files.write_all(descriptor, data)
                 self._files.sync(descriptor)

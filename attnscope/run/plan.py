@@ -35,7 +35,7 @@ from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, extremes
 from attnscope.run.attribution_plan import attribution_bytes, target_notes
-from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, plan_predictions
+from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, check_generation, plan_predictions
 from attnscope.run.summary_plan import summary_bytes
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 
@@ -120,6 +120,7 @@ def make_plan(
         more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
     if run.generate and continued is None:
         # The pass that continues texts, one after the other.
+        check_generation(run, source, plan.terms, [text_plan.tokens for text_plan in plan.text_plans])
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
     if any(text_plan.spans is not None for text_plan in plan.text_plans):

@@ -68,8 +68,10 @@ def _no_head(source: ModelSource, where: str) -> UsageError:
     return UsageError(message, where=where, hint="use a checkpoint of a language model, with its head")
 
 
-def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], tokens: Sequence[Token]) -> int:
-    """Return the number of tokens after which a text is continued, without closing special tokens."""
+def check_generation(
+    run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], texts: Sequence[Sequence[Token]]
+) -> None:
+    """Refuse to continue texts that the model cannot continue, or that would become too long."""
     where = arg("generate")
     if any(text.given is not None for text in run.texts):
         hint = f"remove one of them, or pass {arg('text')}"
@@ -87,13 +89,18 @@ def plan_generation(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, 
     if own or any(isinstance(term, OF_ONE_TEXT) for term in leaves(terms)):
         hint = f"remove {arg('mask')}" if own else f"use a mask expression, without documents and {arg('hide')}"
         raise UsageError("the mask is not defined for a text that gets longer", where=where, hint=hint)
-    kept = len(tokens) - count_closing(tokens)
     most = source.config.max_positions
-    if most is not None and kept + run.generate > most:
-        message = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
-        hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
-        raise UsageError(message, where=where, hint=hint)
-    return max(1, kept)
+    for tokens in texts:
+        kept = len(tokens) - count_closing(tokens)
+        if most is not None and kept + run.generate > most:
+            message = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
+            hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
+            raise UsageError(message, where=where, hint=hint)
+
+
+def without_closing(tokens: list[Token]) -> list[Token]:
+    """Return the tokens that a text is continued after."""
+    return tokens[: max(1, len(tokens) - count_closing(tokens))]
 
 
 def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:

@@ -48,7 +48,7 @@ from attnscope.run.cost import allowed_pairs
 from attnscope.run.cut_plan import cut_variants
 from attnscope.run.every_head import summarised, summary_trace
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
-from attnscope.run.prediction_plan import plan_generation
+from attnscope.run.prediction_plan import without_closing
 from attnscope.run.record_plan import make_record_spec
 
 if TYPE_CHECKING:
@@ -228,14 +228,13 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     """Continue every text with the model; return the continuations by the text's number."""
     whole_model = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
     plan = make_plan(whole_model, source)
-    counts = [plan_generation(run, source, plan.terms, text_plan.tokens) for text_plan in plan.text_plans]
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
 
     from attnscope.run.analysis.generation import continue_text
 
     continuations, check = {}, memory_check(plan, batch)
-    for done, (text_plan, kept) in enumerate(zip(plan.text_plans, counts, strict=True)):
+    for done, text_plan in enumerate(plan.text_plans):
         grow, steps = engine.continuation().logits, count(done * run.generate)
 
         def logits(
@@ -243,11 +242,11 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
         ) -> "torch.Tensor":
             check()
             if session.on_generated is None:
-                session.on_progress("generating", next(steps), len(counts) * run.generate)
+                session.on_progress("generating", next(steps), len(plan.text_plans) * run.generate)
             return grow(tokens)
 
         spelling = source.tokenizer.spelled, source.tokenizer.made_token
-        tokens, on_token = text_plan.tokens[:kept], None
+        tokens, on_token = without_closing(text_plan.tokens), None
         if session.on_generated is not None:
             on_token = partial(session.on_generated, text_plan.number)
         rules = source.generation

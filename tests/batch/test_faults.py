@@ -15,6 +15,7 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
+from attnscope.batch.header import Settings
 from tests.helpers.batch_fakes import TEXTS, dump
 from tests.helpers.draws import drawn
 from tests.helpers.faulty_files import Crash, Faulty
@@ -54,6 +55,18 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module", params=["dump.jsonl", "dump.jsonl.gz", "dump"], ids=["lines", "frames", "shards"])
 def name(request):
     return request.param
+
+
+def test_a_part_that_cannot_be_written_is_named_as_it_was_asked_for(source, tmp_path):
+    """And not by the name that it has until the manifest names it."""
+    dump(source, tmp_path / "whole.parquet", files=(counting := Faulty()), settings=Settings())
+    names = set()
+    for at in (n for n, call in enumerate(counting.calls) if call == "write"):
+        with pytest.raises(AttnscopeError, match="No space") as refused:
+            dump(source, folder := tmp_path / f"{at}.parquet", files=Faulty(at), settings=Settings())
+        names.add(refused.value.where.removeprefix(str(folder)))
+    parts = {f"/{path.name}" for path in (tmp_path / "whole.parquet").iterdir()}
+    assert names == {".manifest.jsonl", *parts} and "/_SUCCESS.parquet" in parts
 
 
 @pytest.fixture(scope="module")

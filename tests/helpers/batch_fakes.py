@@ -87,6 +87,7 @@ class Work:
             "ok",
             text=item.text.text,
             tokens=[Token(i, word, word) for i, word in enumerate(words)],
+            queries=[*range(len(words))],
             units=[(0, 0)],
             top=TopArrays(keys, weight),
             stages={"weights": weight.repeat(64, 2)},  # so that a shard is longer than what is written at once
@@ -106,10 +107,11 @@ def dump(
     bounds=BOUNDS,
     workers=0,
     on_progress=lambda summary: None,
+    settings=None,
 ):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
     small = patch.object(direct_writer, "BUFFER_BYTES", 2 * direct_writer.BLOCK)
-    with small, open_dump(target, force=force, files=files or FileSystem()) as (journal, sink):
+    with small, open_dump(target, force=force, files=files or FileSystem(), settings=settings) as (journal, sink):
         if journal.written.header is None:
             journal.start(encode(HEADER))
         before = journal.written
@@ -126,6 +128,7 @@ def dump(
                 runner = Runner(work, sink, bounds, **options)
             summary = runner.run(select_items(from_txt(file, "x.txt"), Settings(), bounds))
         journal.finish(summary.counts)
+        sink.finish()
         return summary, work
 
 

@@ -216,6 +216,12 @@ def test_refusals(options: dict[str, object], message: str) -> None:
         attnscope.inspect("She sat by the bank of the", **{"generate": 4, **options})
 
 
+def test_a_model_that_cannot_generate_is_refused_before_memory_is_counted() -> None:
+    for options, message in (({"config": "causal"}, "has no output head"), ({}, "does not predict the next token")):
+        with pytest.raises(AttnscopeError, match=message):
+            attnscope.inspect("The bank by the river", generate=4, max_memory="1M", **options)
+
+
 def test_a_text_that_leaves_no_room_is_not_told_to_generate_none() -> None:
     with pytest.raises(AttnscopeError, match="takes at most 128; use a shorter text"):
         attnscope.inspect("bank " * 200, mask="causal", truncate=True, generate=1)

@@ -38,7 +38,7 @@ def test_a_dump_goes_on_after_its_disk_was_full(disk, capsys, name):
     call = ["batch", "texts.txt", "--threads", "1", "--quiet", *([] if "." in name else ["--stage", "weights"]), "-o"]
     for workers in ("1", "2"):
         assert main([*call, f"disk/{name}", "--workers", workers]) == 1
-        end = re.fullmatch(r"attnscope: error: disk/.*(: cannot be written .*)\n", capsys.readouterr().err)[1]
+        end = re.fullmatch(r"attnscope: error: disk/[^.].*(: cannot be written .*)\n", capsys.readouterr().err)[1]
         assert f"`dump-part-7.jsonl{end}`" in PAGE.read_text()
     assert main(["batch", "texts.txt", "-o", f"disk/{name}", "--status"]) == 0
     done = int(re.match(r"\d+", capsys.readouterr().out)[0])
